@@ -74,8 +74,6 @@ class PayingMove(Struct, frozen=True, kw_only=True):
 
     home: int
     to: int
-    rate_home: float
-    rate_there: float
 
 
 class StewardshipView(Struct, frozen=True, kw_only=True):

@@ -145,13 +145,7 @@ def _stage(seen: StageOverview, seat: int | None) -> StageMatch:
 
 def _paying_moves(matching: Matching, now: float) -> list[PayingMove]:
     return [
-        PayingMove(
-            home=move.home,
-            to=move.to,
-            rate_home=move.rate_home / MICRO,
-            rate_there=move.rate_there / MICRO,
-        )
-        for move in matching.blocking_moves(now)
+        PayingMove(home=change.before.home, to=change.to) for change in matching.blocking_moves(now)
     ]
 
 

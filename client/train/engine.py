@@ -691,7 +691,6 @@ class Engine:
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
-            self.matching.set_relayed(self.network.relayed())
             self.matched(self.matching.update_members(members, self.now()))
         if self.held_stages is not None:
             self._lines = self.measuring.lines()

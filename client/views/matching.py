@@ -126,7 +126,7 @@ def _blocking(found: MatchesSnapshot | None) -> Line:
         return pair("moves", line(("not known yet", "muted")), labels=10)
     if not found.paying_moves:
         return pair("moves", line((STABLE, "good")))
-    pairs = [f"stage {m.home} to {m.to} (+{m.rate_there:.3g}/s)" for m in found.paying_moves[:4]]
+    pairs = [f"stage {m.home} to {m.to}" for m in found.paying_moves[:4]]
     return pair(
         "moves",
         line((f"{len(found.paying_moves)} would pay: ", "warn"), words.listed(pairs)),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
 from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.gain import Supply
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import POSTING_TTL_S
@@ -36,19 +36,6 @@ class Notice:
     def source(self) -> tuple[PeerId, Mandate]:
         """The stewardship it comes from: author and mandate."""
         return (self.author, self.posting.mandate)
-
-
-class Standing(NamedTuple):
-    """A stage's supply; tuples compare coverage and redundancy before throughput."""
-
-    covered: int
-    """Replicas, counted up to r."""
-    level: int
-
-    @classmethod
-    def of(cls, replicas: int, level: int, r: int) -> Standing:
-        """Return the standing of a stage with ``replicas`` of ``r`` and a summed rate ``level``."""
-        return cls(min(replicas, r), level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +72,8 @@ class Board:
         self._facts = Facts((), (), False, frozenset(), None)
         self._authors_of = -1
         self._authors: frozenset[PeerId] = frozenset()
-        self._levels_of = -1
-        self._levels: tuple[int, ...] = ()
-        self._stage_levels: list[StageLevel] = []
+        self._supply_of = -1
+        self._supply: Supply | None = None
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -186,37 +172,30 @@ class Board:
             self._facts, self._facts_of = self._sum_up(notices), self.revision
         return self._facts
 
-    def levels(self, now: float) -> tuple[int, ...]:
-        """Return every stage's level after dual homing; empty while a stage has no posting."""
+    def supply(self, now: float) -> Supply | None:
+        """Return what serves every stage; None while a stage has no posting."""
         notices = self.notices(now)
-        if self._levels_of != self.revision:
+        if self._supply_of != self.revision:
             whole = len(notices) == len(self._stages)
-            postings = [notices[s].posting for s in self._stages] if whole else []
-            self._stage_levels = stage_levels(postings)
-            self._levels = effective_levels(self._stage_levels)
-            self._levels_of = self.revision
-        return self._levels
-
-    def stage_levels(self, now: float) -> list[StageLevel]:
-        """Return the rates that serve every stage, as a new list; empty while unknown."""
-        return list(self._stage_levels) if self.levels(now) else []
-
-    def shared_rate(self, stage: Stage, now: float) -> int:
-        """Return the summed rate of the holders of a stage and the next; 0 while unknown."""
-        return self._stage_levels[stage].pool_here if self.levels(now) else 0
+            self._supply = supply_of([n.posting for n in notices.values()]) if whole else None
+            self._supply_of = self.revision
+        return self._supply
 
     def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
         postings = {stage: notice.posting for stage, notice in notices.items()}
         silent = [stage for stage in self._stages if stage not in postings]
         old = [s for s, posting in postings.items() if posting.mandate.beacon < self._beacon]
         empty = [s for s, posting in postings.items() if not posting.copies]
-        covered = not silent and all(p.locked_replicas + p.seconds for p in postings.values())
+        final = all(
+            p.locked_replicas or (p.seconds and p.phase == bodies.COMMITTED)
+            for p in postings.values()
+        )
         return Facts(
             vacant=tuple(sorted(silent + old)),
             empty=tuple(empty),
             known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),
             thin=frozenset(s for s, posting in postings.items() if posting.copies < posting.r),
-            covered=tuple(p.copies for p in postings.values()) if covered else None,
+            covered=tuple(p.copies for p in postings.values()) if final and not silent else None,
         )
 
     # --- inside ---------------------------------------------------------------------------------
@@ -276,6 +255,17 @@ def stage_levels(postings: list[Posting]) -> list[StageLevel]:
             )
         )
     return found
+
+
+def supply_of(postings: list[Posting]) -> Supply:
+    """Return what serves every stage, given the postings of all stages in order."""
+    stages = stage_levels(postings)
+    return Supply(
+        tuple(posting.copies for posting in postings),
+        tuple(posting.r for posting in postings),
+        tuple(stages),
+        effective_levels(stages),
+    )
 
 
 def _same_news(old: Posting, new: Posting) -> bool:

@@ -20,6 +20,7 @@ from protocol.matching import preferences
 from protocol.matching.timing import BODY_TTL_S
 
 MAX_BODY_BYTES = 1024
+SEATS = 2
 MAX_TERM = 1000
 """Successions within one beacon (10 minutes); a liar can exhaust the terms only until it ends."""
 
@@ -53,19 +54,16 @@ class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields
 
 
 class Propose(Body, frozen=True):
-    """A volunteer asks the steward for a place, or renews the one it has (``Renew``)."""
+    """A volunteer asks the steward for a place, or renews the one it has."""
 
     steward: PeerText
     epoch: Epoch
     version: Version
-    seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)]
+    seat: Annotated[int, Meta(ge=0, lt=SEATS)]
+    """0: its home; 1: its second stage."""
     rate: Rate
-    download_ms: Millis
     status: Status
-
-
-class Renew(Propose, frozen=True):
-    """The heartbeat of a hold; to a successor it is the proposal of an incumbent."""
+    """What it has there: ``free`` asks for a place, all others renew it."""
 
 
 class Withdraw(Body, frozen=True):
@@ -97,32 +95,6 @@ class Reject(Body, frozen=True):
     reason: Reason
 
 
-class Transfer(Body, frozen=True):
-    """A replica of ``home`` asks the steward of a lower stage whether it may move there."""
-
-    steward: PeerText
-    version: Version
-    home: StageIndex
-    download_ms: Millis
-
-
-class Release(Body, frozen=True):
-    """A replica asks the steward of its own stage for consent to move to stage ``to``."""
-
-    steward: PeerText
-    version: Version
-    to: StageIndex
-
-
-class Permit(Body, frozen=True):
-    """The answer to ``Transfer`` or ``Release``: granted or not, with the reason."""
-
-    volunteer: PeerText
-    version: Version
-    granted: bool
-    reason: Reason
-
-
 class Posting(Body, frozen=True):
     """The public state of one stage, complete for volunteers and other stewards."""
 
@@ -131,6 +103,7 @@ class Posting(Body, frozen=True):
     level: Level
     """L_s: summed rate of all its home members."""
     replicas: Replicas
+    """Its home members."""
     locked_level: Level
     """Summed rate of incumbents only: the L_s that preferences of this epoch are computed from."""
     locked_replicas: Replicas
@@ -139,8 +112,6 @@ class Posting(Body, frozen=True):
     """Lambda as the steward sees it."""
     r: Annotated[int, Meta(ge=1, le=64)]
     cutoff: Score
-    vacancy: Level
-    """Rate still missing to the quota."""
     up_here: Level = 0
     """Rate, at this stage, of its home members that also serve the next stage."""
     up_there: Level = 0
@@ -150,6 +121,8 @@ class Posting(Body, frozen=True):
     down_there: Level = 0
     seconds: Replicas = 0
     """Replicas that have their home elsewhere."""
+    wanted: Annotated[str, Meta(max_length=64)] = ""
+    """The volunteer it would gain most by, which is asked to come; empty: nobody."""
 
     @property
     def copies(self) -> int:
@@ -160,21 +133,16 @@ class Posting(Body, frozen=True):
 OPEN, QUIET, SETTLED, COMMITTED = range(4)
 """Phases of a posting: arrivals; none for a while; nothing left to improve; places are final."""
 
-ToSteward = Propose | Renew | Withdraw
-AboutMove = Transfer | Release
+ToSteward = Propose | Withdraw
 ToVolunteer = Hold | Reject
-Direct = ToSteward | AboutMove | ToVolunteer | Permit
+Direct = ToSteward | ToVolunteer
 
 POSTING_KIND = "posting"
 KINDS: dict[type[Body], str] = {
     Propose: "propose",
-    Renew: "renew",
     Withdraw: "withdraw",
     Hold: "hold",
     Reject: "reject",
-    Transfer: "transfer",
-    Release: "release",
-    Permit: "permit",
     Posting: POSTING_KIND,
 }
 AnyBody = TypeVar("AnyBody", bound=Body)

@@ -27,8 +27,6 @@ class Context:
     counters: Counter[str] = field(default_factory=Counter)
     last_members: LastMembers = field(default_factory=LastMembers)
     """A majority of these must be visible before we decide anything for the whole swarm."""
-    relayed: frozenset[PeerId] = frozenset()
-    """Whom we reach through a relay only, by our own links."""
     _last_number: int = 0
 
     @property

@@ -17,10 +17,8 @@ class Design:
     """Stages below r replicas come first in every volunteer's preferences."""
     advantage: bool = True
     """Stages prefer volunteers with the least to offer elsewhere (rho); if off, the fastest."""
-    hysteresis: bool = True
-    """A stage already held is worth ten per cent more (phi)."""
     moves: bool = True
-    """Replicas move by the consent of both stages."""
+    """Replicas move to a stage that calls them."""
     dual_share_percent: int = 40
     """Share of the volunteers, the faster ones, that hold a second stage."""
 

@@ -1,114 +1,178 @@
-"""The gain of a single move: the effective levels with one replica elsewhere.
+"""The one rule by which somebody gives a place up for another stage.
 
-Pure functions of the postings. A move pays if the lower of the two stages it touches rises clearly,
-the lowest level of all does not fall, and the stages left keep r replicas unless the target has
-fewer.
+A change pays if the worst of the stages that it touches is better off afterwards: replicas up to r
+come first, then the level. For a tentative place any rise will do; an incumbent's change costs a
+download, so the level must rise by a twentieth, and the lowest of all stages must not fall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.bodies import Posting
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 
 CLEARLY_PERCENT = 105
-"""The lower stage must rise by a twentieth: a move costs the download of a stage."""
+CLOSELY = 32
+"""So many candidates, by a cheap estimate the best, are judged exactly."""
+
+
+class Standing(NamedTuple):
+    """A stage's supply; tuples compare coverage and redundancy before throughput."""
+
+    covered: int
+    """Replicas, counted up to r."""
+    level: int
+
+    @classmethod
+    def of(cls, replicas: int, level: int, r: int) -> Standing:
+        """Return the standing of a stage with ``replicas`` of ``r`` and a summed rate ``level``."""
+        return cls(min(replicas, r), level)
+
+    def exceeds(self, low: Standing, percent: int = 100) -> bool:
+        """Tell whether this is better than ``low``, the level by more than ``percent`` of it."""
+        return (self.covered, self.level * 100) > (low.covered, low.level * percent)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One replica's move from its home to another stage, with its rates at both."""
+class Supply:
+    """What serves every stage, as the postings say."""
 
+    copies: tuple[int, ...]
+    """Replicas, with either seat."""
+    r: tuple[int, ...]
+    stages: tuple[StageLevel, ...]
+    levels: tuple[int, ...]
+    """After dual homing."""
+
+    def standing(self, stage: Stage) -> Standing:
+        """Return the standing of a stage."""
+        return Standing.of(self.copies[stage], self.levels[stage], self.r[stage])
+
+    def neediest(self, count: int) -> list[Stage]:
+        """Return the stages with the lowest standings, the lowest first."""
+        stages = map(Stage, range(len(self.copies)))
+        return sorted(stages, key=lambda s: (self.standing(s), s))[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one member holds: its home, and the stage beside it or None."""
+
+    peer: PeerId
     home: Stage
-    to: Stage
-    rate_home: int
-    rate_there: int
     second: Stage | None = None
-    rate_second: int = 0
 
     @property
-    def leaves(self) -> tuple[Stage, ...]:
-        """The stages that lose a replica; a second stage is kept only next to the new home."""
-        if self.second is None or abs(self.second - self.to) == 1:
-            return (self.home,)
-        return (self.home, self.second)
+    def stages(self) -> frozenset[Stage]:
+        """Both stages."""
+        return frozenset((self.home,) if self.second is None else (self.home, self.second))
 
-    @classmethod
-    def of(cls, peer: PeerId, to: Stage, population: Population) -> Move | None:
-        """Return the move of ``peer`` to stage ``to``; None if it has no other home in
-        ``population``."""
-        member = population.members.get(peer)
-        home = member.home_stage if member else None
-        if member is None or home is None or home == to:
-            return None
-        second = member.second
-        return cls(
-            home,
-            to,
-            population.rate(peer, home),
-            population.rate(peer, to),
-            second,
-            0 if second is None else population.rate(peer, second),
-        )
-
-
-def after_move(stages: Sequence[StageLevel], move: Move) -> list[StageLevel]:
-    """Return the rates that serve every stage after the move; the second seat is given up."""
-    changed = list(stages)
-    if move.second is None:
-        here = changed[move.home]
-        changed[move.home] = replace(here, alone=max(0, here.alone - move.rate_home))
-    else:
-        lower = min(move.home, move.second)
-        first, next_ = move.rate_home, move.rate_second
-        if lower == move.second:
-            first, next_ = next_, first
+    def serve(
+        self, stages: Sequence[StageLevel], population: Population, sign: int = 1
+    ) -> list[StageLevel]:
+        """Return what serves every stage with this member in addition, or (-1) without it."""
+        changed, rates = list(stages), population.rates(self.peer)
+        if self.second is None:
+            here = changed[self.home]
+            alone = max(0, here.alone + sign * rates[self.home])
+            changed[self.home] = replace(here, alone=alone)
+            return changed
+        lower = min(self.home, self.second)
         pool = changed[lower]
         changed[lower] = replace(
             pool,
-            pool_here=max(0, pool.pool_here - first),
-            pool_next=max(0, pool.pool_next - next_),
+            pool_here=max(0, pool.pool_here + sign * rates[lower]),
+            pool_next=max(0, pool.pool_next + sign * rates[lower + 1]),
         )
-    there = changed[move.to]
-    changed[move.to] = replace(there, alone=there.alone + move.rate_there)
-    return changed
+        return changed
 
 
-def neediest(postings: Sequence[Posting], levels: Sequence[int]) -> Stage:
-    """Return the stage with the fewest replicas (up to r), then with the lowest level."""
-    return min(
-        map(Stage, range(len(postings))),
-        key=lambda s: (min(postings[s].copies, postings[s].r), levels[s], s),
-    )
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One member's change from one holding to another."""
+
+    before: Holding
+    after: Holding
+
+    @property
+    def to(self) -> Stage:
+        """The new stage."""
+        (stage,) = self.after.stages - self.before.stages
+        return stage
+
+    @property
+    def gives_up(self) -> frozenset[Stage]:
+        """The stages that lose a replica."""
+        return self.before.stages - self.after.stages
+
+    def objection(self, supply: Supply, population: Population) -> str | None:
+        """Return why the change does not pay, or None if it does."""
+        if not population.rate(self.before.peer, self.to):
+            return "this machine is too small for it"
+        touched = (*self.gives_up, self.to)
+        after = self._outcome(supply, population)
+        was, is_now = min(map(supply.standing, touched)), min(map(after.standing, touched))
+        if is_now.covered > was.covered:
+            return None
+        for stage in sorted(self.gives_up):
+            copies, r = supply.copies[stage], supply.r[stage]
+            if copies <= r:
+                return f"stage {stage} has {copies} replicas and needs {r}"
+        lowest, then = min(supply.levels), min(after.levels)
+        clearly = then * 100 > lowest * CLEARLY_PERCENT or is_now.exceeds(was, CLEARLY_PERCENT)
+        return None if clearly and then >= lowest else "the lowest stage would not rise"
+
+    def worth(self, supply: Supply, population: Population) -> tuple[int, int, Standing, PeerId]:
+        """Return a sort key, largest best: replicas, then the lowest level of all, then that of the
+        stages concerned."""
+        after = self._outcome(supply, population)
+        low = min(map(after.standing, (*self.gives_up, self.to)))
+        return low.covered, min(after.levels), low, self.before.peer
+
+    def _outcome(self, supply: Supply, population: Population) -> Supply:
+        copies = list(supply.copies)
+        for stage in self.gives_up:
+            copies[stage] -= 1
+        copies[self.to] += 1
+        without = self.before.serve(supply.stages, population, -1)
+        stages = tuple(self.after.serve(without, population))
+        return Supply(tuple(copies), supply.r, stages, effective_levels(stages))
 
 
-def objection(
-    postings: Sequence[Posting], stages: Sequence[StageLevel], levels: Sequence[int], move: Move
-) -> str | None:
-    """Return why a move does not pay, or None if it does.
+def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]:
+    """Yield the changes by which a member at rest could come to a stage: with its second seat if
+    the stage is beside its home, and with its home."""
+    member = population.members.get(peer)
+    home = member.home_stage if member else None
+    if member is None or home is None or to in member.held or member.fetching:
+        return
+    before = Holding(peer, home, member.second)
+    if member.second is not None and abs(home - to) == 1 and population.fits_both(peer, home, to):
+        yield Change(before, Holding(peer, home, to))
+    second = member.second
+    keeps = second is not None and abs(second - to) == 1 and population.fits_both(peer, to, second)
+    yield Change(before, Holding(peer, to, second if keeps else None))
 
-    Args:
-        postings: of all stages, in order.
-        stages: rates that serve each stage now.
-        levels: effective level of each stage now.
-        move: the move to judge.
-    """
-    home, there = postings[move.home], postings[move.to]
-    if not move.rate_there:
-        return "this machine is too small for it"
-    for stage in move.leaves:
-        left = postings[stage]
-        if left.copies - 1 < left.r and there.copies + 1 > left.copies - 1:
-            return f"stage {stage} has {left.copies} replicas and needs {left.r}"
-    if there.copies == 0 or (there.copies < there.r and home.copies > home.r):
-        return None  # coverage and redundancy come before throughput
-    changed = effective_levels(after_move(stages, move))
-    low = min(levels[move.home], levels[move.to])
-    new_low = min(changed[move.home], changed[move.to])
-    if new_low * 100 <= low * CLEARLY_PERCENT or min(changed) < min(levels):
-        return "the lower of the two stages would not rise"
-    return None
+
+def paying(supply: Supply, population: Population, to: Stage) -> list[Change]:
+    """Return the changes to one stage that would pay, the best first."""
+    possible = [c for peer in population.members for c in changes(population, peer, to)]
+    likely = nlargest(CLOSELY, possible, key=lambda c: _estimate(supply, population, c))
+    good = [change for change in likely if change.objection(supply, population) is None]
+    return sorted(good, key=lambda c: c.worth(supply, population), reverse=True)
+
+
+def _estimate(supply: Supply, population: Population, change: Change) -> tuple[Standing, str]:
+    """Return about how well off the worse of the touched stages would be."""
+    rates, share = population.rates(change.before.peer), len(change.before.stages)
+    there = supply.levels[change.to] + rates[change.to] // len(change.after.stages)
+    found = Standing.of(supply.copies[change.to] + 1, there, supply.r[change.to])
+    for stage in change.gives_up:
+        level = supply.levels[stage] - rates[stage] // share
+        found = min(found, Standing.of(supply.copies[stage] - 1, level, supply.r[stage]))
+    return found, change.before.peer

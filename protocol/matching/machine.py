@@ -19,15 +19,15 @@ from protocol.matching.common import Common
 from protocol.matching.context import Context
 from protocol.matching.design import Design
 from protocol.matching.effects import Effect, GangStart
-from protocol.matching.gain import Move
-from protocol.matching.overview import StageOverview, blocking_moves, stage_overviews
+from protocol.matching.gain import Change, paying
+from protocol.matching.overview import StageOverview, stage_overviews
 from protocol.matching.population import Member, Population, of_nobody
+from protocol.matching.seat import State
 from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
 from protocol.matching.timing import CLOCK_DRIFT_S
-from protocol.matching.volunteer import State
 
 Body = bodies.Direct | bodies.Posting
 
@@ -119,22 +119,22 @@ class Matching:
     @property
     def state(self) -> State:
         """The state of our first seat."""
-        return self._seats.state
+        return self._seats.home_seat.state
 
     @property
     def stage(self) -> Stage | None:
         """The stage that our first seat fetches or serves; during a move the new one."""
-        return self._seats.volunteer.stage
+        return self._seats.home_seat.stage
 
     @property
     def home(self) -> Stage | None:
         """The stage that our first seat serves or fetches; during a move still the old one."""
-        return self._seats.home
+        return self._seats.home_seat.advertised
 
     @property
     def second(self) -> Stage | None:
         """The stage that our second seat serves or fetches; during a change still the old one."""
-        return self._seats.second
+        return self._seats.second_seat.advertised
 
     @property
     def stages(self) -> frozenset[Stage]:
@@ -148,13 +148,13 @@ class Matching:
     @property
     def tentative_stage(self) -> Stage | None:
         """The stage that keeps a place for us, final or not."""
-        bid = self._seats.volunteer.bid
+        bid = self._seats.home_seat.bid
         return bid.stage if bid and self.state is not State.PROPOSED else None
 
     @property
     def waits_at(self) -> Stage | None:
         """The stage whose steward has not given us a final place yet."""
-        bid = self._seats.volunteer.bid
+        bid = self._seats.home_seat.bid
         return bid.stage if bid and self.state in (State.PROPOSED, State.HELD) else None
 
     @property
@@ -173,16 +173,19 @@ class Matching:
 
     def overview(self, now: float) -> list[StageOverview]:
         """Return every stage with the terms of our preference, the most preferred first."""
-        return stage_overviews(self._context, self._seats.volunteer.prospects, now)
+        return stage_overviews(self._context, self._seats.home_seat.prospects, now)
 
     def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
         """Tell whether ``peer`` is, at ``now``, a candidate for the stewardship of ``stage``."""
         beacon = beacon_at(self._context.wall_s(now))
         return peer in self._context.population.candidates(stage, beacon)
 
-    def blocking_moves(self, now: float) -> list[Move]:
-        """Return the single moves that would pay now; empty in a stable matching."""
-        return blocking_moves(self._context, now)
+    def blocking_moves(self, now: float) -> list[Change]:
+        """Return the changes to the neediest stage that would pay; empty in a stable matching."""
+        supply = self._context.board.supply(now)
+        if supply is None:
+            return []
+        return paying(supply, self._context.population, supply.neediest(1)[0])
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -242,11 +245,7 @@ class Matching:
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
-        return self._route(self._seats.volunteer.set_unable(stages, now), now)
-
-    def set_relayed(self, peers: frozenset[PeerId]) -> None:
-        """Set whom we reach through a relay only; it counts when we next look for a stage."""
-        self._context.relayed = peers
+        return self._route(self._seats.set_unable(stages, now), now)
 
     def member_left(self, peer: PeerId) -> None:
         """Note that a member left in order: its absence does not indicate a partition."""
@@ -289,23 +288,17 @@ class Matching:
     def _dispatch(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
         body = self._parse(sender, kind, encoded, now)
         if isinstance(body, bodies.ToVolunteer):
-            return self._seats.volunteer.receive(sender, body, now)
-        if isinstance(body, bodies.Permit):
-            return self._seats.permitted(sender, body, now)
-        if isinstance(body, bodies.ToSteward | bodies.AboutMove):
+            return self._seats.receive(sender, body, now)
+        if isinstance(body, bodies.ToSteward):
             return self._petition(sender, body, now)
         return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
 
-    def _petition(
-        self, sender: PeerId, body: bodies.ToSteward | bodies.AboutMove, now: float
-    ) -> list[Effect]:
+    def _petition(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
         """Pass a volunteer's request to our steward of the stage."""
         steward = self._offices.get(bodies.stage_of(body))
         if steward is None:
             self._context.counters["matching-not-steward"] += 1
             return []
-        if isinstance(body, bodies.AboutMove):
-            return list(steward.move_permits.receive(sender, body, steward.mandate, now))
         return list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
@@ -346,7 +339,7 @@ class Matching:
         """Deliver messages to ourselves, return all other effects, report the gang start."""
         out: list[Effect] = []
         queue = deque(found)
-        while queue:
+        while queue or (queue := deque(self._seats.follow_home(now))):
             effect = queue.popleft()
             if isinstance(effect, SendLetter) and effect.peer == self._context.me:
                 queue.extend(self._dispatch(effect.peer, effect.kind, effect.body, now))
@@ -354,7 +347,7 @@ class Matching:
             out.append(effect)
             if isinstance(effect, Publish):
                 queue.extend(self._read(self._context.me, effect.kind, effect.body, now))
-        return out + self._seats.follow_home(now) + self._gang.report(now)
+        return out + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""

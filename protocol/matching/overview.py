@@ -1,19 +1,16 @@
 """The overview: every stage as one volunteer sees it, with the terms of its preference.
 
-Pure functions of a context, for interfaces: the preference list with its numbers, and the moves
-that two stages would agree to (none in a stable matching).
+Pure functions of a context, for interfaces: the preference list with its numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching import gain
-from protocol.matching.board import Notice, stage_levels
+from protocol.matching.board import Notice
 from protocol.matching.context import Context
-from protocol.matching.gain import Move
+from protocol.matching.gain import changes
 from protocol.matching.preferences import Wish
 from protocol.matching.prospects import Prospects
 
@@ -54,9 +51,9 @@ def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[
         prospects: refusals and stages that this machine cannot serve.
         now: monotonic seconds.
     """
-    levels = context.board.levels(now)
+    supply = context.board.supply(now)
     found = [
-        _overview(context, prospects, stage, notice, levels[stage] if levels else 0, now)
+        _overview(context, prospects, stage, notice, supply.levels[stage] if supply else 0, now)
         for stage, notice in context.board.notices(now).items()
     ]
     return sorted(found, key=lambda seen: (seen.our_wish, -seen.stage), reverse=True)
@@ -87,7 +84,7 @@ def _overview(
         our_rate=population.rate(me, stage),
         our_phi=population.phi(me, stage) if known else 0,
         our_score=population.score(me, stage, posting.fair) if known else 0,
-        our_wish=prospects.wish(stage, posting) if known else Wish(False, 0, 0),
+        our_wish=prospects.wish(stage, posting, now) if known else Wish(False, 0, 0),
         obstacle=prospects.obstacle(stage, posting, now) or "" if known else "not a member yet",
         stay=_objection(context, stage, now),
     )
@@ -95,32 +92,8 @@ def _overview(
 
 def _objection(context: Context, stage: Stage, now: float) -> str:
     """Return why a move to a stage would not pay; empty if it would."""
-    move = Move.of(context.me, stage, context.population)
-    levels = context.board.levels(now)
-    if move is None or not levels or move.second == stage:
+    supply, population = context.board.supply(now), context.population
+    if supply is None:
         return ""
-    postings = [notice.posting for notice in context.board.notices(now).values()]
-    return gain.objection(postings, stage_levels(postings), levels, move) or ""
-
-
-def blocking_moves(context: Context, now: float) -> list[Move]:
-    """Return the moves to the lowest stage that would pay and that both stages would agree to."""
-    notices: Mapping[Stage, Notice] = context.board.notices(now)
-    levels = context.board.levels(now)
-    if not levels:
-        return []
-    postings = [notice.posting for notice in notices.values()]
-    stages = stage_levels(postings)
-    lowest = min(
-        range(len(levels)), key=lambda s: (min(postings[s].copies, postings[s].r), levels[s])
-    )
-    moves = (
-        Move.of(peer, Stage(lowest), context.population) for peer in context.population.members
-    )
-    return [
-        move
-        for move in moves
-        if move is not None
-        and move.second != lowest
-        and gain.objection(postings, stages, levels, move) is None
-    ]
+    why = [c.objection(supply, population) for c in changes(population, context.me, stage)]
+    return why[-1] or "" if why and all(why) else ""

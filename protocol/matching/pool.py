@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.board import Standing
 from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.gain import Standing
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.preferences import RELATIVES_HALVE
@@ -32,8 +32,10 @@ class HeldPlace:
     score: int
     expires_at: float
     locked: bool = False
+    second: bool = False
+    """It has its home elsewhere: it displaces nobody and is not chosen among."""
     confirmed: bool = False
-    """The membership view has shown it at home here."""
+    """The membership view has shown it here."""
 
     @property
     def proposer(self) -> Proposer:
@@ -67,8 +69,6 @@ class Pool:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.places: dict[PeerId, HeldPlace] = {}
-        self.seconds = 0
-        """Replicas that have their home elsewhere; they need no place."""
         self.revision = 0
         """Incremented by every change of the pool."""
         self._limits = Limits(0, 1)
@@ -85,14 +85,19 @@ class Pool:
         self._limits = limits
 
     @property
+    def homes(self) -> list[HeldPlace]:
+        """Places of members that are, or would be, at home here."""
+        return [place for place in self.places.values() if not place.second]
+
+    @property
     def level(self) -> int:
-        """Summed rate of all places."""
-        return sum(place.rate for place in self.places.values())
+        """Summed rate of its home members."""
+        return sum(place.rate for place in self.homes)
 
     @property
     def locked(self) -> list[HeldPlace]:
-        """Places of incumbents."""
-        return [place for place in self.places.values() if place.locked]
+        """Places of incumbents at home here."""
+        return [place for place in self.homes if place.locked]
 
     @property
     def all_locked(self) -> bool:
@@ -102,23 +107,18 @@ class Pool:
     @property
     def last_newcomer(self) -> HeldPlace | None:
         """The least preferred place that is not final."""
-        fresh = (place for place in self.places.values() if not place.locked)
+        fresh = (place for place in self.homes if not place.locked)
         return max(fresh, key=lambda place: place.proposer.order, default=None)
 
     def standing(self, r: int) -> Standing:
         """Return the stage's standing, counting up to ``r`` replicas."""
-        return Standing.of(self.replicas, self.level, r)
-
-    @property
-    def replicas(self) -> int:
-        """All holders of the stage, with either seat."""
-        return len(self.places) + self.seconds
+        return Standing.of(len(self.places), self.level, r)
 
     def shares(self, population: Population) -> Shares:
         """Return the rates of our home members that also hold a neighbouring stage."""
         up, down = Stage(self.stage + 1), Stage(self.stage - 1)
         totals = {up: [0, 0], down: [0, 0]}
-        for place in self.places.values():
+        for place in self.homes:
             member = population.members.get(place.peer)
             second = member.second if member else None
             if second in totals:
@@ -138,36 +138,49 @@ class Pool:
         self._moved.clear()
 
     def adopt(self, population: Population, now: float) -> None:
-        """Add the members whose adverts name this stage as home; a successor starts with these.
+        """Add the members whose adverts name this stage; a successor starts with these.
 
         Those that may not decide renew their places themselves: anybody may advertise a seat.
         """
-        self.seconds = len(population.seconds(self.stage))
         for peer in sorted(population.holders(self.stage)):
             rate = population.rate(peer, self.stage)
             member = population.members[peer]
-            if rate and member.home_stage == self.stage and member.may_decide:
-                score = population.score(peer, self.stage, population.fair_level)
-                expires_at = now + LEASE_S
+            if rate and self.stage in (member.home_stage, member.second) and member.may_decide:
                 self._store(
-                    HeldPlace(peer, rate, rate, score, expires_at, locked=True, confirmed=True)
+                    HeldPlace(
+                        peer,
+                        rate,
+                        rate,
+                        population.score(peer, self.stage, population.fair_level),
+                        now + LEASE_S,
+                        locked=True,
+                        second=member.second == self.stage,
+                        confirmed=True,
+                    )
                 )
 
     def refresh(self, population: Population) -> list[PeerId]:
         """Recompute rates after the view changed, and lock incumbents that the view confirms.
 
-        Returns the peers that, by the view, are not at home here any more.
+        Returns the peers that, by the view, do not hold it any more.
         """
-        self.seconds = len(population.seconds(self.stage))
         gone = []
         for place in list(self.places.values()):
             member = population.members.get(place.peer)
-            at_home = member is not None and member.home_stage == self.stage
+            second = member is not None and member.second == self.stage
+            here = second or (member is not None and member.home_stage == self.stage)
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
-            if place.confirmed and not at_home:
+            if place.confirmed and not here:
                 gone.append(place.peer)
-            locked, confirmed = place.locked or at_home, place.confirmed or at_home
-            self._store(replace(place, rate=rate, locked=locked, confirmed=confirmed))
+            self._store(
+                replace(
+                    place,
+                    rate=rate,
+                    second=second if here else place.second,
+                    locked=place.locked or here,
+                    confirmed=place.confirmed or here,
+                )
+            )
         return gone
 
     def put(self, place: HeldPlace) -> None:
@@ -191,7 +204,7 @@ class Pool:
         late = [place for place in self.places.values() if place.expires_at <= now]
         for place in late:
             member = population.members.get(place.peer)
-            if place.locked and member is not None and self._claims_home(place, member):
+            if place.locked and member is not None and self._claims_seat(place, member):
                 self.put(replace(place, expires_at=now + LEASE_S))
         return [place.peer for place in late if self.places[place.peer].expires_at <= now]
 
@@ -204,7 +217,7 @@ class Pool:
 
     def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; return the others, after raising the cutoff above them."""
-        proposers = [place.proposer for place in self.places.values()]
+        proposers = [place.proposer for place in self.homes]
         choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
         turned_down = [self.places.pop(proposer.peer) for proposer in choice.let_go]
         self.revision += bool(turned_down)
@@ -233,8 +246,8 @@ class Pool:
             population: the members.
         """
         r = population.redundancy
-        ranked = sorted(self.places.values(), key=lambda place: place.proposer.order)
-        count, level = self.replicas, self.level
+        ranked = sorted(self.homes, key=lambda place: place.proposer.order)
+        count, level = len(self.places), self.level
         given: list[PeerId] = []
         for place in reversed(ranked):
             gain = population.rate(place.peer, needy)
@@ -243,7 +256,7 @@ class Pool:
             more = population.relatives(place.peer, needy)
             more = max(0, more - population.relatives(place.peer, self.stage))
             bar = low.level * (RELATIVES_HALVE + more) // RELATIVES_HALVE
-            if stuck or after <= Standing(low.covered, bar):
+            if stuck or not after.exceeds(Standing(low.covered, bar)):
                 break
             given.append(place.peer)
             count, level = count - 1, level - place.rate
@@ -254,7 +267,7 @@ class Pool:
         """Tighten the limits so that the choice releases exactly these peers, the worst."""
         self._moved.update(peers)
         gone = sum(self.places[peer].rate for peer in peers)
-        kept = len(self.places) - len(peers)
+        kept = len(self.homes) - len(peers)
         self.limits = replace(
             self.limits,
             quota=min(self.limits.quota, self.level - gone),
@@ -262,10 +275,11 @@ class Pool:
         )
         return self.choose()
 
-    def _claims_home(self, place: HeldPlace, member: Member) -> bool:
-        """Tell whether a member is at home here, or is moving here and not confirmed yet."""
+    def _claims_seat(self, place: HeldPlace, member: Member) -> bool:
+        """Tell whether a member says that it holds this stage, or is moving here and not confirmed
+        yet."""
         coming = self.stage in member.held and not place.confirmed
-        return member.home_stage == self.stage or coming
+        return self.stage in (member.home_stage, member.second) or coming
 
     def _recount(self, place: HeldPlace, population: Population) -> None:
         if place.peer in population:

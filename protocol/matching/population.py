@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -175,11 +175,6 @@ class Population:
         """Return the peers that serve or fetch a stage, with either seat."""
         return self._holders.get(stage, frozenset())
 
-    def seconds(self, stage: Stage) -> list[Member]:
-        """Return the members that hold a stage with their second seat."""
-        found = (self.members[peer] for peer in self.holders(stage))
-        return [member for member in found if member.second == stage]
-
     def serves_without(self, stage: Stage, peer: PeerId) -> bool:
         """Tell whether another member than ``peer`` serves a stage, and does not only fetch it."""
         others = (self.members[p] for p in self.holders(stage) - {peer})
@@ -200,10 +195,10 @@ class Population:
         return self._rates[peer]
 
     def phi(self, peer: PeerId, stage: Stage) -> int:
-        """Return the share of its session that a member would serve, or the bonus of holding."""
+        """Return the share of its session that a member would serve."""
         member = self.members[peer]
         if stage in member.held:
-            return preferences.HELD_PHI if self.design.hysteresis else preferences.MICRO
+            return preferences.MICRO
         return self._phis_of(member)[self._kind_of[stage]]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
@@ -222,7 +217,6 @@ class Population:
         fair: int,
         replicas: int,
         r: int,
-        relayed: Collection[PeerId] = (),
     ) -> preferences.Wish:
         """Return u_v(s), a member's utility of a stage.
 
@@ -233,7 +227,6 @@ class Population:
             fair: lambda.
             replicas: of the stage without the member.
             r: replicas that every stage should have.
-            relayed: whom the member reaches through a relay only.
         """
         return preferences.wish(
             peer,
@@ -246,17 +239,7 @@ class Population:
             replicas=replicas,
             r=r if self.design.urgency else 0,
             relatives=self.relatives(peer, stage),
-            relayed=self._relayed_share(peer, stage, relayed),
         )
-
-    def _relayed_share(self, peer: PeerId, stage: Stage, relayed: Collection[PeerId]) -> int:
-        """Return how many of those with whom a member would exchange tensors in ``stage``, the
-        holders of it and of the stages beside it, are ``relayed``; parts per million."""
-        if not relayed:
-            return 0
-        beside = (self.holders(Stage(stage + step)) for step in (-1, 0, 1))
-        near = frozenset[PeerId]().union(*beside) - {peer}
-        return len(near.intersection(relayed)) * preferences.MICRO // max(1, len(near))
 
     def relatives(self, peer: PeerId, stage: Stage) -> int:
         """Return how many earlier relatives of a member hold ``stage``, or will."""
@@ -429,7 +412,7 @@ class Population:
                 for cost in self._kinds
             )
             self._phis[member.peer] = tuple(
-                preferences.phi(held=False, download_s=wait_s, session_s=member.session_s)
+                preferences.phi(download_s=wait_s, session_s=member.session_s)
                 for wait_s in downloads
             )
         return self._phis[member.peer]

@@ -26,9 +26,6 @@ MICRO = 1_000_000
 MAX_RATE = 10**12
 """A million microbatches per second: above any machine, and safe from overflow in a message."""
 
-HELD_PHI = 1_100_000
-"""Hysteresis: a stage already held is worth ten per cent more."""
-
 RELATIVES_HALVE = 4
 """So many earlier relatives in a stage halve its worth."""
 
@@ -85,13 +82,11 @@ def download_s(cost: StageCost, state: StateSpec, downlink_bytes_per_s: float) -
     return cost.parameters * state.bytes_per_parameter / downlink_bytes_per_s
 
 
-def phi(*, held: bool, download_s: float, session_s: float) -> int:
-    """Return phi in parts per million: 1.10 if ``held``, else exp(-D_v / H_v).
+def phi(*, download_s: float, session_s: float) -> int:
+    """Return phi = exp(-D_v / H_v) in parts per million.
 
     D_v is ``download_s``; H_v is ``session_s``, at most 1800 s.
     """
-    if held:
-        return HELD_PHI
     horizon_s = min(session_s, MAX_SESSION_S)
     if not horizon_s > 0 or not download_s / horizon_s < 20:
         return 0
@@ -117,11 +112,10 @@ class Wish(NamedTuple):
 
     u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
     term is a field of its own, so that coverage comes before throughput however slow the machines
-    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage, and by 1 + f
-    where the volunteer reaches a share f of those with whom it would exchange tensors through a
-    relay only. A rate is divided by the mean rate at the stage, so that a stage that is expensive
-    for all volunteers is not avoided by all. The denominator has lambda instead of the volunteer's
-    own rate; with its own rate, an empty stage would attract the slowest volunteers most.
+    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage. A rate is
+    divided by the mean rate at the stage, so that a stage that is expensive for all volunteers is
+    not avoided by all. The denominator has lambda instead of the volunteer's own rate; with its own
+    rate, an empty stage would attract the slowest volunteers most.
     """
 
     urgent: bool
@@ -141,7 +135,6 @@ def wish(
     replicas: int,
     r: int,
     relatives: int = 0,
-    relayed: int = 0,
 ) -> Wish:
     """Return u_v(s).
 
@@ -150,17 +143,15 @@ def wish(
         stage: the stage; breaks ties.
         rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
-        phi: share of the session spent serving, or the bonus of holding.
+        phi: share of the session spent serving.
         level: summed rate of the stage without the volunteer.
         fair: lambda.
         replicas: of the stage without the volunteer.
         r: replicas that every stage should have.
         relatives: earlier relatives of the volunteer that hold the stage.
-        relayed: parts per million of its partners there that it reaches through a relay only.
     """
     gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
     gain = gain * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
-    gain = gain * MICRO // (MICRO + relayed)
     return Wish(replicas < r, gain, tie(peer, stage))
 
 
@@ -175,7 +166,7 @@ def score(
         values: c_vs phi of the volunteer for every stage (rate times parts per million); empty:
             its opportunities elsewhere do not count.
         rate: c_vs at the stage.
-        phi: share of the session spent serving, or the bonus of holding.
+        phi: share of the session spent serving.
         fair: lambda, the level every stage would have if the population were spread evenly.
     """
     bucket = MAX_BUCKET
@@ -217,6 +208,11 @@ _BUCKET_EDGES = [_bucket_edge(bucket) for bucket in range(1 - MAX_BUCKET, MAX_BU
 def tie(peer: PeerId, stage: Stage) -> int:
     """Return hash(v, s), a tie-breaker that differs from stage to stage."""
     return int.from_bytes(rank("tie", stage, peer), "big") >> (128 - TIE_BITS)
+
+
+def moment(stage: Stage, peer: PeerId) -> float:
+    """Return a number from 0 to 1 that differs from peer to peer: they do not all act at once."""
+    return tie(peer, stage) % 1000 / 1000
 
 
 def words(rate: int, of: int | None = None) -> str:

@@ -1,20 +1,35 @@
-"""A volunteer's prospects: the stages that may accept it, and its preference among them.
+"""A seat's prospects: the stages that may accept it, and its preference among them.
 
-State: refusals, stages that the machine cannot serve, and stewards that do not answer. Sends
-nothing.
+``Prospects`` are those of a home, ``Beside`` those of a second seat, which displaces nobody and so
+is kept wherever it asks. State: refusals, stages that the machine cannot serve, and stewards that
+do not answer. Sends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from protocol.ids import Stage
 from protocol.matching import preferences
+from protocol.matching.averaging import Trade
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.timing import ABSENCE_S, MUTE_S
+from protocol.matching.gain import Holding
+from protocol.matching.sharing import lowest_level
+from protocol.matching.timing import (
+    ABSENCE_S,
+    MUTE_S,
+    SECOND_FETCH_S,
+    SECOND_HASTE_S,
+    SECOND_LOOK_S,
+)
 
+INFINITY = float("inf")
+LOWEST_STEPS = 200
+"""Differences of the lowest level below half a per cent of the highest are ignored."""
+LEVEL_STEPS = 20
+"""Levels that differ by less than a twentieth of the highest count as equal."""
 Notices = Mapping[Stage, Notice]
 
 
@@ -37,7 +52,8 @@ class Prospects:
         self._mute_until[stage] = now + MUTE_S
 
     def wait_until(self, notices: Notices, now: float) -> float | None:
-        """Return until when to wait for the steward of a stage that has none, or None."""
+        """Return until when to wait before we ask (for the steward of a stage that has none), or
+        None."""
         if len(notices) == len(self._context.population.costs):
             self._absence_since = None
             return None
@@ -49,10 +65,10 @@ class Prospects:
     def best(self, notices: Notices, now: float) -> Stage | None:
         """Return the stage of highest utility among those that may take us."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting), -s), default=None)
+        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting, now), -s), default=None)
 
-    def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
-        """Return our utility of a stage, computed from its posting."""
+    def wish(self, stage: Stage, posting: Posting, now: float) -> preferences.Wish:
+        """Return our utility of a stage, computed from its posting, at ``now``."""
         me, population = self._context.me, self._context.population
         return population.wish(
             me,
@@ -61,7 +77,6 @@ class Prospects:
             fair=posting.fair,
             replicas=posting.locked_replicas + posting.seconds,
             r=posting.r,
-            relayed=self._context.relayed,
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
@@ -94,3 +109,90 @@ class Prospects:
         """Return when a steward that did not answer may be tried again, monotonic seconds."""
         mute = (until for until in self._mute_until.values() if until > now)
         return min(mute, default=float("inf"))
+
+
+class Beside(Prospects):
+    """The memory of a second seat's search.
+
+    Args:
+        context: our view.
+        home: tells, for a moment, which stage it has to be beside; None: it has to wait.
+    """
+
+    def __init__(self, context: Context, home: Callable[[float], Stage | None]) -> None:
+        super().__init__(context)
+        self._home_at = home
+        self._home: Stage | None = None
+        self._look_at = INFINITY
+
+    def wait_until(self, notices: Notices, now: float) -> float | None:
+        """Return until when to wait before we ask, or None: every peer has a moment of its own, so
+        that neighbours do not all choose the same stage."""
+        home = self._home_at(now)
+        if home != self._home:
+            wait_s = SECOND_LOOK_S * preferences.moment(Stage(0), self._context.me)
+            self._home, self._look_at = home, INFINITY if home is None else now + wait_s
+        if home is None:
+            return INFINITY
+        haste_s = SECOND_HASTE_S * preferences.moment(Stage(0), self._context.me)
+        if any(abs(stage - home) == 1 for stage in self._context.board.facts(now).thin):
+            self._look_at = min(self._look_at, now + haste_s)
+        if now < self._look_at:
+            return self._look_at
+        self._look_at = now + SECOND_LOOK_S
+        return None
+
+    def retry_at(self, now: float) -> float:
+        """Return when to look again, monotonic seconds."""
+        return self._look_at
+
+    def best(self, notices: Notices, now: float) -> Stage | None:
+        """Return the stage to share our time with: one that lacks replicas, then the one by which
+        the lowest level of all rises most, then a low level, then an edge that few share."""
+        hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
+        supply, home, me = self._context.board.supply(now), self._home, self._context.me
+        if supply is None or home is None:
+            return None
+        population, highest = self._context.population, max(*supply.levels, 1)
+        alone = Holding(me, home).serve(supply.stages, population, -1)
+
+        def rank(stage: Stage) -> tuple[bool, int, int, int, int]:
+            lowest = lowest_level(Holding(me, home, stage).serve(alone, population))
+            return (
+                supply.copies[stage] >= supply.r[stage],
+                -(lowest * LOWEST_STEPS // highest),
+                supply.levels[stage] * LEVEL_STEPS // highest,
+                supply.stages[min(home, stage)].pool_here,
+                preferences.tie(me, stage),
+            )
+
+        return min(hopes, key=rank, default=None)
+
+    def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
+        """Return why we should not hold a stage beside our home, or None."""
+        me, population, home = self._context.me, self._context.population, self._home
+        if home is None or abs(stage - home) != 1:
+            return "it is not beside our main stage"
+        if stage in self.unable or not population.fits_both(me, home, stage):
+            return "we cannot hold both"
+        if now < self._mute_until.get(stage, now):
+            return "its steward does not answer"
+        if posting.copies < posting.r:
+            return None
+        if not population.is_fast(me) or population.download_s(me, stage) > SECOND_FETCH_S:
+            return "we are too slow for two"
+        trade = self.loss(stage, held=False)
+        return f"averaging it takes more than it is worth: {trade}" if trade else None
+
+    def loss(self, stage: Stage, *, held: bool) -> Trade | None:
+        """Return what a second stage would cost if it is not worth its averaging; else None."""
+        if self._home is None:
+            return None
+        trade = self._context.population.second_stage(self._context.me, self._home, stage)
+        return None if trade.is_worth(held=held) else trade
+
+    def in_words(self, notices: Notices, now: float) -> str:
+        """Return, in words, why we hold no second stage if that is for its averaging."""
+        reasons = ((s, self.obstacle(s, n.posting, now)) for s, n in sorted(notices.items()))
+        dear = [f"stage {stage}: {why}" for stage, why in reasons if why and "averaging" in why]
+        return f"no second stage: {'; '.join(dear)}" if dear else ""

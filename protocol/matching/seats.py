@@ -1,93 +1,68 @@
-"""The seats of one volunteer: its home, the second stage beside it, and moves between homes.
+"""The seats of one volunteer: its home and the second seat beside it.
 
-Composes ``Volunteer`` (finds and keeps a home), ``SecondSeat`` (dual homing) and ``Mover`` (single
-moves), and keeps them consistent when the home changes. Decides nothing itself.
+Routes answers to the seat that they are about, follows the call of a stage that wants us, and keeps
+the second seat beside the home.
 """
 
 from __future__ import annotations
 
-from protocol.effects import Explain
+from collections.abc import Mapping
+from dataclasses import replace
+
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
-from protocol.matching.mover import Mover
-from protocol.matching.second import SecondSeat
-from protocol.matching.timing import MOVE_REST_S
-from protocol.matching.volunteer import State, Volunteer
+from protocol.matching.gain import Change, Supply, changes
+from protocol.matching.prospects import Beside, Prospects
+from protocol.matching.seat import Seat, State
+from protocol.matching.timing import ALONE_S, MOVE_REST_S, SECOND_LOOK_S
 
 
 class Seats:
     """Machine of all seats of one peer."""
 
     def __init__(self, context: Context) -> None:
-        self.volunteer = Volunteer(context)
         self._context = context
-        self._second = SecondSeat(context)
-        self._mover = Mover(context)
-        self._last_home: Stage | None = None
+        self._beside = Beside(context, self._anchor)
+        self.home_seat = Seat(context, 0, Prospects(context))
+        self.second_seat = Seat(context, 1, self._beside)
+        self._weigh_at = float("-inf")
 
     # --- stages held ------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
-        """The state of the first seat."""
-        return self.volunteer.state
-
-    @property
-    def home(self) -> Stage | None:
-        """The stage that the first seat serves or fetches; during a move still the old one."""
-        leaving = self.volunteer.leaving
-        return leaving.stage if leaving else self.volunteer.stage
-
-    @property
-    def second(self) -> Stage | None:
-        """The stage that the second seat serves or fetches; during a change still the old one."""
-        return self._second.stage if self._second.leaving is None else self._second.leaving
-
-    @property
     def stages(self) -> frozenset[Stage]:
         """Every stage fetched or served, with either seat."""
-        return frozenset(self.volunteer.stages + self._second.stages)
+        return frozenset(self.home_seat.stages) | frozenset(self.second_seat.stages)
 
     def seat_of(self, stage: Stage) -> int:
-        """Return the seat that holds a stage: 0 is home, 1 the second."""
-        return int(self._second.owns(stage))
+        """Return the seat that holds a stage."""
+        return int(stage in self.second_seat.stages and stage not in self.home_seat.stages)
 
-    @property
-    def settled_home(self) -> Stage | None:
-        """The home, if it is served and we are not moving to another one."""
-        return None if self.volunteer.leaving else self._served_home
-
-    @property
-    def _served_home(self) -> Stage | None:
-        serves = self.state is State.SERVING or self.volunteer.leaving
-        return self.home if serves else None
+    def _anchor(self, now: float) -> Stage | None:
+        """Return the stage that the second seat has to be beside. Before the gang start that is the
+        stage that keeps us, once we have waited for long enough."""
+        home = self.home_seat
+        waits = home.state is State.HELD and now >= home.held_at + ALONE_S
+        return home.kept_by if waits else home.rests_at
 
     # --- inputs -----------------------------------------------------------------------------
 
-    def permitted(self, sender: PeerId, body: bodies.Permit, now: float) -> list[Effect]:
-        """Take a steward's answer about a single move; begin the move if both stewards agree.
+    def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
+        """Take a steward's answer."""
+        bid = self.second_seat.bid
+        about_second = bid is not None and bid.stage == body.stage
+        return self._seat(about_second).receive(sender, body, now)
 
-        Args:
-            sender: the answer's signer.
-            body: the answer.
-            now: monotonic seconds.
-        """
-        move, found = self._mover.receive(sender, body, now)
-        if move is None:
-            return found
-        if self._second.owns(move.to):
-            words = f"staying at stage {move.home}: stage {move.to} is our second stage now"
-            return [*found, Explain("matching", words, decision="place")]
-        reason = f"stage {move.to} has room, stage {move.home} consents"
-        return found + self.volunteer.move_to(move.to, reason, now)
+    def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
+        """Set the stages that this machine cannot serve, each with its reason in words."""
+        self._beside.unable = dict(unable)
+        return self.home_seat.set_unable(unable, now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
-        if self._second.owns(stage):
-            return self._second.serving(stage)
-        return self.volunteer.serving(stage, now)
+        return self._seat(bool(self.seat_of(stage))).serving(stage, now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
@@ -100,43 +75,91 @@ class Seats:
         Raises:
             LocalProtocolError: the stage is not assigned.
         """
-        if not self._second.owns(stage):
-            return self.volunteer.lost(stage, reason, now)
-        self._second.lost(stage)
-        return [Explain("matching", f"lost stage {stage}: {reason}")]
+        return self._seat(bool(self.seat_of(stage))).lost(stage, reason, now)
 
     def leave(self, now: float) -> list[Effect]:
         """Give up all seats, for good."""
-        return self.volunteer.leave(now) + self._second.leave()
+        return self.home_seat.leave(now) + self.second_seat.leave(now)
 
     def look(self, now: float) -> list[Effect]:
         """Look at the changed context."""
+        found = self._answer_call(now) + self.home_seat.look(now)
         if self._context.population.design.dual_homing:
-            self._second.look(self._served_home, now)
-        self._mover.look(now)
-        return self.volunteer.look(now)
+            found += self.second_seat.look(now)
+        return found
 
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
-        found, design = self.volunteer.tick(now), self._context.population.design
-        if design.moves:
-            rested_at = self.volunteer.moved_at + MOVE_REST_S
-            found += self._mover.tick(self.settled_home, rested_at, now)
-        if design.dual_homing:
-            found += self._second.tick(self._served_home, now)
-        return found
+        found = self.home_seat.tick(now)
+        if not self._context.population.design.dual_homing:
+            return found
+        return found + self.second_seat.tick(now) + self._weigh_second(now)
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        parts = (self.volunteer, self._second, self._mover)
-        return min(part.next_deadline() for part in parts)
+        holds_two = self.second_seat.rests_at is not None
+        weigh_at = self._weigh_at + SECOND_LOOK_S if holds_two else float("inf")
+        return min(weigh_at, self.home_seat.next_deadline(), self.second_seat.next_deadline())
 
     def follow_home(self, now: float) -> list[Effect]:
-        """Notify the second seat and the mover when the home has changed."""
-        home, design = self._served_home, self._context.population.design
-        if home == self._last_home:
+        """Keep the second seat only beside a home; look for one when the home is new."""
+        second, home = self.second_seat, self.home_seat
+        if second.bid is not None:
+            at = home.kept_by
+            if at is None or abs(second.bid.stage - at) != 1:
+                return second.release("our main stage is elsewhere now", now)
+        elif self._context.population.design.dual_homing:
+            return second.look(now)
+        return []
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _seat(self, second: bool) -> Seat:
+        return self.second_seat if second else self.home_seat
+
+    def _answer_call(self, now: float) -> list[Effect]:
+        """Go to a stage that wants us, if that pays by what we see ourselves."""
+        context = self._context
+        if not context.population.design.moves or self.home_seat.rests_at is None:
             return []
-        self._last_home = home
-        if design.moves:
-            self._mover.home_changed(home, now)
-        return self._second.home_changed(home, now) if design.dual_homing else []
+        notices = context.board.notices(now)
+        calls = [stage for stage, n in notices.items() if n.posting.wanted == context.me]
+        supply = context.board.supply(now)
+        if not calls or supply is None or not context.sees_majority:
+            return []
+        for stage in calls:
+            for change in changes(context.population, context.me, stage):
+                if change.objection(self._as_seen(supply, change), context.population) is None:
+                    return self._set_out(change, now)
+        return []
+
+    def _set_out(self, change: Change, now: float) -> list[Effect]:
+        seat = self._seat(change.after.home == change.before.home)
+        if now < seat.moved_at + MOVE_REST_S:
+            return []
+        reason = f"stage {change.to} wants us: the lowest of the stages concerned rises"
+        return seat.move_to(change.to, reason, now)
+
+    def _as_seen(self, supply: Supply, change: Change) -> Supply:
+        """Return the supply corrected by our own view: the target has at least as many replicas as
+        we see, and a stage that we leave at most as many, whatever its steward posts."""
+        copies = list(supply.copies)
+        for stage in (change.to, *change.gives_up):
+            seen = len(self._context.population.holders(stage))
+            pick = max if stage == change.to else min
+            copies[stage] = pick(copies[stage], seen)
+        return replace(supply, copies=tuple(copies))
+
+    def _weigh_second(self, now: float) -> list[Effect]:
+        """Give the second stage up if it is not worth its averaging, and others serve it."""
+        stage, context = self.second_seat.rests_at, self._context
+        if stage is None or now < self._weigh_at + SECOND_LOOK_S:
+            return []
+        self._weigh_at = now
+        trade, notice = self._beside.loss(stage, held=True), context.board.current(stage, now)
+        if trade is None or notice is None or notice.posting.copies <= notice.posting.r:
+            return []
+        if not context.population.serves_without(stage, context.me):
+            return []
+        reason = f"averaging it takes more than it is worth: {trade}"
+        return self.second_seat.release(reason, now)

@@ -8,11 +8,10 @@ standings therefore rise with every step, and the process ends.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from protocol.ids import Stage
-from protocol.matching.board import Notice, Standing
-from protocol.matching.bodies import SETTLED
+from protocol.matching.board import Notice
+from protocol.matching.gain import Standing
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
 
@@ -34,7 +33,7 @@ def all_reached(others: Others, phase: int, population: Population) -> bool:
 def all_covered(pool: Pool, others: Others, population: Population) -> bool:
     """Tell whether every stage of ``population``, ours (``pool``) and ``others``, has a replica."""
     covered = all(notice.posting.copies for notice in others.values())
-    return bool(pool.replicas) and covered and complete(others, population)
+    return bool(pool.places) and covered and complete(others, population)
 
 
 def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
@@ -45,26 +44,16 @@ def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
         others: the other stages' postings.
         population: the members.
     """
-    placed = len(pool.places) + sum(notice.posting.replicas for notice in others.values())
+    placed = len(pool.homes) + sum(notice.posting.replicas for notice in others.values())
     wanting = pool.level < population.fair_level
     return pool.limits.cutoff > 0 and wanting and placed < population.able
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
-    """The outcome of one attempt; ``waiting``: better-off stages must give first."""
-
-    let_go: list[HeldPlace]
-    waiting: bool = False
-
-
-NOTHING = Help([])
-
-
-def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
+def help_neediest(pool: Pool, others: Others, population: Population) -> list[HeldPlace]:
     """Tighten q to 1.0 if a stage is below it, else release newcomers for the neediest stage.
 
-    Released places have left the pool, and the cutoff is above their scores.
+    As many as bring it to the mean, of the best-off stages first; the released places are returned,
+    have left the pool, and the cutoff is above their scores.
 
     Args:
         pool: of this stage; it is changed.
@@ -79,41 +68,21 @@ def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
         pool.tighten(population)
         let_go = pool.choose()
         if let_go:
-            return Help(let_go)
+            return let_go
     last = pool.last_newcomer
     helpable = [s for s in worse_off if last and population.rate(last.peer, s)]
     if last is None or not helpable:
-        return NOTHING
+        return []
     needy = min(helpable, key=lambda stage: (standings[stage], stage))
     able = pool.spare(needy, standings[needy], population)
     if not able:
-        return NOTHING
+        return []
     gap = (pool.level + sum(s.level for s in standings.values())) // len(population.costs)
     wanted = max(1, -((standings[needy].level - gap) // population.rate(last.peer, needy)))
-    share = _share(wanted, (mine, -pool.stage), _other_donors(others, standings[needy], r))
-    return Help(pool.let_go(able[:share])) if share else Help([], waiting=True)
-
-
-Rank = tuple[Standing, int]
-"""Donors in order: the best-off first, the lower stage among equals."""
-
-
-def _other_donors(others: Others, low: Standing, r: int) -> list[Rank]:
-    """Return the stages that may still give; a settled stage cannot."""
-    return [
-        (_standing(notice, r), -stage)
-        for stage, notice in others.items()
-        if notice.posting.phase < SETTLED
-        and notice.posting.locked_replicas < notice.posting.replicas
-        and _standing(notice, r) > low
-    ]
-
-
-def _share(wanted: int, mine: Rank, donors: list[Rank]) -> int:
-    """Return how many of the wanted members we give; better-off stages give first."""
-    ahead = sum(donor > mine for donor in donors)
-    each, rest = divmod(wanted, len(donors) + 1)
-    return each + (ahead < rest)
+    donors = 1 + sum(standing > standings[needy] for standing in standings.values())
+    ahead = sum((standings[s], -s) > (mine, -pool.stage) for s in standings)
+    share = -(-(wanted - ahead) // donors)
+    return pool.let_go(able[:share]) if share > 0 else []
 
 
 def _standing(notice: Notice, r: int) -> Standing:

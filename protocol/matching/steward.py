@@ -31,7 +31,6 @@ from protocol.matching.bodies import (
     encode_body,
 )
 from protocol.matching.context import Context
-from protocol.matching.move_permits import MovePermits
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.preferences import words
 from protocol.matching.timing import (
@@ -46,6 +45,7 @@ from protocol.matching.timing import (
     SETTLE_S,
     TENTATIVE_LEASE_S,
 )
+from protocol.matching.wanted import Wanted
 
 INFINITY = float("inf")
 
@@ -53,7 +53,6 @@ INFINITY = float("inf")
 LEVELS = (
     "level",
     "locked_level",
-    "vacancy",
     "up_here",
     "up_there",
     "down_here",
@@ -205,7 +204,7 @@ class Steward:
         self.epoch = epoch
         self.phase = OPEN
         self.pool = Pool(stage)
-        self.move_permits = MovePermits(context, stage)
+        self._wanted = Wanted(context, stage)
         self._context = context
         self._publisher = PostingPublisher(context)
         self._replies = Replies(context, stage)
@@ -265,6 +264,7 @@ class Steward:
     def look(self, now: float) -> None:
         """Look at the changed board; act one settle window after all stages became quiet."""
         population, others = self._context.population, self._others(now)
+        self._wanted.look(now)
         if self.phase == OPEN:
             return
         if self.phase == COMMITTED:
@@ -286,13 +286,16 @@ class Steward:
         if now >= self._act_at:
             self._act_at = INFINITY
             effects += self._act(now)
+        if self._context.population.design.moves:
+            self._wanted.tick(self.pool.places, now)
         return effects + self._publish(now)
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
         lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
-        return min(lapse, quiet, self._act_at, self._publisher.due_at(self.posting))
+        call = self._wanted.next_deadline() if self._context.population.design.moves else INFINITY
+        return min(lapse, quiet, call, self._act_at, self._publisher.due_at(self.posting))
 
     # --- proposals ------------------------------------------------------------------------
 
@@ -310,7 +313,8 @@ class Steward:
             return "matching-wrong-epoch"
         held = self._context.population.members[sender].held
         if _claims_incumbency(body) and held and self.stage not in held:
-            return None if sender in self.pool.places else "matching-contradictory-claim"
+            expected = sender in self.pool.places or sender == self._wanted.peer
+            return None if expected else "matching-contradictory-claim"
         return None
 
     def _consider(self, sender: PeerId, body: bodies.Propose, now: float) -> list[Effect]:
@@ -321,6 +325,8 @@ class Steward:
         if sender in self.pool.places:
             self.pool.put(place)
             return [self._yes(self.pool.places[sender], now)]
+        if place.second:
+            return self._add(place, now)
         refused = self._replies.was_refused(sender)
         if refused or (not place.locked and place.score <= self.pool.limits.cutoff):
             return [self._no(place, now)]
@@ -342,15 +348,17 @@ class Steward:
 
     def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> HeldPlace:
         population = self._context.population
-        held = population.members[sender].held
+        member, second = population.members[sender], body.seat == 1
+        invited = self.stage in member.held or sender == self._wanted.peer
+        has_home = second and member.home_stage is not None
         return HeldPlace(
             peer=sender,
             claimed_rate=body.rate,
             rate=min(body.rate, population.rate(sender, self.stage)),
             score=population.score(sender, self.stage, population.fair_level),
             expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
-            locked=_claims_incumbency(body)
-            and (self.stage in held or self.move_permits.permits(sender, now)),
+            locked=has_home or (_claims_incumbency(body) and invited),
+            second=second,
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:
@@ -373,12 +381,10 @@ class Steward:
         patient = now < self._patient_until(now)
         if patient and not settling.all_reached(others, QUIET, population):
             return []
-        help_given = settling.help_neediest(self.pool, others, population)
-        if help_given.let_go:
+        let_go = settling.help_neediest(self.pool, others, population)
+        if let_go:
             self._stir(now)
-            return self._turn_away(help_given.let_go, now)
-        if help_given.waiting and patient:
-            return []
+            return self._turn_away(let_go, now)
         if self.phase == QUIET:
             self._enter(SETTLED, now)
         settled = not patient or settling.all_reached(others, SETTLED, population)
@@ -467,7 +473,7 @@ class Steward:
     def _in_words(self) -> str:
         pool = self.pool
         return (
-            f"{pool.replicas} of {self._context.population.redundancy} replicas, "
+            f"{len(pool.places)} of {self._context.population.redundancy} replicas, "
             f"{words(pool.level, pool.limits.quota)}"
         )
 
@@ -477,7 +483,14 @@ class Steward:
     @property
     def posting(self) -> bodies.Posting:
         """The stage's present posting, without an issue time."""
-        basis = (self.pool.revision, self._context.population, self.mandate, self.epoch, self.phase)
+        basis = (
+            self.pool.revision,
+            self._context.population,
+            self.mandate,
+            self.epoch,
+            self.phase,
+            self._wanted.peer,
+        )
         if basis != self._posting_basis:
             self._posting_basis, self._posting = basis, self._compose()
         return self._posting
@@ -493,19 +506,19 @@ class Steward:
             epoch=self.epoch,
             phase=self.phase,
             level=pool.level,
-            replicas=len(pool.places),
+            replicas=len(pool.homes),
             locked_level=sum(place.rate for place in locked),
             locked_replicas=len(locked),
             quota=pool.limits.quota,
             fair=population.fair_level,
             r=population.redundancy,
             cutoff=pool.limits.cutoff,
-            vacancy=max(0, pool.limits.quota - pool.level),
             up_here=shares.up_here,
             up_there=shares.up_there,
             down_here=shares.down_here,
             down_there=shares.down_there,
-            seconds=pool.seconds,
+            seconds=len(pool.places) - len(pool.homes),
+            wanted=self._wanted.peer or "",
         )
 
 

@@ -63,25 +63,25 @@ ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
 """A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
 SECOND_LOOK_S = 60.0
-"""A second seat reconsiders its stage this often."""
+"""A second seat looks for a stage, or whether it is still worth it, this often."""
 
 SECOND_HASTE_S = 2.0
-"""It reconsiders within this time when a stage next to its home lacks replicas."""
+"""It looks within this time when a stage next to its home lacks replicas."""
 
-SECOND_STAY_S = 300.0
-"""It keeps a stage at least this long, because a change costs a download."""
+LOOK_S = 60.0
+"""A needy stage looks this often whether somebody would be more useful there."""
 
-MOVE_LOOK_S = 60.0
-"""A replica checks this often whether it would be more useful in another stage."""
+NEXT_CALL_S = 3.0
+"""It looks again after this time when somebody has come, or when it is empty."""
 
-MOVE_HASTE_S = 3.0
-"""It checks within this time when a stage is empty."""
+CALL_S = 10.0
+"""Whoever is wanted sets out within this time, or another one is called."""
 
 MOVE_REST_S = 300.0
-"""A replica does not move twice within this time."""
+"""A seat does not change its stage twice within this time."""
 
-PERMIT_S = 10.0
-"""A permit keeps its place this long for the mover to set out."""
+ALONE_S = 60.0
+"""Who waits for this long for the gang start takes an empty stage beside its own as well."""
 
 SECOND_FETCH_S = 600.0
 """A volunteer that needs longer to fetch a second stage does not take one. A second stage is also

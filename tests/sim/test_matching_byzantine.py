@@ -25,17 +25,14 @@ BEACON = int(WALL_S // 600)
 HEAD = (0, Mandate(BEACON, 1), int(WALL_S * 1000))
 ME, YOU = peer(1), peer(2)
 LETTERS: list[bodies.Body] = [
-    bodies.Propose(*HEAD, ME, 1, 1, 0, 5, 0, "serving"),
-    bodies.Renew(*HEAD, ME, 1, 2, 0, 10, 10, "serving"),
+    bodies.Propose(*HEAD, ME, 1, 1, 0, 5, "free"),
+    bodies.Propose(*HEAD, ME, 1, 2, 1, 10, "serving"),
     bodies.Withdraw(*HEAD, ME, 3, "leaving"),
     bodies.Hold(*HEAD, YOU, 1, 2, 77, 60_000, True),
     bodies.Reject(*HEAD, YOU, 1, 2, 77, "full"),
-    bodies.Transfer(*HEAD, ME, 4, 1, 0),
-    bodies.Release(*HEAD, ME, 4, 1),
-    bodies.Permit(*HEAD, YOU, 4, True, "the lowest stage rises"),
 ]
 RECORDS: list[bodies.Body] = [
-    bodies.Posting(*HEAD, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, 1),
+    bodies.Posting(*HEAD, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, wanted=YOU),
 ]
 
 
@@ -88,7 +85,7 @@ def forged(
         ("rate", draw.draw(st.sampled_from([0, 10**12]))),
         ("status", draw.draw(st.sampled_from(["free", "held", "fetching", "serving"]))),
         ("locked", draw.draw(st.booleans())),
-        ("granted", draw.draw(st.booleans())),
+        ("wanted", victim),
     ):
         if name in names:
             fields[name] = value
@@ -151,22 +148,16 @@ def test_absurd_fields_are_refused_and_counted(
     assert refused(world) > counted
 
 
-def test_two_contradicting_permits_or_holds_from_a_member_move_nobody(world: WatchedWorld) -> None:
+def test_two_contradicting_holds_from_a_member_move_nobody(world: WatchedWorld) -> None:
     liar = next(who for who, m in sorted(world.machines.items()) if not m.stewardships)
     victim = next(who for who in sorted(world.machines) if who != liar)
     before = state(world)
-    for granted, locked in ((True, True), (False, False)):
+    for locked in (True, False):
         issued = int((WALL_S + world.now - 1000.0) * 1000)
         for stage in (0, 1):
             head = (stage, Mandate(BEACON, 1), issued)
-            for body in (
-                bodies.Permit(*head, victim, 7, granted, "go"),
-                bodies.Hold(*head, victim, 1, 7, 77 + granted, 60_000, locked),
-            ):
-                counted = refused(world)
-                world.replay(liar, SendLetter(victim, *encoded(body)))
-                # A place that was not asked for is answered with a withdrawal instead.
-                assert refused(world) > counted or isinstance(body, bodies.Hold)
+            body = bodies.Hold(*head, victim, 1, 7, 77 + locked, 60_000, locked)
+            world.replay(liar, SendLetter(victim, *encoded(body)))
     assert state(world) == before
     matching = world.matching()
     world.run(60)

@@ -16,7 +16,7 @@ from client.lab.simulate.market.stability import Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
-from protocol.matching.pool import Limits, Pool
+from protocol.matching.pool import HeldPlace, Limits, Pool
 from protocol.matching.population import Population
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
@@ -79,10 +79,10 @@ def final_limits(world: World) -> dict[Stage, Limits]:
     }
 
 
-def tighten_only(pool: Pool, others: object, population: Population) -> settling.Help:
+def tighten_only(pool: Pool, others: object, population: Population) -> list[HeldPlace]:
     """Deferred acceptance alone: go to q = 1.0, help nobody beyond it."""
     pool.tighten(population)
-    return settling.Help(pool.choose())
+    return pool.choose()
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])

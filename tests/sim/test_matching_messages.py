@@ -12,7 +12,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Unassign
-from tests.support.matching_world import CALM, STORMY, Weather, member
+from tests.support.matching_world import CALM, STORMY, Weather, is_renewal, member
 from tests.support.watched_world import WatchedWorld
 
 SIZES = (8, 16, 32)
@@ -36,8 +36,8 @@ def test_silence_at_rest_with_the_full_design() -> None:
         before, began = Counter(world.sent), len(world.log)
         world.run(60)
         sent = world.sent - before
-        assert set(sent) <= {"renew", "hold", "posting"}, f"{count} volunteers: {sent}"
-        assert sent["renew"] <= count * 5
+        assert set(sent) <= {"renewal", "hold", "posting"}, f"{count} volunteers: {sent}"
+        assert sent["renewal"] <= count * 5
         assert sent["hold"] <= count * 5
         assert sent["posting"] <= STAGES * 4
         said = [e for _, _, e in world.log[began:] if isinstance(e, Explain | Assign | Unassign)]
@@ -94,9 +94,12 @@ class AskingWorld(WatchedWorld):
 
     def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
         for effect in effects:
-            if isinstance(effect, SendLetter) and effect.kind == "propose":
+            asks = isinstance(effect, SendLetter) and effect.kind == "propose"
+            if asks and not is_renewal(effect):
                 body = bodies.decode_body(effect.kind, effect.body)
                 assert isinstance(body, bodies.Propose)
+                if body.seat:
+                    continue  # a second seat displaces nobody: no cutoff applies to it
                 notice = self.machines[who].postings(self.now).get(Stage(body.stage))
                 if notice is None:
                     continue  # asked again while its steward is being replaced

@@ -13,6 +13,8 @@ ALONE = Design(dual_homing=False)
 SINGLE_MOVES = (2, 4, 8, 13)
 """Seeds with which single moves happen."""
 DESIGNS = pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
+SEEDS = range(6, 12)
+"""Seeds with which volunteers move that hold two stages, too."""
 SHAPES = ((18, 3), (20, 4), (12, 3))
 ROUNDING = 1e-4
 """Levels are found by bisection, to a few parts in a million."""
@@ -42,8 +44,8 @@ def churning(seed: int, design: Design) -> WatchedWorld:
 
 @pytest.fixture(scope="module", params=[FULL, ALONE], ids=["full", "one-seat"])
 def worlds(request: pytest.FixtureRequest) -> list[WatchedWorld]:
-    """Return what has happened in churning swarms; the index is the seed."""
-    found = [churning(seed, request.param) for seed in range(6)]
+    """Return what has happened in churning swarms, in the order of ``SEEDS``."""
+    found = [churning(seed, request.param) for seed in SEEDS]
     for world in found:
         world.run(450)
     return found
@@ -53,7 +55,7 @@ def departures(worlds: list[WatchedWorld]) -> list[tuple[str, Departure, int]]:
     """Return every stage that was given up, with the seed in words and r."""
     return [
         (f"seed {seed}: {gone}", gone, world.population().redundancy)
-        for seed, world in enumerate(worlds)
+        for seed, world in zip(SEEDS, worlds, strict=True)
         for gone in world.departures
     ]
 

@@ -10,7 +10,8 @@ from protocol.effects import Publish, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
-from protocol.matching.volunteer import State
+from protocol.matching.seat import State
+from protocol.matching.timing import ALONE_S
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
@@ -100,6 +101,29 @@ def test_too_few_volunteers_wait_and_say_for_what() -> None:
     world.join(member(50))
     settle(world, 2)
     assert world.spread() == [1, 1]
+
+
+def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
+    """So who has trained alone goes on after a restart; whoever comes later takes one of them."""
+    for seed in range(4):
+        world = swarm(1, 2, seed, STORMY)
+        world.run(ALONE_S + 15)
+        (alone,) = world.machines.values()
+        assert alone.stages == {0, 1}, f"seed {seed}"
+        assert any(isinstance(effect, GangStart) for _, _, effect in world.log), f"seed {seed}"
+        assert alone.waits_for == ""
+        world.join(member(seed * 100 + 50))
+        settle(world, 2)
+        assert world.spread() == [1, 1], f"seed {seed}"
+
+
+def test_who_has_memory_for_one_stage_waits_alone() -> None:
+    world = World(manifest([EQUAL] * 2), 0, CALM)
+    world.join(member(0, memory_bytes=1.5e9))
+    world.run(3 * ALONE_S)
+    (alone,) = world.machines.values()
+    assert alone.stages == frozenset()
+    assert alone.waits_for.startswith("waiting for 1 more volunteer")
 
 
 def test_nobody_fetches_before_every_stage_is_covered() -> None:
@@ -203,8 +227,8 @@ def test_silence_at_rest() -> None:
     sent_before, began = Counter(world.sent), len(world.log)
     world.run(60)
     sent = world.sent - sent_before
-    assert set(sent) <= {"renew", "hold", "posting"}
-    assert sent["renew"] <= 8 * 5
+    assert set(sent) <= {"renewal", "hold", "posting"}
+    assert sent["renewal"] <= 8 * 5
     assert sent["posting"] <= 4 * 4
     talk = [e for _, _, e in world.log[began:] if not isinstance(e, SendLetter | Publish)]
     assert talk == []

@@ -137,7 +137,7 @@ def example_matches(**changes: object) -> MatchesSnapshot:
         "state": "serving",
         "seats": [home],
         "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
-        "paying_moves": [PayingMove(home=0, to=1, rate_home=0.5, rate_there=0.75)],
+        "paying_moves": [PayingMove(home=0, to=1)],
         "stewardships": [
             StewardshipView(
                 stage=1,

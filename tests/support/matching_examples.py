@@ -65,7 +65,6 @@ def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Prop
         "version": 1,
         "seat": 0,
         "rate": 1_000_000,
-        "download_ms": 0,
         "status": "free",
     }
     return bodies.Propose(**(fields | changes))  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.effects import Explain, Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
+from protocol.matching import bodies
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -73,6 +74,12 @@ def member(number: int, flops: float = 1e9, **changes: object) -> Member:
     """Return a member with fast links and much memory."""
     usual = Member(peer(number), WALL_S, flops, 1e9, 1e9, 1e12)
     return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def is_renewal(letter: SendLetter) -> bool:
+    """Tell whether a letter renews a place rather than asks for one."""
+    body = bodies.decode_body(letter.kind, letter.body)
+    return isinstance(body, bodies.Propose) and body.status != "free"
 
 
 class World:
@@ -223,7 +230,7 @@ class World:
             self.log.append((self.now, who, effect))
             match effect:
                 case SendLetter():
-                    self.sent[effect.kind] += 1
+                    self.sent["renewal" if is_renewal(effect) else effect.kind] += 1
                     self._send(who, effect)
                 case Publish():
                     self.sent[effect.kind] += 1

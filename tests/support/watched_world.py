@@ -62,8 +62,8 @@ class WatchedWorld(World):
         ]
 
     def single_moves(self) -> list[tuple[float, PeerId, Stage, Assign]]:
-        """Return the moves that two stewards agreed to."""
-        return [move for move in self.set_out if "consents" in move[3].reason]
+        """Return the moves to a stage that called."""
+        return [move for move in self.set_out if "wants us" in move[3].reason]
 
     def population(self, members: Iterable[Member] | None = None) -> Population:
         """Return members as a population, by default the truth."""

@@ -92,7 +92,7 @@ def updates(draw: st.DrawFn) -> Update:
         stage_match(number(), steward=text(), phase=text(), level=real(), shared_level=real(),
                     quota=real(), our_rate=real(), phi=real(), wish_gain=real(), score=number(),
                     cutoff=number(), copies=number(), redundancy=number(), obstacle=text()),
-        paying_moves=[PayingMove(home=number(), to=1, rate_home=real(), rate_there=real())],
+        paying_moves=[PayingMove(home=number(), to=1)],
         explanations=[Explanation(time=real(), level="info", words=text())],
         refused={text(): number()},
     )  # fmt: skip

@@ -52,7 +52,7 @@ def test_moves_pace_and_who_decides_are_told() -> None:
     held = StewardshipView(
         stage=1, term=1, epoch=1, phase="open", places=1, final=0, level=1.0, quota=2.0
     )
-    move = PayingMove(home=0, to=1, rate_home=1.0, rate_there=2.0)
+    move = PayingMove(home=0, to=1)
     text = said(matching(*known, paying_moves=[move], stewardships=[held]))
     assert "Every part has as many volunteers as it should have." in text
     assert "Part 2 is the slowest and sets the pace of all" in text

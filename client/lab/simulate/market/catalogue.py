@@ -37,7 +37,6 @@ DESIGNS: dict[str, Design] = {
     "ours-no-dual": Design(dual_homing=False),
     "ours-no-urgency": Design(urgency=False),
     "ours-no-advantage": Design(advantage=False),
-    "ours-no-hysteresis": Design(hysteresis=False),
     "ours-no-moves": Design(moves=False),
 }
 POLICIES = (*DESIGNS, *BASELINES)

@@ -31,8 +31,8 @@ from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member, Population
+from protocol.matching.seat import State
 from protocol.matching.timing import MAX_SESSION_S, MEASURED_S, POSTING_TTL_S
-from protocol.matching.volunteer import State
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -155,6 +155,8 @@ class Crowd:
         for stage, notice in notices.items():
             if self._notices.get(stage) is not notice:
                 found |= self._waiting.get(stage, set())
+                wanted = self._number_of.get(PeerId(notice.posting.wanted))
+                found.update(() if wanted is None else (wanted,))
         self._notices = dict(notices)
         beacon = stewards.beacon_at(WALL_S + now)
         for stage in board.facts(now).vacant:

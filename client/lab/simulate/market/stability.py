@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.board import stage_levels
+from protocol.matching.board import supply_of
 from protocol.matching.bodies import Posting
 from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import Limits
 from protocol.matching.population import Member, Population
-from protocol.matching.sharing import effective_levels
 
 Assignment = Mapping[PeerId, Stage | None]
 
@@ -82,7 +81,7 @@ def count_blocking_pairs(population: Population, postings: Mapping[Stage, Postin
     """Return the number of blocking pairs, None while a stage has no posting."""
     if len(postings) < len(population.costs):
         return None
-    levels = effective_levels(stage_levels([postings[Stage(s)] for s in population.stages]))
+    levels = supply_of([postings[Stage(s)] for s in population.stages]).levels
     at_home = {
         peer: member for peer, member in population.members.items() if member.home_stage is not None
     }

@@ -18,11 +18,11 @@ MANDATE = Mandate(2_833_333, 1)
 ISSUED = int(WALL_S * 1000)
 EXAMPLES: list[bodies.Body] = [
     propose(peer(1), MANDATE),
-    bodies.Renew(0, MANDATE, ISSUED, peer(1), 1, 2, 0, 10, 10, "serving"),
+    bodies.Propose(0, MANDATE, ISSUED, peer(1), 1, 2, 1, 10, "serving"),
     bodies.Withdraw(0, MANDATE, ISSUED, peer(1), 3, "leaving"),
     bodies.Hold(0, MANDATE, ISSUED, peer(2), 1, 2, 77, 60_000, True),
     bodies.Reject(0, MANDATE, ISSUED, peer(2), 1, 2, 77, "full"),
-    bodies.Posting(0, MANDATE, ISSUED, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, 1),
+    bodies.Posting(0, MANDATE, ISSUED, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0),
 ]
 ids = [type(body).__name__ for body in EXAMPLES]
 

@@ -1,72 +1,102 @@
-"""The loss of the stages that a single move leaves, the second seat's included."""
+"""The one rule of changes: coverage, then redundancy, then the level of the stages concerned."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from protocol.ids import Stage
-from protocol.matching import gain
-from protocol.matching.board import stage_levels
+from protocol.matching.board import supply_of
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
-from protocol.matching.gain import Move
-from protocol.matching.sharing import effective_levels
-from tests.support.matching_examples import WALL_S, member, peer, population
+from protocol.matching.gain import Change, Holding, Standing, Supply, changes, paying
+from protocol.matching.population import Population
+from tests.support.matching_examples import WALL_S, costs, member, peer, population
 
 MICRO = 1_000_000
 MANDATE = Mandate(int(WALL_S // 600), 1)
+ME = peer(1)
 
 
-def posting(stage: int, level: int, replicas: int, seconds: int = 0) -> Posting:
-    return Posting(
-        stage, MANDATE, int(WALL_S * 1000), 1, COMMITTED, level * MICRO, replicas, level * MICRO,
-        replicas, 1, 1, 2, 0, 0, seconds=seconds,
+def supply(*stages: tuple[int, int, int]) -> Supply:
+    """Return what serves stages of (level, replicas at home, second replicas) and r = 2."""
+    return supply_of(
+        [
+            Posting(
+                stage, MANDATE, int(WALL_S * 1000), 1, COMMITTED, level * MICRO, homes,
+                level * MICRO, homes, 1, 1, 2, 0, seconds=seconds,
+            )
+            for stage, (level, homes, seconds) in enumerate(stages)
+        ]
     )  # fmt: skip
 
 
-def objection(postings: list[Posting], move: Move) -> str | None:
-    stages = stage_levels(postings)
-    return gain.objection(postings, stages, effective_levels(stages), move)
+def view(stages: int, flops: float = 1e9) -> Population:
+    return Population([member(1, flops)], costs([1e9] * stages), 2)
+
+
+def change(home: int, second: int | None, to: int, kept: int | None = None) -> Change:
+    pairs = ((home, second), (to, kept))
+    before, after = (Holding(ME, Stage(h), None if s is None else Stage(s)) for h, s in pairs)
+    return Change(before, after)
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(1, False), (2, True)])
 def test_the_second_stage_keeps_its_replicas_too(seconds: int, allowed: bool) -> None:
     """From stage 0 with a second seat at 1 to stage 3: stage 1 loses a replica as well."""
-    rich, second = posting(0, 9, 9), posting(1, 9, 1, seconds)
-    postings = [rich, second, posting(2, 9, 9), posting(3, 1, 2)]
-    move = Move(Stage(0), Stage(3), MICRO, MICRO, Stage(1), MICRO)
-    words = objection(postings, move)
-    assert (words is None) == allowed, words
-    if not allowed:
-        assert words == "stage 1 has 2 replicas and needs 2"
+    found = supply((9, 9, 0), (9, 1, seconds), (9, 9, 0), (1, 2, 0))
+    move = change(0, 1, 3)
+    assert move.gives_up == {0, 1}
+    assert (move.objection(found, view(4)) is None) == allowed
 
 
 def test_a_second_stage_beside_the_new_home_is_kept() -> None:
-    postings = [posting(0, 9, 9), posting(1, 9, 1, 1), posting(2, 1, 2)]
-    move = Move(Stage(0), Stage(2), MICRO, MICRO, Stage(1), MICRO)
-    assert move.leaves == (Stage(0),)
-    assert objection(postings, move) is None
+    found = supply((9, 9, 0), (9, 1, 1), (1, 2, 0))
+    move = change(0, 1, 2, 1)
+    assert move.gives_up == {0}
+    assert move.objection(found, view(3)) is None
 
 
-def test_coverage_comes_before_redundancy_before_throughput() -> None:
-    """The same move, to a stage with nobody, one and two replicas, from one that has r = 2."""
-    for there, allowed in ((0, True), (1, False), (2, False)):
-        postings = [posting(0, 9, 2), posting(1, there, there)]
-        move = Move(Stage(0), Stage(1), MICRO, 9 * MICRO)
-        assert (objection(postings, move) is None) == allowed, there
-    postings = [posting(0, 9, 3), posting(1, 9, 1)]
-    move = Move(Stage(0), Stage(1), 9 * MICRO, 1)
-    assert objection(postings, move) is None, "redundancy comes before throughput"
+@pytest.mark.parametrize(
+    ("here", "there", "allowed"), [(2, 0, True), (2, 1, False), (2, 2, False), (3, 1, True)]
+)
+def test_coverage_comes_before_redundancy_before_throughput(
+    here: int, there: int, allowed: bool
+) -> None:
+    """The same move, from a stage with two and three replicas to one with nobody, one and two."""
+    found = supply((2, here, 0), (there, there, 0))
+    assert (change(0, None, 1).objection(found, view(2)) is None) == allowed
 
 
-def test_a_move_leads_from_a_home_to_another_stage() -> None:
-    view = population([member(1, held=[0]), member(2)])
-    move = Move.of(peer(1), Stage(1), view)
-    assert move is not None
-    assert (move.home, move.to) == (Stage(0), Stage(1))
-    assert (move.rate_home, move.rate_there) == (
-        view.rate(peer(1), Stage(0)),
-        view.rate(peer(1), Stage(1)),
-    )
-    assert Move.of(peer(1), Stage(0), view) is None, "it is there"
-    assert Move.of(peer(2), Stage(1), view) is None, "it has no home"
-    assert Move.of(peer(3), Stage(1), view) is None, "nobody knows it"
+def test_a_level_has_to_rise_by_more_than_a_twentieth() -> None:
+    low = Standing(2, 100)
+    assert not Standing(2, 105).exceeds(low, 105)
+    assert Standing(2, 106).exceeds(low, 105)
+    assert Standing(2, 101).exceeds(low)
+    assert Standing(2, 1).exceeds(Standing(1, 100), 105)
+
+
+def test_who_holds_two_stages_may_come_with_either_seat() -> None:
+    me = replace(member(1, held=[1, 0]), home=Stage(1), second=Stage(0))
+    both = Population([me], costs([1e9] * 3), 2)
+    second, home = changes(both, ME, Stage(2))
+    assert (second.after.home, second.after.second) == (Stage(1), Stage(2))
+    assert (home.after.home, home.after.second) == (Stage(2), None)
+
+
+def test_a_change_leads_from_a_home_to_another_stage() -> None:
+    found = population([member(1, held=[0]), member(2)])
+    (move,) = changes(found, ME, Stage(1))
+    assert (move.before.home, move.to, move.gives_up) == (Stage(0), Stage(1), {Stage(0)})
+    assert not list(changes(found, ME, Stage(0))), "it is there"
+    assert not list(changes(found, peer(2), Stage(1))), "it has no home"
+    assert not list(changes(found, peer(3), Stage(1))), "nobody knows it"
+
+
+def test_of_several_the_one_comes_by_whom_the_lowest_stage_gains_most() -> None:
+    speeds = {1: 1e9, 2: 3e9, 3: 9e9}
+    claims = [member(n, flops, held=[0]) for n, flops in speeds.items()]
+    members = [replace(claim, measured_s=1000.0) for claim in claims]
+    found = population([*members, member(4, held=[1]), member(5, held=[1])])
+    best, *_ = paying(supply((13, 3, 0), (2, 2, 0)), found, Stage(1))
+    assert best.before.peer == peer(2), "the fastest would leave too little behind"

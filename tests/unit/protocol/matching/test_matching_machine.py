@@ -14,7 +14,7 @@ from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, GangStart
 from protocol.matching.machine import Matching
-from protocol.matching.volunteer import State
+from protocol.matching.seat import State
 from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer
 
 BEACON = stewards.beacon_at(WALL_S)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId, Stage
+from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.design import FULL
 from protocol.matching.population import Population, of_nobody
@@ -71,11 +71,10 @@ def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: i
     assert view.download_s(newcomer.peer, Stage(0)) == pytest.approx(seconds)
 
 
-def test_a_held_stage_counts_ten_per_cent_more() -> None:
-    assert preferences.phi(held=True, download_s=1e9, session_s=0) == 1_100_000
-    assert preferences.phi(held=False, download_s=0, session_s=60) == MICRO
-    assert preferences.phi(held=False, download_s=math.inf, session_s=60) == 0
-    assert preferences.phi(held=False, download_s=1, session_s=math.nan) == 0
+def test_a_download_that_outlasts_the_session_is_worth_nothing() -> None:
+    assert preferences.phi(download_s=0, session_s=60) == MICRO
+    assert preferences.phi(download_s=math.inf, session_s=60) == 0
+    assert preferences.phi(download_s=1, session_s=math.nan) == 0
 
 
 def test_coverage_comes_before_throughput() -> None:
@@ -92,25 +91,6 @@ def test_coverage_comes_before_throughput() -> None:
 
     assert wish(100 * MICRO, 1) > wish(0, 2)
     assert wish(1 * MICRO, 2) > wish(2 * MICRO, 2)
-
-
-def test_relayed_partners_halve_the_worth_of_a_stage_and_coverage_comes_first() -> None:
-    beside, far = [peer(n) for n in (2, 3)], peer(4)
-    held = {peer(2): 0, peer(3): 1, far: 3}
-    others = [
-        member(n, held=frozenset({Stage(held[peer(n)])}), home=Stage(held[peer(n)]))
-        for n in (2, 3, 4)
-    ]
-    view = Population([member(1), *others], costs([1e9] * 4), 2)
-
-    def wish(relayed: list[PeerId], replicas: int = 2) -> preferences.Wish:
-        args = {"level": MICRO, "fair": MICRO, "replicas": replicas, "r": 2}
-        return view.wish(peer(1), Stage(0), **args, relayed=relayed)
-
-    assert wish([far]) == wish([])
-    assert wish(beside).gain == wish([]).gain // 2
-    assert wish(beside).gain < wish(beside[:1]).gain < wish([]).gain
-    assert wish(beside, replicas=1) > wish([])
 
 
 def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:

@@ -87,7 +87,7 @@ def test_a_lease_is_renewed_by_a_message_or_by_the_view_and_lapses_otherwise() -
     steward, context = steward_of(members)
     for number in (1, 2, 3):
         steward.receive(peer(number), propose(ME, MANDATE, status="serving"), NOW)
-    renewal = bodies.Renew(0, MANDATE, 0, ME, 1, 2, 0, 1_000_000, 0, "serving")
+    renewal = bodies.Propose(0, MANDATE, 0, ME, 1, 2, 0, 1_000_000, "serving")
     steward.receive(peer(1), renewal, NOW + LEASE_S - 1)
     context.population = context.population.evolve({peer(1): member(1), peer(2): member(2)})
     steward.update(NOW + LEASE_S)

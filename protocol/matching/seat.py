@@ -1,4 +1,6 @@
-"""The volunteer of one peer: finds a stage for its seat.
+"""One seat of a volunteer: finds a stage and keeps it.
+
+A volunteer has two: its home may be any stage, its second seat one beside that.
 
     FREE      looks at the postings and proposes to the stage of highest utility
     PROPOSED  waits for HOLD or REJECT, retries, gives up on a steward that does not answer
@@ -71,32 +73,30 @@ class Bid:
 
 
 def proposal(
-    context: Context, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
+    context: Context, bid: Bid, seat: int, status: bodies.Status, now: float
 ) -> SendLetter:
     """Return the message that asks for a place or renews it.
 
     Args:
         context: our view.
         bid: the place.
-        kind: ``Propose`` or ``Renew``.
+        seat: the number of the seat that asks.
         status: our state, as the steward should know it.
         now: monotonic seconds.
     """
     me, population = context.me, context.population
-    wait_s = population.download_s(me, bid.stage) if me in population else 0.0
-    body = kind(
+    body = bodies.Propose(
         stage=bid.stage,
         mandate=bid.mandate,
         issued_ms=context.number(now),
         steward=bid.steward,
         epoch=bid.epoch,
         version=bid.version,
-        seat=0,
+        seat=seat,
         rate=population.rate(me, bid.stage),
-        download_ms=int(min(wait_s, 2.0**31) * 1000),
         status=status,
     )
-    return SendLetter(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
+    return SendLetter(bid.steward, bodies.KINDS[bodies.Propose], bodies.encode_body(body))
 
 
 def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLetter:
@@ -135,7 +135,7 @@ def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: f
 
 
 class State(Enum):
-    """States of a volunteer; see the module's docstring."""
+    """States of a seat; see the module's docstring."""
 
     FREE = "free"
     PROPOSED = "proposed"
@@ -154,18 +154,27 @@ STATUS: dict[State, bodies.Status] = {
 """Its status in messages to stewards; all other states are ``free``."""
 
 
-class Volunteer:
-    """Machine of one seat."""
+class Seat:
+    """Machine of one seat.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: our view.
+        number: 0 is the home, 1 the second seat.
+        prospects: the stages that it may ask.
+    """
+
+    def __init__(self, context: Context, number: int, prospects: Prospects) -> None:
+        self.number = number
         self.state = State.FREE
         self.bid: Bid | None = None
         self.leaving: Bid | None = None
         """The old stage of a move, served until the new one is."""
         self.moved_at = -INFINITY
         """When it last began a move, monotonic seconds."""
+        self.held_at = INFINITY
+        """When it got the tentative place it has, monotonic seconds."""
+        self.prospects = prospects
         self._context = context
-        self.prospects = Prospects(context)
         self._due_at = INFINITY
         self._last_words = ""
 
@@ -173,6 +182,21 @@ class Volunteer:
     def stage(self) -> Stage | None:
         """The stage it fetches or serves."""
         return self.bid.stage if self.bid and self.state in BOUND else None
+
+    @property
+    def rests_at(self) -> Stage | None:
+        """The stage it serves, unless it is moving."""
+        return self.stage if self.state is State.SERVING and not self.leaving else None
+
+    @property
+    def advertised(self) -> Stage | None:
+        """The stage it serves or fetches; during a move still the old one."""
+        return self.leaving.stage if self.leaving else self.stage
+
+    @property
+    def kept_by(self) -> Stage | None:
+        """The stage that keeps it, for good or until the gang start."""
+        return self.bid.stage if self.bid and self.state is State.HELD else self.advertised
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -188,10 +212,10 @@ class Volunteer:
         return self.look(now)
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """Leave the stage we serve for another one that expects us, make before break.
+        """Leave the stage we serve for another one that wants us, make before break.
 
         Args:
-            stage: the new home.
+            stage: the new one.
             reason: why, in words.
             now: monotonic seconds.
         """
@@ -247,16 +271,20 @@ class Volunteer:
         self._free()
         return [gone, *said, *self.look(now)]
 
-    def leave(self, now: float) -> list[Effect]:
-        """Withdraw from all stages and never propose again."""
-        effects: list[Effect] = [Unassign(stage, "leaving") for stage in self.stages]
+    def release(self, reason: str, now: float) -> list[Effect]:
+        """Give up every place of this seat."""
+        effects: list[Effect] = [Unassign(stage, reason) for stage in self.stages]
         for bid in filter(None, (self.bid, self.leaving)):
-            reason = "the volunteer leaves"
             effects.append(withdrawal(self._context, bid, reason, now))
         self.leaving = None
         self._free()
+        return effects
+
+    def leave(self, now: float) -> list[Effect]:
+        """Withdraw from all stages and never propose again."""
+        effects = self.release("the volunteer leaves", now)
         self.state = State.LEFT
-        return [*effects, *self._say("left the matching", "place")]
+        return effects
 
     def _drop_left_stage(self, now: float) -> list[Effect]:
         """End a move: the new stage is served, so stop serving the old one."""
@@ -350,7 +378,7 @@ class Volunteer:
         self._due_at = now + RETRY_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
-        letter = proposal(self._context, bid, bodies.Propose, "free", now)
+        letter = proposal(self._context, bid, self.number, "free", now)
         return [letter, *self._say(f"proposing to stage {bid.stage}: {has}", "proposal")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
@@ -370,12 +398,13 @@ class Volunteer:
         if self.state in BOUND:
             self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
             return []
-        self.state = State.HELD
+        self.state, self.held_at = State.HELD, min(self.held_at, now)
         self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
-        reason = f"stage {bid.stage} keeps us and every stage is covered"
+        beside = "beside our main stage" if self.number else "and every stage is covered"
+        reason = f"stage {bid.stage} keeps us {beside}"
         said = self._say(reason, "hold")
         return [Assign(bid.stage, reason), *self._renew(bid, now), *said]
 
@@ -419,12 +448,12 @@ class Volunteer:
         self.bid = replace(bid, tries=bid.tries + 1)
         self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
         if self.state is State.PROPOSED:
-            return [proposal(self._context, bid, bodies.Propose, "free", now)]
+            return [proposal(self._context, bid, self.number, "free", now)]
         return [self._renewal(bid, now)]
 
     def _renewal(self, bid: Bid, now: float) -> Effect:
         status = STATUS.get(self.state, "free")
-        return proposal(self._context, bid, bodies.Renew, status, now)
+        return proposal(self._context, bid, self.number, status, now)
 
     # --- state ------------------------------------------------------------------------------
 
@@ -436,7 +465,7 @@ class Volunteer:
     def _free(self) -> None:
         self.state = State.FREE
         self.bid = None
-        self._due_at = INFINITY
+        self._due_at = self.held_at = INFINITY
 
     def _assigned(self, stage: Stage) -> Bid:
         if self.bid is None or self.stage != stage:
@@ -449,7 +478,7 @@ class Volunteer:
 
     def _say(self, text: str, decision: Decision = "") -> list[Effect]:
         """Explain, unless these were the last words."""
-        if text == self._last_words:
+        if text in ("", self._last_words):
             return []
         self._last_words = text
         return [Explain("matching", text, decision=decision)]

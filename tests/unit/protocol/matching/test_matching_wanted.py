@@ -1,0 +1,116 @@
+"""A needy stage calls one volunteer after the other; a volunteer comes if its own view agrees."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.ids import Stage
+from protocol.matching.board import Board
+from protocol.matching.bodies import COMMITTED, Mandate, Posting
+from protocol.matching.context import Context
+from protocol.matching.effects import Assign
+from protocol.matching.population import Population
+from protocol.matching.seat import Bid, State
+from protocol.matching.seats import Seats
+from protocol.matching.timing import CALL_S, LOOK_S, NEXT_CALL_S
+from protocol.matching.wanted import Wanted
+from tests.support.matching_examples import NOW, WALL_S, costs, member, peer
+
+MICRO = 1_000_000
+MANDATE = Mandate(int(WALL_S // 600), 1)
+LOW, HIGH = Stage(0), Stage(1)
+ME = peer(0)
+
+
+def context(said: tuple[int, int], seen: tuple[int, int], wanted: str = "") -> Context:
+    """Return our view of two stages; we are at home in the second.
+
+    Args:
+        said: replicas of both stages, as their stewards post them.
+        seen: replicas that we see ourselves.
+        wanted: whom the first stage calls.
+    """
+    stages = [LOW] * seen[0] + [HIGH] * seen[1]
+    everybody = [member(n, held=[stage]) for n, stage in enumerate(reversed(stages))]
+    population, board = Population(everybody, costs([1e9] * 2), 2), Board(2)
+    board.observe(population, WALL_S)
+    post(board, said, NOW, wanted)
+    found = Context(ME, population, board, WALL_S - NOW)
+    found.last_members.observe(population.members, MANDATE.beacon)
+    return found
+
+
+def post(board: Board, said: tuple[int, int], at: float, wanted: str = "") -> None:
+    for stage, replicas in enumerate(said):
+        level = replicas * MICRO
+        issued_ms = int((WALL_S + at - NOW) * 1000)
+        posting = Posting(
+            stage, MANDATE, issued_ms, 1, COMMITTED, level, replicas, level, replicas, 1, 1, 2, 0,
+            wanted="" if stage else wanted,
+        )  # fmt: skip
+        board.pin(peer(1), posting, at)
+
+
+def called(stage: Wanted, at: float) -> str | None:
+    """Let time pass; return whom a stage calls then."""
+    while stage.next_deadline() <= at:
+        stage.tick((), max(stage.next_deadline(), NOW))
+    return stage.peer
+
+
+def at_once() -> Wanted:
+    """Return an empty stage that has seen its need."""
+    low = Wanted(context((0, 3), (0, 3)), LOW)
+    low.tick((), NOW)
+    low.look(NOW)
+    return low
+
+
+def test_a_served_stage_calls_within_a_minute() -> None:
+    """Newcomers and second seats may help meanwhile."""
+    low = Wanted(context((1, 3), (1, 3)), LOW)
+    assert called(low, NOW + NEXT_CALL_S) is None
+    assert called(low, NOW + LOOK_S - 1) is not None
+
+
+def test_an_empty_stage_calls_at_once() -> None:
+    assert called(at_once(), NOW + NEXT_CALL_S) is not None
+
+
+def test_a_stage_that_is_not_the_neediest_calls_nobody() -> None:
+    assert called(Wanted(context((0, 3), (0, 3)), HIGH), NOW + 10 * LOOK_S) is None
+
+
+def test_whoever_does_not_come_makes_way_for_the_next() -> None:
+    low = at_once()
+    first, second = called(low, NOW + NEXT_CALL_S), called(low, NOW + NEXT_CALL_S + CALL_S)
+    assert first is not None
+    assert second is not None
+    assert first != second
+
+
+def test_a_name_is_taken_back_once_its_owner_has_come() -> None:
+    low = at_once()
+    first = called(low, NOW + NEXT_CALL_S)
+    assert first is not None
+    low.tick({first}, NOW + NEXT_CALL_S + 1)
+    assert low.peer is None
+
+
+@pytest.mark.parametrize(
+    ("said", "seen", "comes"),
+    [
+        ((0, 2), (0, 2), True),
+        ((0, 2), (2, 2), False),  # its steward says that it is empty, and it is not
+        ((0, 9), (1, 2), False),
+        ((1, 9), (1, 2), False),  # our home has no nine replicas, we would leave one behind
+    ],
+)
+def test_a_stage_is_left_only_if_our_own_view_agrees(
+    said: tuple[int, int], seen: tuple[int, int], comes: bool
+) -> None:
+    view = context(said, seen, wanted=ME)
+    seats, notice = Seats(view), view.board.current(HIGH, NOW)
+    assert notice is not None
+    seats.home_seat.bid, seats.home_seat.state = Bid.on(notice, 1), State.SERVING
+    assert any(isinstance(effect, Assign) for effect in seats.look(NOW)) == comes
