@@ -286,7 +286,7 @@ class Steward:
         if now >= self._act_at:
             self._act_at = INFINITY
             effects += self._act(now)
-        if self._context.population.design.moves:
+        if self._may_call:
             self._wanted.tick(self.pool.places, now)
         return effects + self._publish(now)
 
@@ -294,8 +294,14 @@ class Steward:
         """Return when ``tick`` has something to do, monotonic seconds."""
         lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
-        call = self._wanted.next_deadline() if self._context.population.design.moves else INFINITY
+        call = self._wanted.next_deadline() if self._may_call else INFINITY
         return min(lapse, quiet, call, self._act_at, self._publisher.due_at(self.posting))
+
+    @property
+    def _may_call(self) -> bool:
+        """Whether nobody is being placed here, so that only a call can help."""
+        calm = self.phase == COMMITTED or not self.pool.places
+        return self._context.population.design.moves and calm
 
     # --- proposals ------------------------------------------------------------------------
 
