@@ -82,6 +82,7 @@ def test_it_shows_a_node_answers_keys_and_ends_with_zero(folder: Path) -> None:
         terminal.press("6")
         terminal.wait_for("info and above")
         terminal.press("/")
+        terminal.wait_for("text to look for")
         terminal.press("covered")
         terminal.wait_for("that match")
         terminal.press("Escape")
