@@ -13,7 +13,7 @@ from client.lab.local_swarm import Member
 from tests.bench.matching_watch import Watch
 from tests.support.e2e_local import HOST, found, killed_at_the_end
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 STAGES = 3
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 STEPS = 100_000

@@ -22,7 +22,7 @@ def calm(seed: int, *lies: str) -> ChaosConfig:
     return replace(drawn(seed, lies, SHARE), replicas=3, faults=20, gap_s=3.0)
 
 
-@pytest.mark.parametrize("seed", usual(2, range(4)))
+@pytest.mark.parametrize("seed", usual(1, range(4)))
 def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
     world, violation = run_once(calm(seed, "gradients"))
     assert not violation
@@ -30,7 +30,7 @@ def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
     assert max(world.audits.lasted) <= WITHIN
 
 
-@pytest.mark.parametrize("seed", usual(2, [0, 8, 4, 2]))
+@pytest.mark.parametrize("seed", usual(1, [0, 8, 4, 2]))
 def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
     """Of seeds 0 to 13 the slowest needed ten steps."""
     world, violation = run_once(calm(seed, "sums"))
@@ -39,14 +39,14 @@ def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
     assert max(world.audits.lasted) <= WITHIN
 
 
-@pytest.mark.parametrize("seed", usual(2, range(4)))
+@pytest.mark.parametrize("seed", usual(1, range(4)))
 def test_an_auditor_that_finds_fault_with_everything_expels_nobody(seed: int) -> None:
     world, violation = run_once(calm(seed, "audits"))
     assert not violation, "no honest member is expelled (A1)"
     assert any("charged" in line or "audit of" in line for line in world.log)
 
 
-@pytest.mark.parametrize("seed", usual(2, range(4)))
+@pytest.mark.parametrize("seed", usual(1, range(4)))
 def test_of_two_replicas_nobody_is_expelled(seed: int) -> None:
     """Each may charge the other, and neither is a majority."""
     config = replace(calm(seed, "gradients"), replicas=2, among=True)

@@ -18,17 +18,15 @@ from client.lab.simulate.chaos.replay import log_hash, run_once
 from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
 from client.lab.simulate.chaos.world import ChaosWorld
 
-SWEEP = 16
+SEEDS = range(16)
 """A first look; ``make seeds`` has the sweep. Every broken machine of ``chaos_mutants`` but one
 shows within the first 50 seeds."""
-ONCE_BROKE = (270, 275, 353, 514, 843, 986, 1306, 10674, 10957)
-"""Later seeds that once showed a fault."""
-SEEDS = [*range(SWEEP), *ONCE_BROKE]
 HASHED_LATER = (7, 36, 47, 99)
 """In 36 one that had started again closed a lineage's first step a second time: who had closed
 it had left. Both ways of hashing allow that; only this one came to it."""
 FAULTS = 200
-IN_A_ROUND = ("settling", "contributing", "exchanging", "ready", "applying", "observing")
+IN_A_ROUND = ("contributing", "exchanging", "ready", "observing")
+"""Phases that last; settling and applying take a moment."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ class TestManySeeds:
 
     def test_many_are_taken_in_the_midst_of_a_round_or_a_download(self, tally: Tally) -> None:
         taken = tally.phases.total()
-        assert sum(tally.phases[phase] > 0 for phase in IN_A_ROUND) >= len(IN_A_ROUND) - 1
+        assert all(tally.phases[phase] for phase in IN_A_ROUND)
         assert sum(tally.phases[phase] for phase in IN_A_ROUND) > taken / 15
         assert tally.phases["fetching"] > taken / 50
         assert tally.phases["working"] > taken / 20

@@ -80,7 +80,7 @@ def test_with_delayed_updates(lab: Lab) -> None:
     losses_are_near(lab, world, 2)
 
 
-@pytest.mark.parametrize(("replicas", "lost"), usual(1, [(8, 2), (4, 1), (16, 2)]))
+@pytest.mark.parametrize(("replicas", "lost"), usual(1, [(4, 1), (8, 2), (16, 2)]))
 @pytest.mark.parametrize("phase", PHASES)
 def test_replicas_die_in_a_phase(lab: Lab, phase: type, replicas: int, lost: int) -> None:
     """The first of them dies before its first message of the kind in step 3, the second one after

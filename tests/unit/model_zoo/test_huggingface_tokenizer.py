@@ -24,7 +24,8 @@ WORDS = "the quick brown fox, über «40» lazy dogs\n"
 
 
 def shaken(spec: ModelSpec) -> State:
-    state = build_whole(spec, seed=4).state_dict()
+    """Weights whose likeliest text does not end early."""
+    state = build_whole(spec, seed=5).state_dict()
     return {name: tensor * 3 for name, tensor in state.items()}
 
 

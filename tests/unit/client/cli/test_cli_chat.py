@@ -300,7 +300,10 @@ class Terminal:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self._ours], [], [], max(0.0, left))
             assert ready, f"{words!r} is not in {self._seen!r}"
-            self._seen += os.read(self._ours, 4096).decode(errors="replace")
+            try:
+                self._seen += os.read(self._ours, 4096).decode(errors="replace")
+            except OSError:  # the program has ended
+                pytest.fail(f"{words!r} is not in {self._seen!r}, and it has ended")
         shown, _, self._seen = self._seen.partition(words)
         return shown + words
 

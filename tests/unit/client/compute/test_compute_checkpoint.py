@@ -91,7 +91,7 @@ def test_the_format_of_a_run_without_delayed_updates_stays(tmp_path: Path) -> No
     saved, _ = worker.call(Save(version=3, path=str(path)))
     assert saved.hash == HASH
     digest = hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()
-    assert digest == "bde8eee3ef381c6ab5621f9e9a75b9c3aecd94519883fc040cbfc1f53a6e4ea9"
+    assert digest == "0083fe1d2e1ccbefbb985902c5e1d22e451a7f008993c48f9b039b3db298e322"
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
