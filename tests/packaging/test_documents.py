@@ -86,14 +86,15 @@ def _headings(page: Path) -> set[str]:
 
 
 def _typed(text: str) -> Iterator[list[str]]:
-    """Yield the words behind every ``volunteer`` in code that begins with a command's name."""
+    """Yield the words behind every ``volunteer`` in code that begins with a command's name, and
+    behind each with which code begins."""
     blocks = re.findall(r"(?ms)^```\w*\n(.*?)^```$", text)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     inline = re.findall(r"`([^`]+)`", re.sub(r"(?ms)^```.*?^```$", "", text))
     for code in [*lines, *(piece.replace("\n", " ") for piece in inline)]:
-        for after in re.findall(r"(?:^|[\s/])volunteer ([^;|&<>#()]*)", code):
+        for before, after in re.findall(r"(^|[\s/])volunteer ([^;|&<>#()]*)", code):
             words = shlex.split(after) if after.count("'") % 2 == 0 else after.split()
-            if words and words[0] in COMMANDS:
+            if words and (words[0] in COMMANDS or (not before and words[0].islower())):
                 yield words
 
 
