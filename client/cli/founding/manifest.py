@@ -41,7 +41,8 @@ from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
 from model_zoo.specs.data import Answers, DataSpec, Source
-from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count

@@ -19,14 +19,14 @@ from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
-from model_zoo.specs.architecture import Experts, Lora, Rope
+from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.ids import SwarmId
 from protocol.manifest import decode_manifest, encode_manifest
 from protocol.wire.envelope import Signer
 
-OLMO2 = ModelSpec("llama", 3, 32, 4, 4, 48, context=64, qk_norm="projection", post_norm=True)
+OLMO2 = ModelSpec("olmo2", 3, 32, 4, 4, 48, context=64)
 GPT2 = ModelSpec("gpt", 3, 32, 4, 4, 64, context=24, bias=True, gelu="new")
 
 
@@ -45,7 +45,7 @@ def test_the_manifest_has_the_model_and_what_its_stages_begin_with(
     folder: Path, tmp_path: Path
 ) -> None:
     manifest = found(folder, tmp_path / "store", stages=3).manifest
-    assert manifest.model.post_norm is True
+    assert manifest.model.architecture == "olmo2"
     assert manifest.model.context == 64
     assert manifest.name == "olmo2-stdlib"
     assert decode_manifest(encode_manifest(manifest)) == manifest
@@ -82,10 +82,10 @@ def test_a_stage_takes_no_more_than_its_own_tensors(
 
 
 def test_a_mixture_of_experts_begins_with_its_own(tmp_path: Path) -> None:
-    spec = ModelSpec("llama", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2, balance=0.01))
+    spec = ModelSpec("mixtral", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2, balance=0.01))
     source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "mixtral")
     manifest = found(source, tmp_path / "store", stages=3).manifest
-    assert manifest.model == replace(spec, rope=Rope())
+    assert manifest.model == replace(spec)
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert "2 of 4 experts in each layer" in describe(manifest)
     assert f"{spec.active_parameter_count:,} parameters of all" in describe(manifest)
@@ -94,7 +94,7 @@ def test_a_mixture_of_experts_begins_with_its_own(tmp_path: Path) -> None:
 def test_a_mixture_of_experts_is_not_audited(folder: Path, tmp_path: Path) -> None:
     """Rounding decides now and then which expert a token goes to: what an honest volunteer with
     another machine computes is then as far from the auditor's as a lie."""
-    spec = ModelSpec("llama", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2))
+    spec = ModelSpec("mixtral", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2))
     source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "mixtral")
     founding = found(source, tmp_path / "store", audit=5)
     assert not founding.manifest.audits

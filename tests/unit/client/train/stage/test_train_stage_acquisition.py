@@ -18,7 +18,6 @@ from client.train.stage.stage_acquisition import StageAcquisition, Terms
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
-from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.effects import Effect, Explain
@@ -167,7 +166,7 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
 
 # --- imported weights ----------------------------------------------------------------------
 
-QWEN2 = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope(), qkv_bias=True)
+QWEN2 = ModelSpec("qwen2", 2, 32, 2, 2, 48, context=16)
 
 
 @pytest.fixture
