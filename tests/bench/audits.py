@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from client.compute.payload import CodecName
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from protocol.audit.draw import PROVEN, drawn
 from protocol.audit.record import SURELY_TIMES, TOLERANCE, Grade, Record
@@ -69,7 +69,7 @@ def model_of(width: int, layers: int) -> ModelSpec:
 def honest(model: ModelSpec, count: int) -> list[Row]:
     """Audit honest members that compute with as many threads as their auditor, and with others."""
     rows = []
-    codecs: Sequence[CodecName] = ("fp32", "bf16", "s8")
+    codecs: Sequence[AveragingCodec] = ("fp32", "bf16", "s8")
     for averaging in codecs:
         for threads in (1, 2, 4):
             found: list[Audited] = []
@@ -84,7 +84,7 @@ def honest(model: ModelSpec, count: int) -> list[Row]:
 def liars(model: ModelSpec, count: int) -> list[Row]:
     """Audit each kind of liar, each time in a stage that was honest before."""
     rows = []
-    codecs: Sequence[CodecName] = ("fp32", "s8")
+    codecs: Sequence[AveragingCodec] = ("fp32", "s8")
     for name, lie in LIES.items():
         for averaging in codecs:
             found = []

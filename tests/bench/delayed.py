@@ -28,7 +28,8 @@ from client.cli.planning.work import ModelWorks
 from client.lab.local_swarm import terminate_as_interrupt
 from client.plan.machines import Machine
 from client.plan.model import Prediction, Run, predict
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
+from model_zoo.specs.codec import CODECS
+from protocol.manifest import Manifest
 from tests.bench import wan
 from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.plan_check import costing, timed_together
@@ -127,7 +128,7 @@ def prediction(manifest: Manifest, compute_s: float, mbit: float, rtt: float) ->
         stages=(costing(work, compute_s),),
         microbatches=MICROBATCHES,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT["s8"],
+        averaging_bytes_per_parameter=CODECS["s8"].bytes_per_number,
         delayed=manifest.delayed_update,
     )
     machine = Machine("volunteer", 1.0, 16e9, line, line, rtt_s=rtt / 1e3)

@@ -46,7 +46,7 @@ from torch import Tensor
 from client.cli.models.model_source import read_parameters
 from client.compute.checkpoint import read_info
 from client.compute.codec import decode, encode
-from client.compute.payload import BLOCK, CodecName
+from client.compute.payload import BLOCK
 from client.compute.requests import PrepareData
 from client.compute.samples import prepare
 from client.lab.simulate.tensors import TensorSwarm
@@ -55,6 +55,7 @@ from model_zoo.data import BUILT_IN
 from model_zoo.datasets.corpus import open_source
 from model_zoo.models.family import State
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.whole import load_whole
@@ -185,7 +186,7 @@ class _Progress:
             print(f"{self._run.way} seed {self._run.seed}: {words}", file=sys.stderr, flush=True)
 
 
-def _through(codec: CodecName, x: Tensor, place: WireContext) -> Tensor:
+def _through(codec: AveragingCodec, x: Tensor, place: WireContext) -> Tensor:
     return decode(encode(x, codec, direction=place.direction), x.shape)
 
 

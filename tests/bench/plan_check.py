@@ -39,9 +39,10 @@ from client.plan.model import Prediction, Run, predict
 from client.quantities import parse_rate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.slices import slices
 from protocol.address import Address
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
+from protocol.manifest import Manifest
 
 HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -179,7 +180,7 @@ def expected(manifest: Manifest, replicas: int, up: str | None) -> Prediction:
         stages=timed,
         microbatches=manifest.microbatches_per_step,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec],
+        averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
     )
     return predict(run, [[machine] * replicas for _ in timed])
 
