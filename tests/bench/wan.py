@@ -44,7 +44,7 @@ from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.machines import left_out, of_newest, this_machine
-from tests.bench.plan_check import costing, timed_together, wait_until_served
+from tests.bench.timing import costing, timed_together, wait_until_served
 from tests.netlab.lab import Lab
 from tests.netlab.table import Link, uniform
 
@@ -129,9 +129,9 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
                 run = choices(codec, asked.microbatches)
                 manifest = found(lab, homes, run, MODEL)
                 if not timings:
-                    timings.append(timed_together(manifest, 1))
+                    timings.append(timed_together(manifest))
                 seen.append((manifest, codec, measured(lab, homes, asked.steps, mbit)))
-        timings.append(timed_together(manifest, 1))
+        timings.append(timed_together(manifest))
     lost = lab.wire_counts.get("lost", 0) + lab.wire_counts.get("overflowed", 0)
     seconds = [statistics.mean(both) for both in zip(*timings, strict=True)]
     results = []

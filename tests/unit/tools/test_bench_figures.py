@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.bench.figures import PAGE, PROSE, REPOSITORY, Figure, is_stale, merged, page, read
+from tests.bench.figures import PAGE, PROSE, REPOSITORY, Figure, is_stale, page, read
 
 FIGURE = Figure("speed", "steps", "3 s", "2-4 s", "python -m x", "A", "", ("measured",))
 
@@ -30,12 +30,6 @@ def test_a_row_says_how_it_was_measured_and_what(figure: Figure) -> None:
     assert not any("|" in cell for cell in (figure.what, figure.value, figure.spread))
 
 
-def test_a_line_that_is_no_figure_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"table": "speed"}\n')
-    with pytest.raises(msgspec.ValidationError):
-        read(tmp_path / "x.jsonl")
-
-
 def test_tables_are_put_where_the_prose_wants_them() -> None:
     written = page([FIGURE], "Before.\n\n{{speed}}\n\nAfter.\n", lambda figure: True)
     row = "| steps | 3 s | 2-4 s | `python -m x` | A | unknown, stale |"
@@ -44,14 +38,6 @@ def test_tables_are_put_where_the_prose_wants_them() -> None:
         page([FIGURE], "No place.", lambda figure: True)
     with pytest.raises(KeyError, match="other"):
         page([FIGURE], "{{speed}}\n{{other}}\n", lambda figure: True)
-
-
-def test_a_measurement_replaces_its_row_and_a_new_one_ends_its_table() -> None:
-    known = [msgspec.structs.replace(FIGURE, what=what) for what in ("a", "b")]
-    known.append(msgspec.structs.replace(FIGURE, table="size", what="a"))
-    again = msgspec.structs.replace(known[0], value="2 s")
-    first = msgspec.structs.replace(FIGURE, what="c")
-    assert merged(known, [again, first]) == [again, known[1], first, known[2]]
 
 
 def test_a_row_is_stale_once_what_it_measures_is_changed(tmp_path: Path) -> None:
