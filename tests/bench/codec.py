@@ -24,7 +24,8 @@ import torch
 from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.native import KERNEL
-from client.compute.payload import CodecName, Direction, seal
+from client.compute.payload import Direction, seal
+from model_zoo.specs.codec import AveragingCodec
 from tests.bench import figures as page
 
 TARGETS = {"s8 encode": 0.8, "s8 decode": 0.9}
@@ -60,7 +61,7 @@ def contenders(mib: int) -> list[Contenders]:
     numbers = torch.randn(mib * (1 << 20) // 4 // CHANNELS, CHANNELS)
     copy, outlier = torch.empty_like(numbers), numbers.clone()
     outlier[:, 7] *= 60
-    sources: list[list[tuple[str, CodecName, torch.Tensor, Direction]]] = [
+    sources: list[list[tuple[str, torch.Tensor, Direction]]] = [
         [("s8", "s8", numbers, "forward")],
         [("s8 prescaled", "s8", outlier, "forward"), ("s8 rotated", "s8", outlier, "backward")],
         [("bf16", "bf16", numbers, "forward"), ("fp32", "fp32", numbers, "forward")],
@@ -96,7 +97,11 @@ def _by_torch(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def _encode_and_decode(
-    name: str, coded: CodecName, source: torch.Tensor, direction: Direction, target: torch.Tensor
+    name: str,
+    coded: AveragingCodec,
+    source: torch.Tensor,
+    direction: Direction,
+    target: torch.Tensor,
 ) -> Contenders:
     out = bytearray()
     payload = encode(source, coded, direction=direction, out=out)

@@ -48,8 +48,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client.cli.founding.presets import PRESETS
-from client.compute import s8
 from client.compute.codec import decode, encode
+from client.compute.codecs import s8
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
 from client.compute.replies import Failed, Reply

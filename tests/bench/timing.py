@@ -16,8 +16,9 @@ from client.lab.bench.loopback import measure_loopback
 from client.lab.local_swarm import LocalSwarm
 from client.plan.machines import Machine, StageWork
 from client.plan.model import Prediction, Run, predict
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.slices import slices
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
+from protocol.manifest import Manifest
 
 START_S = 150.0
 PROBE_ROUNDS = 3
@@ -40,7 +41,7 @@ def expected(manifest: Manifest) -> Prediction:
         stages=timed,
         microbatches=manifest.microbatches_per_step,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec],
+        averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
     )
     return predict(run, [[machine] for _ in timed])
 

@@ -15,13 +15,13 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.state import StateSpec
 from protocol.limits import LEAST_TO_CONVICT
-from protocol.manifest import AveragingCodec, Codec
 from protocol.names import normal, purpose_problem
 
 if TYPE_CHECKING:

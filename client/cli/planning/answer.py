@@ -21,9 +21,9 @@ from client.plan.machines import Machine
 from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
 from client.quantities import plural
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT
 
 if TYPE_CHECKING:
     from client.cli.planning.setting import Setting
@@ -133,7 +133,7 @@ def answer(
     terms = Terms(
         microbatches=setting.microbatches,
         tokens_per_microbatch=setting.sequences * setting.model.context,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
+        averaging_bytes_per_parameter=CODECS[setting.run.sent_codec].bytes_per_number,
         delayed=setting.run.delayed_update,
         redundancy=setting.run.replicas,
     )
@@ -173,7 +173,7 @@ def _tell(
             memory_bytes=max(map(work.taken_bytes, members)),
             frozen_bytes=frozen_bytes(setting.model, part),
             state_bytes=work.cost.parameters * setting.run.state.bytes_per_parameter,
-            averaged_bytes=work.cost.parameters * WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
+            averaged_bytes=work.cost.parameters * CODECS[setting.run.sent_codec].bytes_per_number,
             terms=terms,
             bottleneck=number == best.prediction.bottleneck,
         )

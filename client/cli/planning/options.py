@@ -17,9 +17,9 @@ from client.cli.founding.options import (
 from client.cli.founding.presets import PresetName
 from client.cli.planning.machines import MAX_MACHINES
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import Codec
 from model_zoo.specs.optimizer import OPTIMIZERS
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
-from protocol.manifest import Codec
 
 MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=1)
 RUN = Group("The run", sort_key=2)
