@@ -203,14 +203,6 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
         nested=True,
     ),
-    "events": Command(
-        WATCH,
-        "Print events: members, faults, and how they were repaired.",
-        (
-            ("events -f", "follow new events"),
-            ("events --since 10m --json", "the last ten minutes, one JSON document per line"),
-        ),
-    ),
     "logs": Command(
         WATCH,
         "Print the volunteer's log, whether it runs or not.",
@@ -287,7 +279,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config edit", "in your editor; checked afterwards"),
             ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
@@ -332,18 +323,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ),
             ("completion fish > ~/.config/fish/completions/volunteer.fish", "for fish"),
         ),
-    ),
-    "uninstall": Command(
-        MACHINE,
-        "Remove the service and, with --purge, all data.",
-        (("uninstall --purge", "asks first; also removes identity and checkpoints"),),
-        "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
-        "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
-    ),
-    "identity": Command(
-        MACHINE,
-        "Print the peer id by which others know this volunteer.",
-        (("config set nickname Anna", "the name that they see beside it, from the next start"),),
     ),
     "version": Command(
         MACHINE,
