@@ -164,11 +164,10 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "attach": Command(
         WATCH,
-        "Show the volunteer that runs here, or on another machine through SSH.",
-        (
-            ("attach", "the screen; d closes it"),
-            ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-        ),
+        "Show the volunteer that runs here.",
+        (("attach", "the screen; d closes it"),),
+        "One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On "
+        "another machine: ssh -t me@lab volunteer attach.",
     ),
     "status": Command(
         WATCH,
