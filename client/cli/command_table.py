@@ -360,7 +360,8 @@ COMMANDS: Final[dict[str, Command]] = {
         "are measured on this machine. One with several devices has the speed of all and the "
         "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
-        "counted: leaving and joining, second stages, checkpoints.",
+        "counted: leaving and joining, second stages, checkpoints; nor that a machine whose memory "
+        "just suffices for its stage computes parts of it twice, which takes up to a third longer.",
     ),
     "bench": Command(
         TRY, "Measure this machine: compute, memory, codec, loopback. Prints JSON.", laboratory=True

@@ -24,10 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from client.cli.founding.options import ModelChoices, RunChoices
-from client.cli.planning.work import ModelWorks
 from client.lab.local_swarm import terminate_as_interrupt
-from client.plan.machines import Machine
-from client.plan.model import Prediction, Run, predict
+from client.plan.model import Machine, Prediction, Run, predict
 from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
 from tests.bench import wan
 from tests.bench.machines import left_out, of_newest, this_machine
@@ -121,10 +119,9 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
 
 def prediction(manifest: Manifest, compute_s: float, mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects."""
-    [work] = ModelWorks.of(manifest, RunChoices(measure=False))(1) or []
     line = mbit * 1e6 / 8
     run = Run(
-        stages=(costing(work, compute_s),),
+        stages=(costing(manifest.stages[0], compute_s),),
         microbatches=MICROBATCHES,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT["s8"],

@@ -23,25 +23,29 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import torch
+from msgspec import structs
 
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.founding.pricing import stage_seconds
-from client.cli.planning.work import ModelWorks
 from client.cli.reach.home import free_port
 from client.lab.bench.loopback import measure_loopback
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.plan.machines import Machine, StageWork
-from client.plan.model import Prediction, Run, predict
+from client.plan.model import Machine, Prediction, Run, predict
 from client.quantities import parse_rate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from model_zoo.specs.slices import slices
+from model_zoo.cutting import least_seconds
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, slices
+from model_zoo.stages import build_stage, summed_loss
+from model_zoo.threads import limited_threads
 from protocol.address import Address
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
+from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest, StageCost
 
 HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -49,6 +53,7 @@ SEQUENCES = 4
 MODEL = ModelChoices(layers=4, width=128, heads=4, context=128)
 START_S = 150.0
 PROBE_ROUNDS = 3
+STAGE_REPEATS = 5
 POLL_S = 0.25
 LEFT_OUT = 2
 """Steps after everybody is there that do not count: the first one may have begun with fewer."""
@@ -112,7 +117,7 @@ def check(
     # The mean of the times, as the machine's load changes on the way.
     predicted = tokens / statistics.mean((before.step_s, after.step_s))
     speed = tokens / statistics.median(intervals)
-    names = ("compute_s", "link_s", "latency_s", "averaging_s", "memory_s")
+    names = ("compute_s", "link_s", "latency_s", "averaging_s")
     return Result(
         shape=f"{stages}x{replicas}" + (f" at {up}" if up else ""),
         cores=os.cpu_count() or 0,
@@ -166,10 +171,8 @@ def expected(manifest: Manifest, replicas: int, up: str | None) -> Prediction:
     """Return what the model expects of the machine as it is now."""
     loopback = measure_loopback()
     seconds = timed_together(manifest, replicas)
-    works = ModelWorks.of(manifest, RunChoices(measure=False))
-    stages = works(manifest.stage_count) or []
     # A machine of 1 FLOP/s whose stages cost their seconds.
-    timed = tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True))
+    timed = tuple(map(costing, manifest.stages, seconds))
     upload = min(loopback.bytes_per_s, parse_rate(up)) if up else loopback.bytes_per_s
     machine = Machine(
         *("volunteer", 1.0, 16e9, upload, loopback.bytes_per_s),
@@ -184,20 +187,9 @@ def expected(manifest: Manifest, replicas: int, up: str | None) -> Prediction:
     return predict(run, [[machine] * replicas for _ in timed])
 
 
-def costing(work: StageWork, seconds: float) -> StageWork:
-    """Return a stage's work that costs so many seconds at 1 FLOP/s."""
-    cost = work.cost
-    return replace(
-        work,
-        cost=type(cost)(
-            layers=cost.layers,
-            flops=seconds,
-            parameters=cost.parameters,
-            uplink_bytes=cost.uplink_bytes,
-            downlink_bytes=cost.downlink_bytes,
-            memory_bytes=cost.memory_bytes,
-        ),
-    )
+def costing(cost: StageCost, seconds: float) -> StageCost:
+    """Return a stage that costs so many seconds at 1 FLOP/s."""
+    return structs.replace(cost, flops=seconds)
 
 
 def timed_together(
@@ -226,6 +218,25 @@ def timed(manifest: Manifest, stage: int, start: object) -> float:
         stage_seconds(spec, part, manifest.sequences_per_microbatch) for _ in range(PROBE_ROUNDS)
     ]
     return statistics.mean(rounds)
+
+
+def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
+    """Return the seconds of a stage's forward and backward on one thread."""
+    stage = build_stage(spec, part, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn((sequences, spec.context, spec.width), generator=generator)
+    tokens = torch.zeros((sequences, spec.context), dtype=torch.int64)
+    source = tokens if part.embeds else hidden.clone().requires_grad_()
+
+    def run() -> None:
+        result = stage(source)
+        if part.has_head:
+            torch.autograd.backward(summed_loss(result, tokens))
+        else:
+            torch.autograd.backward(result, hidden)
+
+    with limited_threads(1):
+        return least_seconds(run, STAGE_REPEATS)
 
 
 def measured_steps(
