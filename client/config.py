@@ -27,7 +27,6 @@ from client.quantities import (
     parse_percent,
     parse_rate,
     parse_size,
-    parse_watts,
     spell_rate,
     spell_size,
 )
@@ -169,7 +168,6 @@ Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
 Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_rate)]
 """Bytes per second; may be written like ``2MB/s`` or ``20Mbit/s``."""
 Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
-Watts = Annotated[int, Meta(ge=0, le=10_000), Form(parse_watts)]
 Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
 Device = Annotated[str, Meta(max_length=256), Form(check=_check_device)]
 Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
@@ -272,9 +270,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=1024),
         About(
-            "CPU threads to compute with; 0: this machine's cores, shared with its other "
-            "volunteers.",
-            zero="its share of the cores",
+            "CPU threads to compute with; 0: one per core of this machine.",
+            zero="one per core",
         ),
     ] = 0
     compute_share: Annotated[Share, About("Share of the time to compute, such as 50%.")] = 100
@@ -289,8 +286,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_limit_bytes: Annotated[
         Size,
         About(
-            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's, less what its other "
-            "volunteers need.",
+            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's.",
             zero="85 % of the memory",
             short_flag="--memory-limit",
         ),
@@ -310,14 +306,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "AMD GPU."
         ),
     ] = "auto"
-    power_limit_w: Annotated[
-        Watts,
-        About(
-            "Most watts for the GPU; the driver must permit it.",
-            zero="no limit",
-            short_flag="--power-limit",
-        ),
-    ] = 0
     only_when_idle: Annotated[bool, About("Compute only while nobody uses this machine.")] = False
     """By its keyboard and screen."""
     idle_after_minutes: Annotated[

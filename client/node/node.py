@@ -37,7 +37,7 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.sockets import SocketFolderError, socket_path
+from client.control.sockets import SocketFolderError, listening_sockets, socket_path
 from client.control.updates import MAX_POINTS, HeldOutPoint
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
@@ -62,6 +62,7 @@ from client.node.status import (
     sample_views,
     take_snapshot,
 )
+from client.quantities import plural
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
@@ -71,12 +72,9 @@ from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
-from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
-from client.train.machine.power import keep_power_cap
-from client.train.machine.sensing import Sensing
 from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
@@ -266,8 +264,6 @@ class Node(ControlApi):
         self._pauses = Pauses(folders.data, self._event_sink.explain)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
-        self._cores = CoreSharing(options.settings.threads, self._event_sink.explain)
-        self._sensing = Sensing(options.settings.devices)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -337,7 +333,8 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
+        capacity = self._training.capacity
+        limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
         started = self._training.entered or paused is not None
         if self._options.relay_only and not stopping:
             started = self._engine.own_advert.entered
@@ -345,9 +342,7 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            machine=machine_view(
-                self._training.capacity, self._sensing.readings, self._cores.share.threads
-            ),
+            machine=machine_view(capacity),
             credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
@@ -491,6 +486,7 @@ class Node(ControlApi):
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
+        self._say_who_else_runs_here(path)
         group = _group_id(self._options.settings.control_group)
         async with serve_control(path, self, group=group):
             if self._options.ready is not None:
@@ -498,8 +494,6 @@ class Node(ControlApi):
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._follow_settings)
-            nursery.start_soon(self._cap_power)
-            nursery.start_soon(self._sensing.run)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
             if not self._options.settings.no_port_mapping:
@@ -521,6 +515,14 @@ class Node(ControlApi):
             nursery.start_soon(self._relaying.run)
             await self._until_over()
             await self._leave()
+
+    def _say_who_else_runs_here(self, own: Path) -> None:
+        """Warn where volunteers of one machine would all take its cores and memory."""
+        others = len({*listening_sockets()} - {own})
+        if others and not self._options.settings.threads:
+            words = f"{plural(others, 'other volunteer')} run on this machine: give each of them "
+            words += "--threads and --memory-limit, or they take each other's cores and memory"
+            self._event_sink.explain(Explain("swarm", words, "warning"))
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
@@ -573,7 +575,6 @@ class Node(ControlApi):
             self._folders.data,
             folder,
             self._reach,
-            self._cores,
             folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
@@ -694,12 +695,6 @@ class Node(ControlApi):
         """Handing over our stages takes precedence over the quota; helping others does not."""
         spent = self._limiting.used_up and not self._training.held_stages.held
         return "its owner's quota for today is used up" if spent else ""
-
-    async def _cap_power(self) -> None:
-        settings, explain = self._options.settings, self._event_sink.explain
-        async with trio.open_nursery() as nursery:
-            for device in settings.devices:
-                nursery.start_soon(keep_power_cap, settings.power_limit_w, device, explain)
 
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""

@@ -21,7 +21,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "seats",
         "memory_limit_bytes",
         "vram_share",
-        "power_limit_w",
         "upload_limit_bytes_per_s",
         "download_limit_bytes_per_s",
         "daily_quota_bytes",

@@ -106,7 +106,7 @@ def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
     assert tight.graphs >= 0
     assert tight.size_bytes <= whole
     needed = int(least * 0.85)
-    assert fit_stage(DEEP, 0, int(least) + 1) == Fit(0, needed, True, usual_bytes=needed)
+    assert fit_stage(DEEP, 0, int(least) + 1) == Fit(0, needed, True)
     with pytest.raises(UserError, match="of memory"):
         fit_stage(DEEP, 0, int(least) - 1)
 
