@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -153,15 +152,7 @@ def lent_bytes_per_s(relay: str, upload_bytes_per_s: float) -> float:
     return float(parse_rate(relay))
 
 
-def _check_trackers(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not _TRACKER.fullmatch(name):
-            raise ValueError(f"{name!r} is no tracker: wandb or trackio, or wandb:PROJECT")
-    return names
-
-
 Port = Annotated[int, Meta(ge=0, le=65535)]
-_TRACKER: Final = re.compile(r"(wandb|trackio)(:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 SIZE: Final = Form(parse_size, spell_size, _check_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
 """Bytes; may be written like ``512MiB`` or ``10MB``."""
@@ -360,15 +351,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Form(check=_check_folder),
         About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
     ] = ""
-    log_to: Annotated[
-        tuple[str, ...],
-        Meta(max_length=2),
-        Form(check=_check_trackers),
-        About(
-            "Experiment tracker that gets every step, too: wandb or trackio, with a project as in "
-            "wandb:mine; may be repeated."
-        ),
-    ] = ()
     samples: Annotated[
         bool,
         About("Continue the founder's prompts here with each new version of the model."),

@@ -83,8 +83,7 @@ from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.reporting.step_writer import Log, StepWriter
-from client.train.reporting.tracker import Tracker, is_installed, target
+from client.train.reporting.step_writer import StepWriter
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
@@ -250,7 +249,7 @@ class Node(ControlApi):
         self._show_event = on_event
         held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
-        self._step_writers = self._open_step_logs()
+        self._step_writer = self._open_step_log()
         self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
@@ -271,33 +270,18 @@ class Node(ControlApi):
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
 
-    def _open_step_logs(self) -> list[StepWriter]:
-        """Return what writes every step to the owner's folder and trackers.
-
-        Raises:
-            UserError: a tracker is not installed.
-        """
-        settings, swarm = self._options.settings, self._swarm
-        logs: list[Log] = [StepLog(Path(settings.log_dir))] if settings.log_dir else []
-        for name in settings.log_to:
-            run = f"{swarm.swarm[:12]}-{self._signer.peer[-6:]}"
-            of = target(name, run, self._folders.trackers)
-            if not is_installed(of.kind):
-                words = f"--log-to {name} needs the package {of.kind}"
-                next_step = f'pip install "volunteer[{of.kind}]", or leave it out'
-                raise UserError(words, next_step, ExitCode.CONFIG)
-            logs.append(Tracker(of))
-        stages = range(swarm.manifest.stage_count)
-        return [
-            StepWriter(
-                log,
-                swarm.swarm[:12],
-                lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
-                lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
-                self._event_sink.explain,
-            )
-            for log in logs
-        ]
+    def _open_step_log(self) -> StepWriter | None:
+        """Return what writes every step to the owner's folder; None: there is no such folder."""
+        if not (folder := self._options.settings.log_dir):
+            return None
+        stages = range(self._swarm.manifest.stage_count)
+        return StepWriter(
+            StepLog(Path(folder)),
+            self._swarm.swarm[:12],
+            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
+            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
+            self._event_sink.explain,
+        )
 
     def _open_sampling(self) -> Sampling | None:
         """Return what lets the model write; None: the owner does not want it, or no prompt is
@@ -323,8 +307,8 @@ class Node(ControlApi):
 
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
-        for writer in self._step_writers:
-            writer.hear(event)
+        if self._step_writer is not None:
+            self._step_writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
@@ -506,8 +490,8 @@ class Node(ControlApi):
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
             nursery.start_soon(self._engine.contributions.run)
-            for writer in self._step_writers:
-                nursery.start_soon(writer.run)
+            if self._step_writer is not None:
+                nursery.start_soon(self._step_writer.run)
             if self._sampling is not None:
                 nursery.start_soon(self._sampling.run)
             nursery.start_soon(self._training.audit_log.run)
