@@ -346,10 +346,6 @@ class Node(ControlApi):
         found = self._event_sink.log.since(since).entries
         return EventBatch.of([EventView.of(entry) for entry in found], since)
 
-    def stop(self) -> None:
-        """Begin to drain."""
-        self.finish()
-
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
         self._leaving.ask(discard=discard)

@@ -42,7 +42,7 @@ ORDER = [
 
 def _with_matching(**changes: object) -> Record:
     found = examples.matching(*ORDER, **changes)
-    return recorded_from(Update(seq=1, time=NOW, snapshot=snapshot(), matches=found))
+    return recorded_from(Update(time=NOW, snapshot=snapshot(), matches=found))
 
 
 # --- stages ----------------------------------------------------------------------------------
