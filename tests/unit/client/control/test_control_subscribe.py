@@ -177,7 +177,7 @@ from pathlib import Path
 from client.control.client import ControlClient
 with ControlClient(Path(sys.argv[1])) as client:
     client.subscribe()
-    while client.next_update(5.0):
+    while client.next_update(60.0):
         print("update", flush=True)
 """
 
