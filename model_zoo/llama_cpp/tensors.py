@@ -51,9 +51,8 @@ def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
             continue
         whole = name if shape[2:] == () else f"{name}.weight"
         yield names(whole), _arranged(spec, name, tensor)
-    if (
-        spec.tied and not spec.facts.always_tied
-    ):  # some of its models would find it themselves, and others not
+    # some of its models would find it themselves, and others not
+    if spec.tied and not spec.facts.always_tied:
         yield "output.weight", state[spec.token_embedding]
     yield from ((names(name), torch.zeros(shape)) for name, shape in zeros(spec).items())
     if spec.rope.kind == "llama3":
