@@ -103,7 +103,7 @@ class Population:
         self._kinds = tuple(dict.fromkeys(self.costs))
         """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
-        self._succession, self._by_rank = stewards.by_succession(), stewards.by_rank()
+        self._shortlist = stewards.Shortlist()
         self._holders: dict[Stage, frozenset[PeerId]] = {}
         self._marked: dict[str, frozenset[PeerId]] = {}
         """Members by mark."""
@@ -126,8 +126,7 @@ class Population:
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
             follower._index(before.get(peer), member)
-        follower._succession = self._succession.after(changes, members)
-        follower._by_rank = self._by_rank.after(changes, members)
+        follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
         follower._claims = tuple(
             column.replaced([m.claim[i] for m in gone], [m.claim[i] for m in come])
@@ -161,15 +160,10 @@ class Population:
         """r_eff = min(r, n / S rounded down), at least 1."""
         return max(1, min(self._redundancy, self._able // len(self.costs)))
 
-    def succession(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three candidates in the order in which they take over a vacant stage."""
-        return self._succession.first(self.members, stage, beacon)
-
-    def candidates(self, stage: Stage, beacon: int) -> frozenset[PeerId]:
-        """Return the peers whose postings for a stage are believed, also after aging or moving."""
-        return frozenset(
-            self.succession(stage, beacon) + self._by_rank.first(self.members, stage, beacon)
-        )
+    def candidates(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
+        """Return up to three candidates for the stewardship of a stage, in the order in which they
+        take it over while it is vacant. Only their postings are believed."""
+        return self._shortlist.first(self.members, stage, beacon)
 
     def holders(self, stage: Stage) -> frozenset[PeerId]:
         """Return the peers that serve or fetch a stage, with either seat."""

@@ -92,7 +92,6 @@ CLOCK_DRIFT_S = 1.0
 """The wall clock may deviate this far from the monotonic one before it is read again."""
 
 BEACON_S = 600
-STEWARD_AGE_S = 600.0
 MEASURED_S = 300.0
 """Claims are capped until partners have measured a peer for this long."""
 
