@@ -50,7 +50,7 @@ class Shortlist:
         self._lists: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
 
     def first(self, members: Members, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three of ``members``, in the order in which they take a vacant stage over."""
+        """Return up to three of ``members``, in the order in which they take a stage over."""
         key = (stage, beacon)
         if key not in self._lists:
             self._lists[key] = self._pick(members.values(), stage, beacon)
