@@ -44,9 +44,6 @@ stages."""
 PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""
 
-MINOR_GAP_S = 5.0
-"""The same if only levels changed, by two per cent at most."""
-
 REFRESH_S = 20.0
 """A posting is repeated this often at rest; it is not believed for longer than its TTL."""
 
