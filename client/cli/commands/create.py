@@ -1,8 +1,11 @@
-"""``volunteer create``: found a swarm.
+"""Found a swarm: write its signed .swarm file and print an invite.
 
-Writes the signed ``.swarm`` file and prints the invite on stdout. The training text is copied into
-the founder's home, from where members get it. Afterwards the founder is a volunteer like any other;
-the invite names its address so that others find a member.
+Group: the swarm
+
+$ volunteer create --preset tiny --out x.swarm  # found a small swarm; give x.swarm to others
+
+The training text is copied into the founder's home, from where members get it. Afterwards the
+founder is a volunteer like any other; the invite names its address so that others find a member.
 """
 
 from __future__ import annotations

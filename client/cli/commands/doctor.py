@@ -1,4 +1,11 @@
-"""``volunteer doctor``: checks whether this machine can take part, and says what to do if not."""
+"""Check that this machine can take part, and say what to do about each problem.
+
+$ volunteer doctor  # a line per check: ok, warn or fail
+$ volunteer doctor --bundle report.zip  # a file for a report, without secrets
+
+The bundle contains these lines, versions, settings, the state of what runs and the end of the log.
+Look into it before you send it to anybody.
+"""
 
 from __future__ import annotations
 
