@@ -8,8 +8,8 @@ $ volunteer amend --learning-rate 1e-4 --schedule constant --from-step 5000  # l
 $ volunteer amend --steps 20000  # in all; also of a run that is complete
 $ volunteer amend --steps 20000 --schedule wsd  # more steps, with a fall in the last fifth
 
-Only with the founder's key. It shows the rates before it asks; volunteer status says from which
-step on members have agreed that it holds.
+Only the founder's running volunteer can. It shows the rates before it asks; volunteer status says
+from which step on members have agreed that it holds.
 """
 
 from __future__ import annotations
