@@ -1,4 +1,10 @@
-"""``volunteer cache``: lists and removes the volunteer's files on disk."""
+"""Show what is kept on disk, and free space.
+
+Group: this machine
+
+$ volunteer cache ls  # by kind
+$ volunteer cache prune --dry-run  # what would be removed
+"""
 
 from __future__ import annotations
 

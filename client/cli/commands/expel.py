@@ -1,4 +1,11 @@
-"""``volunteer expel``: take back what we vouched for."""
+"""Expel a member that you, or somebody you invited, let into the swarm.
+
+Group: the swarm
+
+$ volunteer expel 3FkQ7x --reason "sends noise"  # and everybody whom it has invited
+
+Only in swarms founded with --private: volunteer status members shows the tree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""``volunteer finish``: drain every stage and leave the swarm; nobody has to recover anything."""
+"""Leave the swarm: drain the stages, finish the step, save, say goodbye.
+
+$ volunteer finish  # leave, and wait until it is done
+$ volunteer finish --swarm my-swarm --yes  # do not ask, even if the swarm will have to wait
+
+Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""``volunteer forget``: removes what this home keeps of one swarm."""
+"""Remove a swarm from this machine, with all that is kept of it.
+
+Group: this machine
+
+$ volunteer forget my-swarm  # asks where checkpoints would be lost
+"""
 
 from __future__ import annotations
 

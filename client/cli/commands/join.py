@@ -1,9 +1,15 @@
-"""``volunteer join``: take part in a swarm until it is done or the user stops it.
+"""Take part in a swarm's training until it is done or you stop.
 
-In a terminal the node is started in the background and shown here, so that closing the terminal, or
-a crash of the screen, never touches training. Headless it runs in this process: the first SIGINT or
-SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at once. The node
-never imports torch; its worker is a child process.
+$ volunteer join --swarm x.swarm  # start in the background and show what it does
+$ volunteer join --swarm my-swarm --detach  # a swarm joined before; return when it has started
+$ volunteer join --swarm - --headless < invite  # in this process, for services; log on stderr
+$ volunteer join --swarm x.swarm --threads 2 --upload-limit 1MB/s  # lend less
+
+Without --swarm the command reads VOLUNTEER_SWARM, or takes the only swarm joined before. Pass an
+invite with a secret in a file or on stdin: everybody on this machine can see command lines.
+
+In a terminal it describes the swarm and its costs, asks once per swarm, starts the volunteer in the
+background and shows it. The volunteer keeps running when the screen or the terminal is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""``volunteer list``: all volunteers of this machine, whoever runs them."""
+"""List all volunteers of this machine, also those of services and of other users.
+
+Group: watch
+
+$ volunteer list  # swarm, stages, state, speed, memory, threads, device and home of each
+$ volunteer list --json | jq '.volunteers[].state'  # for programs
+
+One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that cannot be
+opened only the socket is known: root sees all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""``volunteer pause``: give this machine back for a while, without leaving the swarm."""
+"""Pause: free memory and GPU, stay in the swarm.
+
+$ volunteer pause  # until volunteer resume
+$ volunteer pause --for 2h  # resume automatically in two hours
+$ volunteer pause --until 18:00 --reason "a meeting"  # resume automatically at 18:00
+"""
 
 from __future__ import annotations
 

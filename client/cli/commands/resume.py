@@ -1,4 +1,7 @@
-"""``volunteer resume``: take part again after a pause."""
+"""Resume after a pause.
+
+$ volunteer resume  # now
+"""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from client.cli.consent import introduction
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
+from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part

@@ -25,6 +25,7 @@ from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
 from client.cli.terminal.memory_text import memory_words
 from client.cli.terminal.output import human_bytes
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.devices import devices_of
@@ -123,7 +124,7 @@ def test_the_prompt_says_who_is_admitted(
     swarm: SwarmFile, tmp_path: Path, private: bool, words: str
 ) -> None:
     founded = _found("other", tmp_path / "book.txt", private=private)
-    first, *_ = consent.introduction(founded.manifest, founded.swarm)
+    first, *_ = introduction(founded.manifest, founded.swarm)
     assert first.endswith(f"{words}:")
 
 
