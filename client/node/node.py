@@ -63,11 +63,11 @@ from client.node.status import (
     take_snapshot,
 )
 from client.quantities import plural
-from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
+from client.store.saving import save_every_minute
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
@@ -245,9 +245,9 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
         self._show_event = on_event
-        held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
+        curve = Curve(path=folders.curve(swarm.swarm))
+        held_out = Curve(path=folders.held_out(swarm.swarm))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
         self._step_writer = self._open_step_log()
         self._sampling = self._open_sampling()
@@ -484,13 +484,18 @@ class Node(ControlApi):
                 nursery.start_soon(self._training.run)
                 nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
-            nursery.start_soon(self._credit.run)
-            nursery.start_soon(self._engine.contributions.run)
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
             if self._sampling is not None:
                 nursery.start_soon(self._sampling.run)
-            nursery.start_soon(self._training.audit_log.run)
+            saves = [
+                self._credit.save,
+                self._engine.contributions.save,
+                self._training.audit_log.save,
+                self._event_sink.curve.save,
+                self._event_sink.held_out_curve.save,
+            ]
+            nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
             nursery.start_soon(self._relaying.run)
             await self._until_over()

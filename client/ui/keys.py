@@ -28,10 +28,9 @@ KEYS: Final = (
     ("/", "filter (Peers, Logs, Settings); Esc clears it"),
     ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),
-    ("v", "who contributed (Peers), the numbers behind it (Matching)"),
+    ("v", "who contributed (Peers)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
     ("x", "copy diagnostics, without addresses and secrets"),
-    ("Ctrl+P", "commands by name, light and dark colours"),
 )
 
 
@@ -73,7 +72,6 @@ def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
     keys += [("?", "help", "help"), ("x", "copy", "copy")]
     if answers:
         keys.append(("i", "invite", "invite"))
-    keys.append(("^p", "commands", "command_palette"))
     shown = [(Span(key, "key", act), Span(f" {name}", "muted", act)) for key, name, act in keys]
     return [_as_many_as_fit([*unable, *shown], box)]
 

@@ -33,8 +33,6 @@ class Setting:
     value: str
     origin: str
     """A flag, a variable's name, a file's path, ``default``."""
-    empty: bool = False
-    """Whether ``value`` only stands for no value."""
 
 
 def limits(record: Record, box: Box) -> list[Line]:
@@ -83,17 +81,10 @@ def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tup
     return head_of(columns), rows or [Row("none", (line(("no such setting", "muted")),))]
 
 
-LATER = "it takes effect when the volunteer starts again"
-
-
 def how_to_change(one: Setting) -> list[str]:
-    """Describe how to change a setting where this view cannot."""
-    return [f"volunteer config set {one.name} VALUE", f"writes it to your settings; {LATER}"]
-
-
-def what_it_does(one: Setting) -> list[str]:
-    """Describe the effect of changing a setting here."""
-    return [f"Enter writes it to your settings; {LATER}. Esc leaves it.", f"now from: {one.origin}"]
+    """Describe how to change a setting."""
+    written = "writes it to your settings; it takes effect when the volunteer starts again"
+    return [f"volunteer config set {one.name} VALUE", written]
 
 
 def _cells(one: Setting) -> list[Span]:

@@ -102,7 +102,7 @@ def play(
 ) -> VolunteerApp:
     """Run a scene in an application of this size."""
     source = StillSource()
-    options = {"ascii_only": False, "light": False, "load": lambda: SETTINGS, **options}
+    options = {"light": False, "load": lambda: SETTINGS, **options}
     app = VolunteerApp(source, **options)
     app.draw_share = 1e9  # tests see every drawing
 

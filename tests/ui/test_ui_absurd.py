@@ -89,12 +89,10 @@ def updates(draw: st.DrawFn) -> Update:
                          invited_by=[text()] * draw(st.integers(0, 3)))],
     )  # fmt: skip
     matches = examples.matching(
-        stage_match(number(), steward=text(), phase=text(), level=real(), shared_level=real(),
-                    quota=real(), our_rate=real(), phi=real(), wish_gain=real(), score=number(),
-                    cutoff=number(), copies=number(), redundancy=number(), obstacle=text()),
+        stage_match(number(), steward=text(), shared_level=real(), redundancy=number(),
+                    obstacle=text()),
         paying_moves=[PayingMove(home=number(), to=1)],
         explanations=[Explanation(time=real(), level="info", words=text())],
-        refused={text(): number()},
     )  # fmt: skip
     return Update(time=real(), snapshot=now, events=told, matches=matches)
 
@@ -110,7 +108,7 @@ def test_every_view_survives_and_stays_in_its_box(
     record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
     panels = [
         dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
-        swarm.swarm_head, matching.seats, settings_model.limits, timeline.recovery_head,
+        swarm.swarm_head, matching.sentences, settings_model.limits, timeline.recovery_head,
         trust.summary,
     ]  # fmt: skip
     for view in panels:
@@ -122,7 +120,6 @@ def test_every_view_survives_and_stays_in_its_box(
     tables = [
         stages.stage_table(record, box)[1],
         *(peers.peer_table(record, box, sort, "")[1] for sort in peers.SORTS),
-        matching.preferences(record, box)[1],
         matching.decisions(record, box),
         timeline.recovery_rows(record, box),
         logs.log_rows(record, box, "debug", "", True),

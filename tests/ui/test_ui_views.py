@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from client.control.matches import Explanation, PayingMove, SeatMatch, StewardshipView
+from client.control.matches import Explanation
 from client.control.snapshot import AmendmentView, GivenUpView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.ui.diagnostics import report
@@ -90,39 +90,6 @@ def test_the_table_names_all_replicas() -> None:
 # --- matching --------------------------------------------------------------------------------
 
 
-def test_preferences_come_in_order_with_numbers_and_reasons() -> None:
-    head, rows = matching.preferences(_with_matching(), Box(120))
-    assert "you could do" in plain([head])
-    assert [row.key for row in rows] == ["stage-1", "stage-0"]
-    first, second = (plain(list(row.lines)) for row in rows)
-    assert "6.00/s" in first
-    assert "no place" in first
-    assert "its cutoff is above us" in first
-    assert "your main" in second
-    assert "have it" in second
-
-
-def test_no_blocking_pairs_is_said_and_pairs_are_listed() -> None:
-    assert "none would help both" in plain(matching.seats(_with_matching(), BOX))
-    moves = [PayingMove(home=0, to=1)]
-    text = plain(matching.seats(_with_matching(paying_moves=moves), BOX))
-    assert "1 would pay: stage 0 to 1" in text
-
-
-def test_seats_stewardships_and_refusals_are_told() -> None:
-    steward = StewardshipView(
-        stage=1, term=1, epoch=1, phase="committed", places=1, final=1, level=1.0, quota=1.0
-    )
-    seats = [
-        SeatMatch(seat=0, stage=0, state="serving", since=NOW),
-        SeatMatch(seat=1, stage=1, state="fetching"),
-    ]
-    record = _with_matching(seats=seats, stewardships=[steward], refused={"late": 3})
-    text = plain(matching.seats(record, BOX))
-    assert "you decide who holds stage 1" in text
-    assert "late 3" in text
-
-
 def test_decisions_show_their_reasons() -> None:
     told = [
         Explanation(
@@ -138,8 +105,7 @@ def test_decisions_show_their_reasons() -> None:
 
 
 def test_before_the_matching_has_begun_it_says_so() -> None:
-    assert "measured" in plain(matching.seats(Record(), BOX))
-    assert "measured" in plain(list(matching.preferences(Record(), BOX)[1][0].lines))
+    assert "measured" in plain(matching.sentences(Record(), BOX))
     assert "nothing was proposed" in plain(list(matching.decisions(Record(), BOX)[0].lines))
 
 
@@ -186,7 +152,7 @@ def test_all_views_fit_every_width_all_through_the_run() -> None:
             box = Box(width, 9)
             for view in (
                 dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stage_map,
-                swarm_head, matching.seats, settings.limits,
+                swarm_head, matching.sentences, settings.limits,
             ):  # fmt: skip
                 lines = view(record, box)
                 assert len(lines) <= 9, view

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-import trio
 from msgspec.structs import replace
 
 from client.store.persisted import Persisted
@@ -19,7 +18,6 @@ from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.seat.effects import Audited, Contributions
 
-SAVE_EVERY_S = 60.0
 MAX_WORDS = 200
 
 
@@ -65,15 +63,6 @@ class AuditLog:
         self._turn()
         members = tuple(self._members.values())
         return KeptAudits(self._day, self._contributions, self._tally, members)
-
-    async def run(self) -> None:
-        """Keep it on disk until cancelled."""
-        try:
-            while True:
-                await trio.sleep(SAVE_EVERY_S)
-                self.save()
-        finally:
-            self.save()
 
     def save(self) -> None:
         """Write the file."""

@@ -9,14 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import trio
-
 from client.control.snapshot import CreditView
 from client.store.persisted import Persisted
 from client.store.records import KeptCredit
 from client.train.reporting.counters import Counters
-
-SAVE_EVERY_S = 60.0
 
 
 class Credit:
@@ -46,15 +42,7 @@ class Credit:
             since=before.since,
         )
 
-    async def run(self) -> None:
-        """Keep it on disk until cancelled."""
-        try:
-            while True:
-                self._save()
-                await trio.sleep(SAVE_EVERY_S)
-        finally:
-            self._save()
-
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the file."""
         now = self.view()
         self._file.keep(KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since))

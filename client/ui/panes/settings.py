@@ -22,7 +22,7 @@ from client.views.span import Box, Line, Row
 
 
 class SettingsPane(Pane):
-    """Limits with their use, then all settings; a row opens its editor or the way to change it."""
+    """Limits with their use, then all settings; a row opens the way to change it."""
 
     can_filter = True
     has_numbers = False
@@ -35,17 +35,12 @@ class SettingsPane(Pane):
     def compose(self) -> ComposeResult:
         """Place both."""
         yield Panel("What the volunteer may use", partial(model.limits, self.record), id="limits")
-        title = "Settings of this machine; Enter changes one"
+        title = "Settings of this machine; Enter says how to change one"
         yield Listing(title, self._table, id="setting-table")
 
     def setting(self, name: str) -> Setting | None:
         """Return the setting of this name."""
         return next((one for one in self.settings if one.name == name), None)
-
-    def reload(self) -> None:
-        """Read the settings again."""
-        self.settings = self._load()
-        self.show()
 
     def show(self) -> None:
         """Read the settings when they are first looked at."""
@@ -73,7 +68,6 @@ def local_settings() -> Sequence[Setting]:
             name,
             declared.words(values[name]),
             resolved.origins[name].replace(home, "~"),
-            empty=values[name] in ("", [], ()) or bool(declared.zero_words(values[name])),
         )
         for name, declared in SETTINGS.items()
     ]

@@ -29,9 +29,9 @@ from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
 from client.control.snapshot import NetworkView, PeerView, Snapshot
+from client.control.updates import StepPoint
 from client.errors import ExitCode
 from client.events import LogLine
-from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import Entry, home_folders, make_private
 from client.store.persisted import Persisted
@@ -331,7 +331,8 @@ def test_purge_leaves_what_is_not_ours(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
     within("config", "set", "threads", "2")
-    CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
+    curve = home_folders(home).curve("ab" * 32)
+    Persisted(curve, list[StepPoint]).save([StepPoint(0, 1.0, 5.5, 10.0)])
     folders, swarm = home_folders(home), "ab" * 32
     Persisted(folders.audits(swarm), KeptAudits).save(KeptAudits(date(2026, 3, 2)))
     Persisted(folders.vouches(swarm), KeptRegister).save(KeptRegister())
