@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -16,7 +16,7 @@ from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.widgets import ContentSwitcher, Input
 
-from client.ui import diagnostics, themes
+from client.ui import themes
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.detail import DetailDialog
 from client.ui.dialogs.dialog import Dialog
@@ -32,7 +32,6 @@ from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.recovery import RecoveryPane
-from client.ui.panes.settings import SettingsPane, local_settings
 from client.ui.panes.swarm import SwarmPane
 from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
@@ -41,7 +40,6 @@ from client.ui.terminal import Colourless, prefers_light
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.record import Record
-from client.views.settings import Setting, how_to_change
 from client.views.span import Box, Line, line
 from client.views.text import clean, wrap
 
@@ -102,8 +100,6 @@ class VolunteerApp(App[int]):
     #faults { height: 1fr; }
     #story { height: 50%; }
     .-low #story { display: none; }
-    #limits { height: 9; }
-    #setting-table { height: 1fr; }
 
     Toast { background: $panel; color: $foreground; }
     """
@@ -134,7 +130,6 @@ class VolunteerApp(App[int]):
         Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
         Binding("v", "view", "Other view", show=False),
-        Binding("x", "copy", "Copy diagnostics", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
     ]
@@ -144,10 +139,9 @@ class VolunteerApp(App[int]):
         source: Source,
         *,
         light: bool | None = None,
-        load: Callable[[], Sequence[Setting]] = local_settings,
     ) -> None:
         super().__init__()
-        self._source, self._load = source, load
+        self._source = source
         self._light = prefers_light() if light is None else light
         self.record = Record()
         self.mailbox = Mailbox()
@@ -185,7 +179,6 @@ class VolunteerApp(App[int]):
             yield MatchingPane(record, id="matching")
             yield RecoveryPane(record, id="recovery")
             yield LogsPane(record, id="logs")
-            yield SettingsPane(record, self._load, id="settings")
         yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield Panel(view=self._keys, id="keys")
@@ -389,30 +382,15 @@ class VolunteerApp(App[int]):
             self.pane.next_view()
             self.call_after_refresh(self._arrived)
 
-    def action_copy(self) -> None:
-        """Copy diagnostics to the clipboard."""
-        self.copy_to_clipboard(diagnostics.report(self.record, self.link.words or self.link.state))
-        words = "diagnostics copied, if your terminal lets it; no addresses, no secrets"
-        self.notify(words, markup=False)
-
     def action_help(self) -> None:
         """Show the keys."""
         self.push_screen(HelpDialog())
 
     def on_listing_opened(self, event: Listing.Opened) -> None:
         """Open a row."""
-        if isinstance(self.pane, SettingsPane):
-            self._open_setting(self.pane, event.key)
-            return
         found = self.pane.detail(event.key)
         if found is not None:
             self.push_screen(DetailDialog(*found))
-
-    def _open_setting(self, pane: SettingsPane, name: str) -> None:
-        setting = pane.setting(name)
-        if setting is None:
-            return
-        self.notify("\n".join(how_to_change(setting)), title=name, markup=False, timeout=8)
 
 
 def run(source: Source) -> int:

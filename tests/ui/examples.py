@@ -64,7 +64,7 @@ def snapshot(**changes: object) -> Snapshot:
             PeerView(peer=CARLA, state="known"),
         ],
         "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
-        "worker": WorkerView(state="running", pid=8, rss_bytes=10**9),
+        "workers": [WorkerView(state="running", pid=8, rss_bytes=10**9)],
         "counters": Counters(rounds_committed=5),
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
@@ -194,15 +194,11 @@ def stage_match(number: int, **changes: object) -> StageMatch:
 def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
     fields: dict[str, object] = {
-        "peer": ME,
-        "swarm": "ab" * 32,
-        "swarm_name": "example",
         "state": "serving",
         "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW)],
         "stages": list(stages),
         "paying_moves": [],
         "decides": [],
-        "refused": {},
         "explanations": [],
     }
     return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from client.cli.screen import speaks_unicode
-from client.ui.panes.settings import local_settings
 from client.ui.terminal import prefers_light
 
 CODE = """
@@ -50,17 +48,3 @@ def test_it_is_drawn_where_the_locale_takes_unicode(environ: dict[str, str], dra
 )
 def test_light_terminals_get_light_colours(environ: dict[str, str], light: bool) -> None:
     assert prefers_light(environ) is light
-
-
-def test_the_settings_tab_knows_the_file_of_the_administrator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As config show and the volunteer itself do."""
-    system = tmp_path / "system.toml"
-    system.write_text("seats = 1\nmax_links = 100\n")
-    (tmp_path / "config.toml").write_text("max_links = 200\n")
-    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
-    monkeypatch.setattr("client.ui.panes.settings.SYSTEM_CONFIG_FILE", system)
-    found = {one.name: one for one in local_settings()}
-    assert (found["seats"].value, found["max_links"].value) == ("1", "200")
-    assert found["seats"].origin.endswith("system.toml")

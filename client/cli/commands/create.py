@@ -382,7 +382,7 @@ def _evaluation(manifest: Manifest) -> str:
     if terms is not None:
         words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"
     if prompts:
-        words += f"\n{plural(prompts, 'prompt')} for volunteers that join with --samples"
+        words += f"\n{plural(prompts, 'prompt')} for volunteer sample --prompts"
     return words
 
 

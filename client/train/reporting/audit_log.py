@@ -12,8 +12,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from client.control.snapshot import AuditCounts
 from client.store.persisted import Persisted
-from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits, Tally
+from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.seat.effects import Audited, Contributions
@@ -37,7 +38,7 @@ class AuditLog:
         self._members = {PeerId(one.peer): one for one in kept.members}
         self.contributions = 0
         """Of others, in steps that were closed here since the node started."""
-        self.since_start = Tally()
+        self.since_start = AuditCounts()
 
     def note(self, news: Audited | Contributions) -> None:
         """Count what a seat of ours tells."""
@@ -72,10 +73,10 @@ class AuditLog:
     def _turn(self) -> None:
         """Begin a new day, if it is one; a clock that is set back begins one, too."""
         if (today := self._today()) != self._day:
-            self._day, self._contributions, self._tally = today, 0, Tally()
+            self._day, self._contributions, self._tally = today, 0, AuditCounts()
 
 
-def _with(tally: Tally, grade: Grade | None) -> Tally:
+def _with(tally: AuditCounts, grade: Grade | None) -> AuditCounts:
     if grade is None:
         return replace(tally, unchecked=tally.unchecked + 1)
     if grade is Grade.AGREES:

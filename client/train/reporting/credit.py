@@ -11,7 +11,6 @@ from pathlib import Path
 
 from client.control.snapshot import CreditView
 from client.store.persisted import Persisted
-from client.store.records import KeptCredit
 from client.train.reporting.counters import Counters
 
 
@@ -28,9 +27,9 @@ class Credit:
     def __init__(
         self, path: Path, counters: Counters, tokens: int, sent_bytes: Callable[[], int]
     ) -> None:
-        self._file, self._counters, self._tokens = Persisted(path, KeptCredit), counters, tokens
+        self._file, self._counters, self._tokens = Persisted(path, CreditView), counters, tokens
         self._sent_bytes = sent_bytes
-        self._before = self._file.peek() or KeptCredit(since=time.time())
+        self._before = self._file.peek() or CreditView(since=time.time())
 
     def view(self) -> CreditView:
         """Return the sum up to now."""
@@ -44,5 +43,4 @@ class Credit:
 
     def save(self) -> None:
         """Write the file."""
-        now = self.view()
-        self._file.keep(KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since))
+        self._file.keep(self.view())

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.control.snapshot import CreditView
 from client.store.persisted import Persisted
-from client.store.records import KeptCredit
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 
@@ -113,4 +113,4 @@ def test_credit_adds_up_over_sessions(tmp_path: Path) -> None:
     assert (now.microbatches, now.tokens, now.sent_bytes) == (5, 50, 550)
     assert now.since == first.view().since > 0
     path.write_bytes(b"no")
-    assert Persisted(path, KeptCredit).peek() is None
+    assert Persisted(path, CreditView).peek() is None
