@@ -72,9 +72,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
 
 
 def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
-    longer = AmendmentView(
-        number=1, words="the run is extended from 200 to 400 steps", steps=400, asked_step=0
-    )
+    longer = AmendmentView(number=1, words="the run is extended from 200 to 400 steps", steps=400)
     hotter = msgspec.structs.replace(
         longer, number=2, words="learning rate 0.003 in place of 0.002", from_step=212
     )

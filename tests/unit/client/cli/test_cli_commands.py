@@ -27,13 +27,12 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import NetworkView, PeerView, Snapshot
+from client.control.snapshot import CreditView, NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import KeptCredit
 from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -199,7 +198,7 @@ def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: With
 
 
 def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within) -> None:
-    path, odd = home / "config.toml", 'control_group = """\nthreads = """\n'
+    path, odd = home / "config.toml", 'nickname = """\nthreads = """\n'
     make_private(home)
     path.write_text(odd)
     assert within("config", "set", "threads", "2").returncode == 78
@@ -261,7 +260,9 @@ def data(home: Path) -> Path:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10)
-    Persisted(folder / "credit" / "x.json", KeptCredit).save(KeptCredit(1, 2, 3, 4.0))
+    Persisted(folder / "credit" / "x.json", CreditView).save(
+        CreditView(microbatches=1, tokens=2, sent_bytes=3, since=4.0)
+    )
     return folder
 
 

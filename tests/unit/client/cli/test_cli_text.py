@@ -76,8 +76,8 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
 
 def test_the_report_names_what_the_founder_has_changed() -> None:
     assert "amended" not in status_report(example_snapshot())
-    one = AmendmentView(number=1, words="more steps", steps=20, asked_step=0, from_step=9)
-    two = AmendmentView(number=2, words="another rate", steps=20, asked_step=12)
+    one = AmendmentView(number=1, words="more steps", steps=20, from_step=9)
+    two = AmendmentView(number=2, words="another rate", steps=20)
     text = status_report(example_snapshot(amendments=[one, two], contradicted_amendment=3))
     assert "amended   more steps (from step 9 on)\n" in text
     assert "          another rate (not agreed on by the stages yet)\n" in text
