@@ -18,6 +18,7 @@ from protocol.wire.messages import Admit
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 LATER = Lineage(1 << ERA_BITS)
+AT_20 = Lineage(LATER.era, 20)
 
 
 @pytest.mark.parametrize("lineage", [SEED, LATER])
@@ -38,7 +39,7 @@ def test_it_begins_afresh_only_at_the_seed_and_if_nobody_serves(
 class Known:
     """What a recovery machine would say."""
 
-    lineage: Lineage = Lineage(LATER.era, 20)
+    lineage: Lineage = AT_20
     open: bool = True
     may: bool = False
     by: float | None = None
