@@ -25,9 +25,10 @@ from client.store.paths import Entry, make_private
 from client.store.persisted import Persisted
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import CODECS
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
-from protocol.manifest import AveragingCodec, Manifest
+from protocol.manifest import Manifest
 
 FILE_NAME = Entry.CONSENT
 TERMS = 1
@@ -36,13 +37,6 @@ TERMS = 1
 
 MAX_SWARMS = 1000
 """Agreements remembered; beyond it, the oldest are asked again."""
-WIRE_BYTES: dict[AveragingCodec, float] = {
-    "s8": 130 / 128,
-    "bf16": 2.0,
-    "fp32": 4.0,
-    "ring16": 2.0,
-}
-"""Bytes of an element of a gradient."""
 _INDENT = " " * 13
 
 
@@ -132,7 +126,7 @@ def _admitted(manifest: Manifest) -> str:
 def traffic_bytes(manifest: Manifest) -> float:
     """Return the traffic in the run, bytes, of a volunteer that holds the busiest stage alone,
     including its averaging with others."""
-    codec = WIRE_BYTES[manifest.averaging_codec]
+    codec = CODECS[manifest.averaging_codec].bytes_per_number
     return manifest.steps * max(
         manifest.microbatches_per_step * (stage.uplink_bytes + stage.downlink_bytes)
         + 4 * codec * stage.parameters  # sums are gathered and spread, both ways

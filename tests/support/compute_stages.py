@@ -11,10 +11,11 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
-from client.compute.payload import Buffer, CodecName
+from client.compute.payload import Buffer
 from client.compute.replies import Failed, Reply
 from client.compute.requests import OpenStage, Request
 from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import Stage
@@ -80,8 +81,8 @@ def open_request(
     cut: Sequence[int],
     *,
     model: str = "gpt",
-    boundary: CodecName = "fp32",
-    averaging: CodecName = "fp32",
+    boundary: AveragingCodec = "fp32",
+    averaging: AveragingCodec = "fp32",
     **changes: Any,
 ) -> OpenStage:
     """A request for one stage of a small model."""

@@ -38,11 +38,12 @@ from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
 from model_zoo.specs.precision import Compute
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest
+from protocol.manifest import Manifest
 from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES
 from protocol.wire.envelope import Signer
@@ -363,7 +364,7 @@ def _averaging(manifest: Manifest) -> str:
 def _price(manifest: Manifest) -> str:
     """Say what averaging costs whoever shares a stage."""
     most = max(stage.parameters for stage in manifest.stages)
-    size = most * WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec]
+    size = most * CODECS[manifest.averaging_codec].bytes_per_number
     taken = human_duration(size / SLOW_LINE_BYTES_PER_S)
     return (
         f"\naveraging: in every step two volunteers of a stage send each other {human_bytes(size)} "

@@ -1,8 +1,4 @@
-"""Watches volunteers on this machine through their control sockets: who is where, and since when.
-
-Holds what was seen, by the volunteers' names; times are Unix seconds of the events themselves,
-not of the poll. Steers nothing.
-"""
+"""Watches volunteers on this machine through their control sockets: who is where."""
 
 from __future__ import annotations
 
@@ -10,13 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm, Member
-from tests.bench.matching_optimum import Seats
 
 POLL_S = 0.3
-COVERED = "every stage is covered"
-"""How the matching begins to report the gang start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """One volunteer's stages: its home, and the neighbouring stage that it also holds."""
+
+    home: int
+    second: int | None = None
 
 
 @dataclass
@@ -26,19 +27,8 @@ class Watch:
     swarm: LocalSwarm
     stages: int
     last: dict[str, Snapshot] = field(default_factory=dict)
-    joined_at: dict[str, float] = field(default_factory=dict)
-    """By peer: when the first other volunteer knew it as a member."""
-    held_at: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    """By name: (when, stage) of every stage it was told to fetch and serve."""
-    serving_at: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     homes: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     """By name: (when, stage) of each home it was seen serving; several are moves."""
-    started_at: float | None = None
-    """The gang start."""
-    tokens_at: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """By step: when its end was first heard of, and the tokens trained by then."""
-    rates: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Microbatches per second of computing, by name and stage, as last told."""
     empty: list[tuple[float, int]] = field(default_factory=list)
     """(when, stage) seen without a serving replica after all had been covered, twice in a row:
     volunteers are asked one after the other, so one look may miss whom a stage was handed to."""
@@ -53,8 +43,6 @@ class Watch:
             now = member.snapshot()
             if now is not None:
                 self._note(member.name, now)
-            for event in member.new_events():
-                self._learn(member.name, event)
         held = self.replicas()
         vacant = frozenset(stage for stage in range(self.stages) if not held[stage])
         self.covered = self.covered or not vacant
@@ -80,11 +68,6 @@ class Watch:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: not within {timeout_s} s; {self.words()}")
             time.sleep(POLL_S)
-
-    def watch(self, seconds: float) -> None:
-        """Go on looking for so long."""
-        deadline = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() > deadline, "watching", seconds + 60)
 
     # --- what is so ---------------------------------------------------------------------------
 
@@ -119,11 +102,6 @@ class Watch:
         enough = all(len(held) >= wanted for held in self.replicas())
         return enough and self.seats().keys() == names
 
-    def joined(self, name: str) -> float | None:
-        """Return when another volunteer first knew this one as a member."""
-        now = self.last.get(name)
-        return self.joined_at.get(now.peer) if now else None
-
     def moves(self, within_s: float) -> dict[str, int]:
         """Return the most often that each volunteer changed its home within so many seconds."""
         found = {}
@@ -135,14 +113,6 @@ class Watch:
             )
         return found
 
-    def tokens_per_s(self, since: float) -> float | None:
-        """Return the mean speed over the steps that ended after a moment; None: too few."""
-        marks = sorted(mark for mark in self.tokens_at.values() if mark[0] >= since)
-        if len(marks) < 3:
-            return None
-        (start, before), (end, after) = marks[0], marks[-1]
-        return (after - before) / (end - start)
-
     def words(self) -> str:
         """Say who is where."""
         places = [f"{name}: {now.reason}" for name, now in sorted(self.last.items())]
@@ -152,25 +122,7 @@ class Watch:
 
     def _note(self, name: str, now: Snapshot) -> None:
         self.last[name] = now
-        for stage in now.stages:
-            for replica in stage.replicas:
-                if replica.peer == now.peer and replica.rate > 0:
-                    self.rates[name, stage.stage] = replica.rate
         home = next((s.stage for s in now.seats if s.seat == 0 and s.state == "serving"), None)
         known = self.homes.setdefault(name, [])
         if home is not None and (not known or known[-1][1] != home):
             known.append((time.time(), home))
-
-    def _learn(self, name: str, event: EventView) -> None:
-        data = event.data
-        if event.kind == "PeerChanged" and data.get("state") == "up":
-            peer = str(data["peer"])
-            self.joined_at[peer] = min(event.time, self.joined_at.get(peer, event.time))
-        elif event.kind == "StageAssigned" and data["state"] in ("held", "serving"):
-            book = self.held_at if data["state"] == "held" else self.serving_at
-            book.setdefault(name, []).append((event.time, int(str(data["stage"]))))
-        elif event.kind == "StepCommitted":
-            step, mark = int(str(data["step"])), (event.time, int(str(data["tokens"])))
-            self.tokens_at[step] = min(mark, self.tokens_at.get(step, mark))
-        elif event.words.startswith(COVERED):
-            self.started_at = min(event.time, self.started_at or event.time)
