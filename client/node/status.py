@@ -113,6 +113,7 @@ def take_snapshot(
         amendments=amendment_views(engine.amending.book),
         given_up=_given_up(engine.event_sink.given_up),
         contradicted_amendment=engine.amending.book.contradiction,
+        newer=engine.handshake.newer.words,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),

@@ -22,6 +22,7 @@ from client.cli.reach.running import ending_words
 from client.clock import SET_CLOCK
 from client.config import Settings
 from client.control.client import ControlClient, ControlError
+from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
 from client.errors import UserError
 from client.net.errors import DialError, NetworkError
@@ -150,6 +151,8 @@ def check_node(home: Home) -> Iterator[Check]:
         if now.reach.state != "unknown":
             level: Status = "warn" if now.reach.state == "unreachable" else "ok"
             yield Check("reached", level, now.reach.words, now.reach.next_step)
+        if now.newer:
+            yield Check("program", "warn", now.newer, HOW_TO_UPDATE)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60
         if now.last_error:

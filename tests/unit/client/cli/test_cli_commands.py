@@ -410,6 +410,17 @@ def test_what_a_running_volunteer_lacks_is_said(
     assert (check.status, check.words.endswith(words)) == (level, True)
 
 
+def test_a_newer_program_elsewhere_is_a_warning_with_the_way_to_update(home: Path) -> None:
+    class Older(FakeProvider):
+        def status(self) -> Snapshot:
+            return example_snapshot(newer="1 member reports a newer program")
+
+    with node_of(home, Older()):
+        found = {check.name: check for check in checks_outside.check_node(find_home())}
+    assert found["program"].status == "warn"
+    assert "git pull" in found["program"].next_step
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_printed(within: Within, shell: str) -> None:
     done = within("completion", shell)

@@ -107,8 +107,10 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
 
 def test_audits_need_one_type_of_numbers() -> None:
     run = RunChoices(measure=False, compute_dtype="auto", audit=3)
-    with pytest.raises(UserError, match="with audits all volunteers compute in bf16, or all in"):
+    with pytest.raises(UserError, match="no tolerance that forgives so much") as refused:
         found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    for way_out in ("--compute-dtype fp32", "--audit 0", "--private"):
+        assert way_out in refused.value.next_step
 
 
 @pytest.mark.parametrize("name", RULES)

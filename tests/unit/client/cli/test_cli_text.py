@@ -84,6 +84,12 @@ def test_the_report_names_what_the_founder_has_changed() -> None:
     assert "          the founder has signed two different amendments 3: neither counts\n" in text
 
 
+def test_the_report_tells_of_newer_programs_and_how_to_update() -> None:
+    assert "program" not in status_report(example_snapshot())
+    text = status_report(example_snapshot(newer="2 members report a newer program"))
+    assert "program   2 members report a newer program (git pull and make install" in text
+
+
 def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> None:
     assert "given up" not in status_report(example_snapshot())
     one = GivenUpView(steps=341, reached=388, members=("12D3KooWAnna4AphPb",), at=0.0)
