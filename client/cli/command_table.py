@@ -164,11 +164,10 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "attach": Command(
         WATCH,
-        "Show the volunteer that runs here, or on another machine through SSH.",
-        (
-            ("attach", "the screen; d closes it"),
-            ("attach --host me@lab", "a volunteer on another machine; needs only SSH"),
-        ),
+        "Show the volunteer that runs here.",
+        (("attach", "the screen; d closes it"),),
+        "One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On "
+        "another machine: ssh -t me@lab volunteer attach.",
     ),
     "status": Command(
         WATCH,
@@ -202,14 +201,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("evidence verify bad.bin", "on any machine; exit code 1 if it proves nothing"),
         ),
         nested=True,
-    ),
-    "events": Command(
-        WATCH,
-        "Print events: members, faults, and how they were repaired.",
-        (
-            ("events -f", "follow new events"),
-            ("events --since 10m --json", "the last ten minutes, one JSON document per line"),
-        ),
     ),
     "logs": Command(
         WATCH,
@@ -287,7 +278,6 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             ("config show --origin", "every setting and where it comes from"),
             ("config set upload_limit_bytes_per_s 2MB/s", "within seconds where a volunteer runs"),
-            ("config edit", "in your editor; checked afterwards"),
             ("config show --config FILE", "check a file, and what it comes to"),
         ),
         "The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your "
@@ -333,18 +323,6 @@ COMMANDS: Final[dict[str, Command]] = {
             ("completion fish > ~/.config/fish/completions/volunteer.fish", "for fish"),
         ),
     ),
-    "uninstall": Command(
-        MACHINE,
-        "Remove the service and, with --purge, all data.",
-        (("uninstall --purge", "asks first; also removes identity and checkpoints"),),
-        "With --purge a checkpoint that nobody else has is lost, and the next join has a new "
-        "identity. Remove the program with the tool that installed it: pipx uninstall volunteer.",
-    ),
-    "identity": Command(
-        MACHINE,
-        "Print the peer id by which others know this volunteer.",
-        (("config set nickname Anna", "the name that they see beside it, from the next start"),),
-    ),
     "version": Command(
         MACHINE,
         "Print the versions that matter in a report.",
@@ -382,7 +360,8 @@ COMMANDS: Final[dict[str, Command]] = {
         "are measured on this machine. One with several devices has the speed of all and the "
         "memory of one, or of all where they share a stage.\n\n"
         "Stages have fewer than --redundancy replicas only if there are too few machines. Not "
-        "counted: leaving and joining, second stages, checkpoints.",
+        "counted: leaving and joining, second stages, checkpoints; nor that a machine whose memory "
+        "just suffices for its stage computes parts of it twice, which takes up to a third longer.",
     ),
     "bench": Command(
         TRY, "Measure this machine: compute, memory, codec, loopback. Prints JSON.", laboratory=True

@@ -55,7 +55,7 @@ def follow(socket: Path, folders: Folders | None) -> int:
         raise not_running(folders, None) from error
     try:
         with node:
-            node.subscribe(hz=1.0)
+            node.subscribe()
             while (update := node.next_update(SILENCE_S)) is not None:
                 line.show(update.snapshot)
         line.end()

@@ -91,20 +91,14 @@ class ControlApi:
         raise NotImplementedError
 
     @for_owner
-    def stop(self) -> None:
-        """Begin an orderly stop and return at once.
-
-        Raises:
-            Impossible: a state that nobody else has cannot be saved.
-        """
-        raise NotImplementedError
-
-    @for_owner
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        """As ``stop``; return the consequences for the stages that the node serves.
+        """Begin an orderly end; return the consequences for the stages that the node serves.
 
         Args:
             discard: leave also if a state is lost by it.
+
+        Raises:
+            Impossible: a state that nobody else has cannot be saved.
         """
         raise NotImplementedError
 
@@ -181,8 +175,6 @@ class Caller:
 
     may_write: bool = True
     subscription: Subscribe | None = None
-    seq: int = 0
-    """Number of the newest update that was due."""
 
 
 class Greeting(Struct, frozen=True):
@@ -237,7 +229,7 @@ def _hello(node: ControlApi, _caller: Caller, asked: _Hello) -> Greeting:
 
 def _subscribe(_node: ControlApi, caller: Caller, asked: Subscribe) -> Subscribed:
     caller.subscription = asked
-    return Subscribed(seq=caller.seq)
+    return Subscribed()
 
 
 OF_NODE: Final = {
@@ -253,7 +245,7 @@ METHODS: Final = {
 
 
 def answer(line: bytes, node: ControlApi, caller: Caller | None = None) -> bytes:
-    """Answer one request line; empty for a notification.
+    """Answer one request line.
 
     Never raises: the node's own failure becomes an internal error, so a fault in describing the
     node cannot end it.
@@ -267,20 +259,15 @@ def answer(line: bytes, node: ControlApi, caller: Caller | None = None) -> bytes
         request = rpc.parse_request(line)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
-    reply = _call(request, node, caller or Caller())
-    return b"" if request.is_notification else reply
-
-
-def _call(request: rpc.Request, node: ControlApi, caller: Caller) -> bytes:
     try:
-        return rpc.encode_result(_performed(request, node, caller), request.answer_id)
+        return rpc.encode_result(_performed(request, node, caller or Caller()), request.id)
     except rpc.RpcError as error:
         code, words = error.code, error.message
     except Impossible as error:
         code, words = rpc.IMPOSSIBLE, str(error)
     except Exception as error:  # the interface must outlive any fault of the node's description
         code, words = rpc.INTERNAL_ERROR, f"{type(error).__name__}: {error}"
-    return rpc.encode_error(rpc.RpcError(code, words, request.answer_id))
+    return rpc.encode_error(rpc.RpcError(code, words, request.id))
 
 
 def _performed(request: rpc.Request, node: ControlApi, caller: Caller) -> object:

@@ -229,19 +229,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     """Forward and backward passes done."""
 
 
-class CardView(Struct, frozen=True, kw_only=True):
-    """What the driver tells of a GPU; None: it does not tell."""
-
-    device: str
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: int | None = None
-    slows_at_c: int | None = None
-    """From which temperature on the card slows itself down."""
-    used_bytes: int | None = None
-    """Of its memory, by all processes."""
-
-
 class MachineView(Struct, frozen=True, kw_only=True):
     """What was measured of the devices that this volunteer computes on, all together."""
 
@@ -253,7 +240,6 @@ class MachineView(Struct, frozen=True, kw_only=True):
     """Within the memory of a device."""
     to_device_bytes_per_s: float = 0.0
     to_host_bytes_per_s: float = 0.0
-    cards: list[CardView] = field(default_factory=list)
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -365,11 +351,7 @@ class LimitsView(Struct, frozen=True, kw_only=True):
 
     threads: int = 0
     threads_now: int = 0
-    """Threads that a stage is computed with, chosen or by sharing; 0: not known."""
-    cores: int = 0
-    """Of this machine, as far as this volunteer may use them."""
-    volunteers: int = 1
-    """Volunteers of this machine that compute on these cores, this one included."""
+    """Threads that a stage is computed with; 0: not measured yet."""
     compute_share: int = 0
     """Percentage of the time."""
     memory_bytes: int = 0
@@ -381,7 +363,6 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """Sent and received together."""
     used_bytes: int = 0
     """Today, whether or not there is a quota."""
-    power_w: int = 0
     device: str = ""
     """Where it computes, as the owner chose: ``auto``, ``cpu``, ``cuda:1``; empty: not known."""
     when: list[str] = field(default_factory=list)

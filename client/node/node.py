@@ -37,7 +37,7 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.sockets import SocketFolderError, socket_path
+from client.control.sockets import SocketFolderError, listening_sockets, socket_path
 from client.control.updates import MAX_POINTS, HeldOutPoint
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
@@ -62,6 +62,7 @@ from client.node.status import (
     sample_views,
     take_snapshot,
 )
+from client.quantities import plural
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
@@ -71,12 +72,9 @@ from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
-from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
-from client.train.machine.power import keep_power_cap
-from client.train.machine.sensing import Sensing
 from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
@@ -85,8 +83,7 @@ from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.reporting.step_writer import Log, StepWriter
-from client.train.reporting.tracker import Tracker, is_installed, target
+from client.train.reporting.step_writer import StepWriter
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
@@ -252,7 +249,7 @@ class Node(ControlApi):
         self._show_event = on_event
         held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
-        self._step_writers = self._open_step_logs()
+        self._step_writer = self._open_step_log()
         self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
@@ -266,8 +263,6 @@ class Node(ControlApi):
         self._pauses = Pauses(folders.data, self._event_sink.explain)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
-        self._cores = CoreSharing(options.settings.threads, self._event_sink.explain)
-        self._sensing = Sensing(options.settings.devices)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -275,33 +270,18 @@ class Node(ControlApi):
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
 
-    def _open_step_logs(self) -> list[StepWriter]:
-        """Return what writes every step to the owner's folder and trackers.
-
-        Raises:
-            UserError: a tracker is not installed.
-        """
-        settings, swarm = self._options.settings, self._swarm
-        logs: list[Log] = [StepLog(Path(settings.log_dir))] if settings.log_dir else []
-        for name in settings.log_to:
-            run = f"{swarm.swarm[:12]}-{self._signer.peer[-6:]}"
-            of = target(name, run, self._folders.trackers)
-            if not is_installed(of.kind):
-                words = f"--log-to {name} needs the package {of.kind}"
-                next_step = f'pip install "volunteer[{of.kind}]", or leave it out'
-                raise UserError(words, next_step, ExitCode.CONFIG)
-            logs.append(Tracker(of))
-        stages = range(swarm.manifest.stage_count)
-        return [
-            StepWriter(
-                log,
-                swarm.swarm[:12],
-                lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
-                lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
-                self._event_sink.explain,
-            )
-            for log in logs
-        ]
+    def _open_step_log(self) -> StepWriter | None:
+        """Return what writes every step to the owner's folder; None: there is no such folder."""
+        if not (folder := self._options.settings.log_dir):
+            return None
+        stages = range(self._swarm.manifest.stage_count)
+        return StepWriter(
+            StepLog(Path(folder)),
+            self._swarm.swarm[:12],
+            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
+            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
+            self._event_sink.explain,
+        )
 
     def _open_sampling(self) -> Sampling | None:
         """Return what lets the model write; None: the owner does not want it, or no prompt is
@@ -327,8 +307,8 @@ class Node(ControlApi):
 
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
-        for writer in self._step_writers:
-            writer.hear(event)
+        if self._step_writer is not None:
+            self._step_writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
@@ -337,7 +317,8 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
+        capacity = self._training.capacity
+        limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
         started = self._training.entered or paused is not None
         if self._options.relay_only and not stopping:
             started = self._engine.own_advert.entered
@@ -345,9 +326,7 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            machine=machine_view(
-                self._training.capacity, self._sensing.readings, self._cores.share.threads
-            ),
+            machine=machine_view(capacity),
             credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
@@ -366,10 +345,6 @@ class Node(ControlApi):
         """Return the remembered events after ``since``."""
         found = self._event_sink.log.since(since).entries
         return EventBatch.of([EventView.of(entry) for entry in found], since)
-
-    def stop(self) -> None:
-        """Begin to drain."""
-        self.finish()
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
@@ -491,6 +466,7 @@ class Node(ControlApi):
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
+        self._say_who_else_runs_here(path)
         group = _group_id(self._options.settings.control_group)
         async with serve_control(path, self, group=group):
             if self._options.ready is not None:
@@ -498,8 +474,6 @@ class Node(ControlApi):
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._follow_settings)
-            nursery.start_soon(self._cap_power)
-            nursery.start_soon(self._sensing.run)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
             if not self._options.settings.no_port_mapping:
@@ -512,8 +486,8 @@ class Node(ControlApi):
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
             nursery.start_soon(self._engine.contributions.run)
-            for writer in self._step_writers:
-                nursery.start_soon(writer.run)
+            if self._step_writer is not None:
+                nursery.start_soon(self._step_writer.run)
             if self._sampling is not None:
                 nursery.start_soon(self._sampling.run)
             nursery.start_soon(self._training.audit_log.run)
@@ -521,6 +495,14 @@ class Node(ControlApi):
             nursery.start_soon(self._relaying.run)
             await self._until_over()
             await self._leave()
+
+    def _say_who_else_runs_here(self, own: Path) -> None:
+        """Warn where volunteers of one machine would all take its cores and memory."""
+        others = len({*listening_sockets()} - {own})
+        if others and not self._options.settings.threads:
+            words = f"{plural(others, 'other volunteer')} run on this machine: give each of them "
+            words += "--threads and --memory-limit, or they take each other's cores and memory"
+            self._event_sink.explain(Explain("swarm", words, "warning"))
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
@@ -573,7 +555,6 @@ class Node(ControlApi):
             self._folders.data,
             folder,
             self._reach,
-            self._cores,
             folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
@@ -694,12 +675,6 @@ class Node(ControlApi):
         """Handing over our stages takes precedence over the quota; helping others does not."""
         spent = self._limiting.used_up and not self._training.held_stages.held
         return "its owner's quota for today is used up" if spent else ""
-
-    async def _cap_power(self) -> None:
-        settings, explain = self._options.settings, self._event_sink.explain
-        async with trio.open_nursery() as nursery:
-            for device in settings.devices:
-                nursery.start_soon(keep_power_cap, settings.power_limit_w, device, explain)
 
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""

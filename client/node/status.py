@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 import psutil
@@ -17,7 +17,6 @@ from client.control.amended import amendment_views
 from client.control.contributors import contributors_view
 from client.control.snapshot import (
     AuditsView,
-    CardView,
     ChargeView,
     Counters,
     DrainCostView,
@@ -44,12 +43,10 @@ from client.control.snapshot import (
 )
 from client.events import Entry, LineGivenUp
 from client.limits.decision import when_words
-from client.limits.sensors import Reading
 from client.node.trust import audit_counts, expelled, trust_of
 from client.store.records import KeptPause, KeptSample
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
-from client.train.machine.core_sharing import Share
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
@@ -228,14 +225,11 @@ def sample_views(samples: Iterable[KeptSample]) -> list[SampleView]:
     ]
 
 
-def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView:
-    """Return the owner's limits (``settings``), today's traffic (``used_bytes``) and the cores'
-    ``share``."""
+def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) -> LimitsView:
+    """Return the owner's limits (``settings``), and what is used of this machine."""
     return LimitsView(
         threads=settings.threads,
-        threads_now=share.threads,
-        cores=share.cores,
-        volunteers=share.volunteers,
+        threads_now=capacity.threads if capacity else 0,
         compute_share=settings.compute_share % 100,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share % 100,
@@ -243,7 +237,6 @@ def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView
         download_bytes_per_s=settings.download_limit_bytes_per_s,
         daily_bytes=settings.daily_quota_bytes,
         used_bytes=used_bytes,
-        power_w=settings.power_limit_w,
         device=settings.device,
         when=when_words(settings),
     )
@@ -410,32 +403,16 @@ def _utilized(
     )
 
 
-def machine_view(
-    capacity: Capacity | None, readings: Sequence[Reading], threads: int
-) -> MachineView:
-    """Return what was measured of this machine, with the newest ``readings`` of its GPUs.
-
-    ``threads`` are those that a stage is computed with.
-    """
+def machine_view(capacity: Capacity | None) -> MachineView:
+    """Return what was measured of this machine."""
     if capacity is None:
         return MachineView()
     return MachineView(
         platform=capacity.platform,
-        peak_flop_per_s={one: capacity.peak_flops(one, threads) for one in capacity.peaks},
+        peak_flop_per_s={one: capacity.peak_flops(one) for one in capacity.peaks},
         copy_bytes_per_s=capacity.copy_bytes_per_s,
         to_device_bytes_per_s=capacity.to_device_bytes_per_s,
         to_host_bytes_per_s=capacity.to_host_bytes_per_s,
-        cards=[
-            CardView(
-                device=one.device,
-                power_w=one.power_w,
-                power_limit_w=one.limit_w,
-                temperature_c=one.temperature_c,
-                slows_at_c=one.slows_at_c,
-                used_bytes=one.used_bytes,
-            )
-            for one in readings
-        ],
     )
 
 

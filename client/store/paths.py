@@ -55,7 +55,6 @@ class Entry(StrEnum):
     SNAPSHOTS = "snapshots"
     SWARMS = "swarms"
     TEXTS = "texts"
-    TRACKERS = "trackers"
     USAGE = "usage.json"
     VOUCHES = "vouches"
 
@@ -87,11 +86,6 @@ class Folders:
     def logs(self) -> Path:
         """Log files."""
         return self.data / Entry.LOGS
-
-    @property
-    def trackers(self) -> Path:
-        """What experiment trackers keep."""
-        return self.data / Entry.TRACKERS
 
     def checkpoints(self, swarm: str) -> Path:
         """Checkpoints of one swarm."""

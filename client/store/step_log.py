@@ -54,18 +54,14 @@ class StepRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, self.loss
 
     @property
-    def values(self) -> dict[str, float]:
-        """Its numbers, by name."""
+    def event(self) -> bytes:
+        """It in TensorBoard's form."""
         values = {"loss": self.loss}
         if self.tokens_per_s is not None:
             values["tokens_per_s"] = self.tokens_per_s
         values |= {f"members/stage {stage}": float(n) for stage, n in enumerate(self.members)}
-        return values | {f"grad_norm/stage {s}": norm for s, norm in self.grad_norm.items()}
-
-    @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
-        return scalars(self.step, self.time, self.values)
+        values |= {f"grad_norm/stage {s}": norm for s, norm in self.grad_norm.items()}
+        return scalars(self.step, self.time, values)
 
 
 class HeldOutRecord(Struct, frozen=True, kw_only=True):
@@ -91,17 +87,11 @@ class HeldOutRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, "held out", self.held_out_loss, self.vouchers, self.claims
 
     @property
-    def values(self) -> dict[str, float]:
-        """Its numbers, by name."""
-        return {
-            "held_out/loss": self.held_out_loss,
-            "held_out/bits_per_byte": self.bits_per_byte,
-        }
-
-    @property
     def event(self) -> bytes:
         """It in TensorBoard's form."""
-        return scalars(self.step, self.time, self.values)
+        loss, bits = self.held_out_loss, self.bits_per_byte
+        values = {"held_out/loss": loss, "held_out/bits_per_byte": bits}
+        return scalars(self.step, self.time, values)
 
 
 class SampleRecord(Struct, frozen=True, kw_only=True):
@@ -120,15 +110,10 @@ class SampleRecord(Struct, frozen=True, kw_only=True):
         return self.swarm, self.step, "sample", self.prompt
 
     @property
-    def values(self) -> dict[str, str]:
-        """The text, by a name."""
-        return {f"sample/{self.prompt[:40]}": self.prompt + self.sample}
-
-    @property
     def event(self) -> bytes:
         """It in TensorBoard's form."""
-        ((name, written),) = self.values.items()
-        return text(self.step, self.time, name, written)
+        written = self.prompt + self.sample
+        return text(self.step, self.time, f"sample/{self.prompt[:40]}", written)
 
 
 _Key = tuple[str | int | float, ...]
@@ -149,16 +134,6 @@ class StepLog:
         self._known: dict[_Key, None] | None = None
         self._events_bytes = 0
         """Length of the event file as far as it is whole."""
-
-    @property
-    def name(self) -> str:
-        """The file."""
-        return str(self.path)
-
-    @property
-    def advice(self) -> str:
-        """What its owner can do if it cannot be written."""
-        return "Make room, or choose another --log-dir at the next start"
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """Write the steps that are not written yet.
@@ -181,9 +156,6 @@ class StepLog:
         self._known = known
         if fresh:
             self._append_events(fresh)
-
-    def close(self) -> None:
-        """Nothing to do: no file stays open."""
 
     def _append_events(self, records: Sequence[LogRecord]) -> None:
         head = b"" if self._events_bytes else file_head(records[0].time)

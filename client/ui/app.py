@@ -233,7 +233,7 @@ class VolunteerApp(App[int]):
             yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
             yield SystemCommand("Finish", "Drain the stages, save, leave", self.action_finish)
         yield SystemCommand("Detach", "Close this view; training continues", self.action_detach)
-        yield SystemCommand("Quit", "Detach, finish or stop, with the cost of each", self.action_go)
+        yield SystemCommand("Quit", "Detach or finish, with the cost of each", self.action_go)
         yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
         yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
         yield SystemCommand("Help", "All keys", self.action_help)
@@ -320,11 +320,7 @@ class VolunteerApp(App[int]):
         if answer.invite is not None:
             self.push_screen(InviteDialog(answer.invite, ascii_only=self._ascii))
             return
-        if answer.method == "stop" and answer.ok:
-            self.farewell = "it drains its stages, saves and leaves, in the background"
-            self.exit(0)
-            return
-        self.leaving &= answer.ok or answer.method not in ("stop", "finish")
+        self.leaving &= answer.ok or answer.method != "finish"
         severity: SeverityLevel = "information" if answer.ok else "error"
         self.notify(clean(answer.words, 200), severity=severity, markup=False)
 

@@ -24,7 +24,7 @@ KEYS: Final = (
     ("f", "finish: drain the stages, save, leave"),
     ("i", "invite: a fresh one, with its QR code"),
     ("d", "detach: close this view, training continues"),
-    ("q", "quit: detach, finish or stop, with the cost of each"),
+    ("q", "quit: detach or finish, with the cost of each"),
     ("/", "filter (Peers, Logs, Settings); Esc clears it"),
     ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),

@@ -60,16 +60,13 @@ def limits(record: Record, box: Box) -> list[Line]:
 
 def _threads(found: LimitsView) -> str:
     threads = str(found.threads or found.threads_now or "all cores")
-    if found.volunteers > 1:
-        threads += f" of {found.cores}, {found.volunteers} volunteers compute here"
     part = found.compute_share
     return f"{threads}, {part} % of the time" if 0 < part < 100 else threads
 
 
 def _gpu(found: LimitsView) -> str:
     memory = f"{found.vram_share} % of its memory" if 0 < found.vram_share < 100 else ""
-    power = f"{found.power_w} W" if found.power_w else ""
-    return ", ".join(filter(None, (memory, power))) or "no limit"
+    return memory or "no limit"
 
 
 def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tuple[Line, list[Row]]:

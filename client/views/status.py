@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from client.control.snapshot import (
     WHEN_DONE,
-    CardView,
     DrainCostView,
     LimitsView,
     Snapshot,
@@ -274,13 +273,12 @@ def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
     restarts = sum(worker.restarts for worker in workers)
     shares = [worker.mfu for worker in workers if worker.mfu is not None]
     state = f"{running} running" if running else workers[0].state
-    threads = f" with {plural(found.threads_now, 'thread')} of {found.cores}"
-    beside = f" ({found.volunteers} volunteers compute here)" if found.volunteers > 1 else ""
+    threads = f" with {plural(found.threads_now, 'thread')}"
     return line(
         (state, "good" if running == len(workers) else "warn"),
         (f", restarted {restarts}x" if restarts else "", "warn"),
         (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
-        (f"{threads}{beside}" if found.threads_now else "", "muted"),
+        (threads if found.threads_now else "", "muted"),
     )
 
 
@@ -296,7 +294,6 @@ def limits(found: LimitsView) -> str:
         f"▼ {down}" if found.download_bytes_per_s else "",
         f"{used} of {words.size(found.daily_bytes)} today" if found.daily_bytes else "",
         f"{found.vram_share} % of the GPU's memory" if 0 < found.vram_share < 100 else "",
-        f"{found.power_w} W" if found.power_w else "",
         *(clean(word, 40) for word in found.when[:4]),
     ]
     return ", ".join(filter(None, told)) or f"none; {used} sent and received today"
@@ -321,20 +318,6 @@ def _devices(now: Snapshot) -> Iterator[Fact]:
             there, back = words.size(found.to_device_bytes_per_s), found.to_host_bytes_per_s
             copies = f"; copies {there}/s to the GPU, {words.size(back)}/s back"
         yield _fact("measured", f"{', '.join(peaks)}{copies}")
-    for card in found.cards:
-        if told := _card(card):
-            yield _fact("card", f"{card.device}: {told}")
-
-
-def _card(card: CardView) -> str:
-    of = f" of {card.power_limit_w:.0f}" if card.power_limit_w is not None else ""
-    slow = f" (slows down at {card.slows_at_c})" if card.slows_at_c is not None else ""
-    told = [
-        "" if card.power_w is None else f"{card.power_w:.0f}{of} W",
-        "" if card.temperature_c is None else f"{card.temperature_c} °C{slow}",
-        "" if card.used_bytes is None else f"{words.size(card.used_bytes)} in use",
-    ]
-    return ", ".join(filter(None, told))
 
 
 def _flops(flop_per_s: float) -> str:

@@ -43,7 +43,7 @@ from protocol.recovery.choice import (
 from protocol.recovery.company import Company
 from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
-from protocol.recovery.meeting import MANY, Line, Meetings, first
+from protocol.recovery.meeting import FETCH_S, MANY, Line, Meetings, first
 from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
@@ -93,8 +93,8 @@ REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 MOST_FAILURES: Final = 3
 REFUSED_S: Final = 60.0
-"""A line whose state could not be had, so many times, or that we have just left, is no reason to
-give up ours for so long."""
+"""A line whose state could not be had, so many times or in time, or that we have just left, is no
+reason to give up ours for so long."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -166,6 +166,8 @@ class FetchLine:
     lineage: Lineage
     copies: tuple[Copy, ...]
     donors: tuple[PeerId, ...]
+    within_s: float = FETCH_S
+    """Seconds after which all of them are here, or it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class Recovery:
         self._met, self._company = frozenset(met) | {me}, company
         self._founder, self._meetings = founder, Meetings()
         self._fetching: FetchLine | None = None
+        self._fetching_since = 0.0
         self._fetched: tuple[Copy, ...] = ()
         self._fetched_of: Lineage | None = None
         self._failures = 0
@@ -314,7 +317,10 @@ class Recovery:
         """They cannot be had, or are not what was named."""
         if (wanted := self._fetching) is not None:
             self._fetching, self._failures = None, self._failures + 1
-            if self._failures >= MOST_FAILURES:
+            slow = now >= self._fetching_since + wanted.within_s
+            if slow:
+                self._meetings.too_slow(wanted.lineage)
+            if slow or self._failures >= MOST_FAILURES:
                 self._refused[wanted.lineage], self._failures = now + REFUSED_S, 0
         return self._look(now)
 
@@ -1096,7 +1102,8 @@ class Recovery:
             return said
         wanted = None if self._fetching is not None else self._copies_of(line, stages, least)
         if wanted is not None:
-            self._fetching, self._fetched_of, self._fetched = wanted, None, ()
+            self._fetching, self._fetching_since = wanted, now
+            self._fetched_of, self._fetched = None, ()
             return [*said, wanted]
         self._due = until = self._since(self._greater_since) + PATIENCE_S
         if now >= until:
@@ -1125,7 +1132,8 @@ class Recovery:
             best = max(count, key=lambda copy: (count[copy], copy))
             copies.append(best)
             donors |= {peer for peer, held in said.items() if best in held}
-        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)))
+        within_s = self._meetings.fetch_s(line.lineage)
+        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
 
     def _give_up(self, line: Line, now: float) -> list[RecoveryEffect]:
         version = self._steps_made()

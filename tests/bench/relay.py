@@ -395,7 +395,6 @@ def _record_rate(medians: Sequence[float], asked: argparse.Namespace) -> None:
         f"at most {kib:.0f} KiB waited at the relay, {cpu_ms:.0f} ms of CPU per MB; median of "
         f"{asked.runs} runs of {asked.seconds:g} s, load {os.getloadavg()[0]:.0f}",
         f"python -m tests.bench.relay --parts rate --mbit {asked.mbit:g} --rtt-ms {asked.rtt_ms:g}",
-        ["client/net", "protocol/relay"],
     )
     figures.record([row])
 
@@ -414,7 +413,6 @@ def _tell_first(part: str, asked: argparse.Namespace) -> None:
             f"**{p95:.2f} s** (p95)",
             words,
             f"python -m tests.bench.relay --parts {part} --rtt-ms {asked.rtt_ms:.0f}",
-            ["client/net", "protocol/relay"],
         )
         figures.record([row])
 

@@ -7,19 +7,22 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 
-from client.cli.founding.options import RunChoices
-from client.cli.founding.pricing import stage_seconds
-from client.cli.planning.work import ModelWorks
+import torch
+from msgspec import structs
+
 from client.lab.bench.loopback import measure_loopback
 from client.lab.local_swarm import LocalSwarm
-from client.plan.machines import Machine, StageWork
-from client.plan.model import Prediction, Run, predict
+from client.plan.model import Machine, Prediction, Run, predict
+from model_zoo.cutting import least_seconds
 from model_zoo.specs.codec import CODECS
-from model_zoo.specs.slices import slices
-from protocol.manifest import Manifest
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, slices
+from model_zoo.stages import build_stage, summed_loss
+from model_zoo.threads import limited_threads
+from protocol.manifest import Manifest, StageCost
 
+STAGE_REPEATS = 5
 START_S = 150.0
 PROBE_ROUNDS = 3
 POLL_S = 0.25
@@ -28,11 +31,7 @@ POLL_S = 0.25
 def expected(manifest: Manifest) -> Prediction:
     """Return what the model expects of the machine as it is now."""
     loopback = measure_loopback()
-    seconds = timed_together(manifest)
-    works = ModelWorks.of(manifest, RunChoices(measure=False))
-    stages = works(manifest.stage_count) or []
-    # A machine of 1 FLOP/s whose stages cost their seconds.
-    timed = tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True))
+    timed = tuple(map(costing, manifest.stages, timed_together(manifest)))
     machine = Machine(
         *("volunteer", 1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
         rtt_s=loopback.round_trip_ms / 1000,
@@ -46,20 +45,9 @@ def expected(manifest: Manifest) -> Prediction:
     return predict(run, [[machine] for _ in timed])
 
 
-def costing(work: StageWork, seconds: float) -> StageWork:
-    """Return a stage's work that costs so many seconds at 1 FLOP/s."""
-    cost = work.cost
-    return replace(
-        work,
-        cost=type(cost)(
-            layers=cost.layers,
-            flops=seconds,
-            parameters=cost.parameters,
-            uplink_bytes=cost.uplink_bytes,
-            downlink_bytes=cost.downlink_bytes,
-            memory_bytes=cost.memory_bytes,
-        ),
-    )
+def costing(cost: StageCost, seconds: float) -> StageCost:
+    """Return a stage that costs so many seconds on a machine of 1 FLOP/s."""
+    return structs.replace(cost, flops=seconds)
 
 
 def timed_together(manifest: Manifest, stages: Sequence[int] | None = None) -> list[float]:
@@ -82,6 +70,25 @@ def timed(manifest: Manifest, stage: int, start: object) -> float:
         stage_seconds(spec, part, manifest.sequences_per_microbatch) for _ in range(PROBE_ROUNDS)
     ]
     return statistics.mean(rounds)
+
+
+def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
+    """Return the seconds of a stage's forward and backward on one thread."""
+    stage = build_stage(spec, part, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn((sequences, spec.context, spec.width), generator=generator)
+    tokens = torch.zeros((sequences, spec.context), dtype=torch.int64)
+    source = tokens if part.embeds else hidden.clone().requires_grad_()
+
+    def run() -> None:
+        result = stage(source)
+        if part.has_head:
+            torch.autograd.backward(summed_loss(result, tokens))
+        else:
+            torch.autograd.backward(result, hidden)
+
+    with limited_threads(1):
+        return least_seconds(run, STAGE_REPEATS)
 
 
 def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:

@@ -33,11 +33,9 @@ from pathlib import Path
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.planning.work import ModelWorks
 from client.errors import UserError
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.plan.machines import Machine
-from client.plan.model import Prediction, Run, predict
+from client.plan.model import Machine, Prediction, Run, predict
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
@@ -241,10 +239,9 @@ def measured(
 
 def prediction(manifest: Manifest, seconds: Sequence[float], mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects of stages that take so long over such a line."""
-    stages = ModelWorks.of(manifest, RunChoices(measure=False))(2) or []
     line = mbit * 1e6 / 8
     run = Run(
-        stages=tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True)),
+        stages=tuple(map(costing, manifest.stages, seconds)),
         microbatches=manifest.microbatches_per_step,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
         averaging_bytes_per_parameter=0.0,  # one replica each

@@ -149,7 +149,7 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
     assert found_losses[turn + 4 :] != pytest.approx(_expected(swarm, 40)[turn + 4 :], rel=1e-5)
     report = volunteer(members[1].home, "status").stdout
     assert f"(from step {turn} on)" in report
-    events = volunteer(members[1].home, "events").stdout
+    events = volunteer(members[1].home, "logs").stdout
     assert "the founder says: the run is extended from 6 to 12 steps" in events
     assert "the stages have agreed" in events
 

@@ -180,11 +180,8 @@ class FakeProvider:
     def events(self, since: int = 0) -> EventBatch:
         return EventBatch.of([event for event in self._events if event.seq > since], since)
 
-    def stop(self) -> None:
-        self.stops += 1
-
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        self.stop()
+        self.stops += 1
         return example_snapshot().leaving
 
     def history(self, points: int) -> Curve:

@@ -83,11 +83,8 @@ class ScriptedVolunteer:
         found = [EventView.of(entry) for entry in self._entries if entry.seq > since]
         return EventBatch.of(found, since)
 
-    def stop(self) -> None:
-        self.stopped.set()
-
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        self.stop()
+        self.stopped.set()
         return []
 
     def history(self, points: int) -> Curve:

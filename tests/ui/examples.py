@@ -172,9 +172,9 @@ def down(
     )
 
 
-def update(seq: int, *events: EventView, **changes: object) -> Update:
-    """Return an update at second ``seq``; ``changes`` are the snapshot's."""
-    return Update(seq=seq, time=NOW + seq, snapshot=snapshot(**changes), events=list(events))
+def update(second: int, *events: EventView, **changes: object) -> Update:
+    """Return an update at a second; ``changes`` are the snapshot's."""
+    return Update(time=NOW + second, snapshot=snapshot(**changes), events=list(events))
 
 
 def stage_match(number: int, **changes: object) -> StageMatch:

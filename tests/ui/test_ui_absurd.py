@@ -96,7 +96,7 @@ def updates(draw: st.DrawFn) -> Update:
         explanations=[Explanation(time=real(), level="info", words=text())],
         refused={text(): number()},
     )  # fmt: skip
-    return Update(seq=number(), time=real(), snapshot=now, events=told, matches=matches)
+    return Update(time=real(), snapshot=now, events=told, matches=matches)
 
 
 @given(st.lists(updates(), min_size=1, max_size=3), boxes, st.lists(floats, max_size=4))

@@ -211,7 +211,7 @@ def test_last_replica_is_a_warning_everywhere() -> None:
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
     assert drain_words([]) == "nothing changes: you serve no stage"
     found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), Link("live"))}
-    assert list(found) == ["detach", "finish", "stop"]
+    assert list(found) == ["detach", "finish"]
     assert found["finish"].tone == "warn"
     assert "would have nobody" in found["finish"].cost
 

@@ -183,22 +183,11 @@ def test_keys_that_come_before_a_dialog_has_closed_break_nothing() -> None:
         assert isinstance(dialog, AskDialog)
         dialog.action_close()
         dialog.action_close()
-        dialog.answer("stop")
+        dialog.answer("finish")
         await on.press("1")
         assert on.source.commands == []
 
     play(scene)
-
-
-def test_stop_closes_the_view_once_the_node_has_heard_it() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("q", "s")
-        assert on.source.commands == [("stop", {})]
-
-    app = play(scene)
-    assert app.return_value == 0
-    assert "in the background" in app.farewell
 
 
 # --- nobody answers ------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", TRUST)
 def test_trust_looks_as_kept(name: str) -> None:
     size, keys = TRUST[name]
-    told = Update(seq=1, time=NOW, snapshot=judged(), events=[event(1, "an event")])
+    told = Update(time=NOW, snapshot=judged(), events=[event(1, "an event")])
     _compare(name, size, [told], Link("live"), keys, {})
 
 

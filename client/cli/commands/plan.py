@@ -6,16 +6,23 @@ the model for a few seconds to measure their cost, unless it is counted.
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Annotated
 
 import msgspec
 from cyclopts import Group, Parameter, validators
 
-from client.cli.founding.options import ModelChoices
+from client.cli.founding.options import RUN, ModelChoices, PlanChoices
 from client.cli.planning.answer import answer
-from client.cli.planning.machines import Kind, ThisMachine, read_table
-from client.cli.planning.options import RUN, MachineChoices, PlanChoices
-from client.cli.planning.setting import chosen, founded
+from client.cli.planning.machines import (
+    MAX_MACHINES,
+    Kind,
+    MachineChoices,
+    machines_of,
+    read_table,
+    this_machine,
+)
+from client.cli.planning.run import chosen, founded
 from client.cli.planning.text import report
 from client.cli.reach.home import find_home
 from client.cli.terminal.output import print_json, printable, say
@@ -38,6 +45,8 @@ def plan(
 ) -> None:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
+    The flags of the run and the model are those of volunteer create.
+
     Parameters
     ----------
     swarm
@@ -47,8 +56,14 @@ def plan(
         Train so many tokens (default: those of the run).
     """
     home = find_home()
-    setting = founded(home, swarm, run, model) if swarm else chosen(run, model)
-    found = answer(setting, _kinds(machines), ThisMachine(home), tokens)
+    kinds = _kinds(machines)
+    count = sum(kind.count for kind in kinds)
+    if count > MAX_MACHINES:
+        problem = f"more than {MAX_MACHINES} machines"
+        raise UserError(problem, "plan for a part of them", ExitCode.USAGE)
+    planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
+    here = cache(partial(this_machine, home))
+    found = answer(planned, machines_of(kinds, here, planned.flops_per_token), tokens)
     if json:
         print_json(found)
         return

@@ -132,11 +132,6 @@ def uninstall(*, user: User = False, system: System = False, instance: Instance 
     say(f"service removed{words}{home}{_others_words(place)}")
 
 
-def remove_own() -> list[Path]:
-    """Stop and remove this user's services; return their units."""
-    return [place.unit for place in installed_services("user") if _remove(place)]
-
-
 def _place(user: bool, system: bool, instance: str) -> ServicePlace:
     if user and system:
         raise UserError("--user and --system do not go together", exit_code=ExitCode.USAGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -10,15 +9,12 @@ from pathlib import Path
 from client.cli.diagnosis.checks import Check
 from client.cli.terminal.output import human_bytes
 from client.config import Settings
-from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import Idleness, ask, look
-from client.limits.power import PowerCap
 from client.limits.usage import DayUse
 from client.schedule import Schedule, parse_schedule
 from client.store.persisted import Persisted
 from client.train.machine.limiting import FILE_NAME
-from client.train.machine.power import nvidia_cap
 
 
 def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
@@ -31,9 +27,6 @@ def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
         yield check_hours(parse_schedule(settings.schedule), datetime.now())
     if settings.daily_quota_bytes:
         yield check_quota(settings.daily_quota_bytes, data, datetime.now())
-    if settings.power_limit_w:
-        for device in settings.devices:
-            yield check_power(settings.power_limit_w, device)
 
 
 def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> Check:
@@ -76,24 +69,3 @@ def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
             "quota", "warn", words, "it pauses until midnight; raise --daily-quota to resume now"
         )
     return Check("quota", "ok", words)
-
-
-def check_power(
-    watts: int, device: str, cap: PowerCap | None = None, root: bool | None = None
-) -> Check:
-    """Whether the GPU's power can be capped; changes nothing.
-
-    Args:
-        watts: the owner's limit.
-        device: torch's name of the device.
-        cap: the GPU's cap; None: NVIDIA's driver.
-        root: whether this process may change it; None: by its user id.
-    """
-    try:
-        words = (cap or nvidia_cap()).check(watts, device)
-    except UserError as error:
-        return Check("power limit", "warn", str(error), error.next_step)
-    if not (os.geteuid() == 0 if root is None else root):
-        next_step = f"if join says that only root may: sudo nvidia-smi -pl {watts}"
-        return Check("power limit", "warn", words, next_step)
-    return Check("power limit", "ok", words)

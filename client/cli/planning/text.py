@@ -21,7 +21,6 @@ WORDS: dict[Limit, tuple[str, str]] = {
         "averaging",
         "more tokens per step, or wider lines in the first stages, would help most",
     ),
-    "memory": ("lack of memory", "more memory, or smaller microbatches, would help most"),
 }
 """The limit in words, and the remedy."""
 
@@ -64,7 +63,6 @@ def _terms(found: Prediction) -> Iterator[str]:
         "link": found.link_s,
         "latency": found.latency_s,
         "averaging": found.averaging_s,
-        "memory": found.memory_s,
     }
     yield f"a step takes {_seconds(found.step_s)}:"
     for name, seconds in parts.items():

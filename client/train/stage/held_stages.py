@@ -82,9 +82,6 @@ class HeldStages:
             terms.manifest,
             terms.usable_bytes,
             terms.devices,
-            terms.left_bytes,
-            terms.hold_memory,
-            lambda words: owner.perform(Explain("swarm", words, "warning")),
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""
@@ -230,12 +227,7 @@ class HeldStages:
     def peak_flops(self) -> float:
         """Return what the device reaches in the run's type of numbers, FLOP/s; 0: not measured."""
         terms = self._context.terms
-        return terms.capacity().peak_flops(terms.manifest.compute, terms.cores.threads)
-
-    def set_threads(self, threads: int) -> None:
-        """Set the threads with which every open stage is computed from now on."""
-        for held in self._all():
-            held.set_threads(threads)
+        return terms.capacity().peak_flops(terms.manifest.compute)
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""

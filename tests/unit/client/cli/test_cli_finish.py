@@ -31,7 +31,7 @@ class LastReplica(FakeProvider):
         return example_snapshot(leaving=[LAST])
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        self.stop()
+        self.stops += 1
         return [LAST]
 
 

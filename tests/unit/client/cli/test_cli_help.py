@@ -138,7 +138,7 @@ def test_every_example_has_lines_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["status", "peers"], ["pause"], ["events"], ["attach", "--help"]],
+    [["status"], ["status", "peers"], ["pause"], ["attach", "--help"]],
 )
 def test_what_asks_a_running_node_loads_nothing_heavy(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="vol") as name, node_of(Path(name), FakeProvider()):

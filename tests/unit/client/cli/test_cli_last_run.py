@@ -54,7 +54,7 @@ def _keep(home: Path, run: LastRun) -> None:
     (home / "data" / FILE_NAME).write_bytes(msgspec.json.encode(run))
 
 
-@pytest.mark.parametrize("command", ["status", "attach", "pause", "finish", "events"])
+@pytest.mark.parametrize("command", ["status", "attach", "pause", "finish"])
 def test_every_command_says_why_the_node_is_not_there(
     home: Path, volunteer: Volunteer, command: str
 ) -> None:

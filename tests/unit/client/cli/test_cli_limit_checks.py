@@ -11,14 +11,11 @@ from client.cli.diagnosis.limit_checks import (
     check_battery,
     check_hours,
     check_idle,
-    check_power,
     check_quota,
     examine_limits,
 )
 from client.config import Settings
-from client.errors import UserError
 from client.limits.idle import Idleness
-from client.limits.power import PowerCap
 from client.limits.usage import DayUse
 from client.schedule import parse_schedule
 from client.store.persisted import Persisted
@@ -69,29 +66,3 @@ def test_quota(tmp_path: Path, use: DayUse | None, status: str, words: str) -> N
         Persisted(tmp_path / FILE_NAME, DayUse).save(use)
     check = check_quota(GB, tmp_path, NOON)
     assert (check.status, check.words) == (status, words)
-
-
-class Cap(PowerCap):
-    """Answers without a GPU."""
-
-    def __init__(self, refusal: UserError | None) -> None:
-        self.refusal = refusal
-
-    def check(self, watts: int, device: str) -> str:
-        if self.refusal is not None:
-            raise self.refusal
-        return "possible"
-
-
-@pytest.mark.parametrize(
-    ("refusal", "root", "status", "next_step"),
-    [
-        (None, True, "ok", ""),
-        (None, False, "warn", "sudo nvidia-smi -pl 150"),
-        (UserError("no driver", "install it"), True, "warn", "install it"),
-    ],
-)
-def test_power(refusal: UserError | None, root: bool, status: str, next_step: str) -> None:
-    check = check_power(150, "auto", Cap(refusal), root)
-    assert check.status == status
-    assert next_step in check.next_step

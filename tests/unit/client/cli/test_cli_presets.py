@@ -9,8 +9,7 @@ from client.cli.founding.fitting import check_stages, fewest_stages
 from client.cli.founding.manifest import choose_model, other_vocabulary
 from client.cli.founding.options import ModelChoices
 from client.cli.founding.presets import BYTES, PRESETS, TRAINED_CONTEXT, PresetName
-from client.cli.planning.options import PlanChoices
-from client.cli.planning.setting import chosen
+from client.cli.planning.run import possible_counts
 from client.errors import ExitCode, UserError
 from model_zoo.huggingface.config import to_config, to_spec
 from tests.support.cli_process import Within
@@ -99,12 +98,11 @@ def test_a_model_with_the_tokens_of_another_tokenizer_says_so() -> None:
 
 
 def test_a_plan_says_how_many_machines_a_preset_needs() -> None:
-    run = PlanChoices(preset="llama-3.1-8b", vocab=256)
-    setting = chosen(run, ModelChoices(layers=96))
+    model = choose_model(PRESETS["llama-3.1-8b"], ModelChoices(layers=96), 256)
     with pytest.raises(UserError, match="need 3 stages") as caught:
-        setting.fewest(2)
+        possible_counts(model, None, 2)
     assert "--machines 3" in caught.value.next_step
-    assert 3 in setting.counts(40)
+    assert possible_counts(model, None, 40) == [3, 4, 8, 16, 32, 40]
 
 
 def test_create_refuses_at_once_and_plan_counts_the_published_vocabulary(within: Within) -> None:

@@ -134,8 +134,8 @@ def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it()
             "4.00 GB RAM, ▲ 16.0 Mbit/s",
         ),
         (
-            LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, power_w=150, when=["idle only"]),
-            "1.00 GB of 50.0 GB today, 150 W, idle only",
+            LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, when=["idle only"]),
+            "1.00 GB of 50.0 GB today, idle only",
         ),
     ],
 )

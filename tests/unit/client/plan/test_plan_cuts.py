@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.plan import compare
-from client.plan.compare import ONE_LAYER, Terms, alternatives, best_of
-from client.plan.machines import Machine, StageWork
-from client.plan.placing import place
+from client.plan import cuts
+from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of, place
+from client.plan.model import Machine, Run, rate
 from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.manifest import StageCost
 
@@ -26,29 +25,25 @@ def machine(speed: float = 1e9, memory: float = 100 * GB, link: float = FAST) ->
     return Machine(f"{speed:g}", speed, memory, link, link)
 
 
-def stage(flops: float = 1e9, memory: float = 0.0) -> StageWork:
-    return StageWork(StageCost(1, flops, 1, 0.0, 0.0, memory))
+def stage(flops: float = 1e9, memory: float = 0.0) -> StageCost:
+    return StageCost(1, flops, 1, 0.0, 0.0, memory)
 
 
-def levels(placed: Sequence[Sequence[Machine]], stages: Sequence[StageWork]) -> list[float]:
+def levels(placed: Sequence[Sequence[Machine]], stages: Sequence[StageCost]) -> list[float]:
     pairs = zip(placed, stages, strict=True)
-    return [sum(work.rate(member) for member in members) for members, work in pairs]
+    return [sum(rate(cost, member) for member in members) for members, cost in pairs]
 
 
-def works(stages: int) -> list[StageWork] | None:
+def costs(stages: int) -> list[StageCost]:
     """A model of eight equal layers of 1 GFLOP, and 1 MB of boundary."""
-    if LAYERS % stages:
-        return None
     return [
-        StageWork(
-            StageCost(
-                layers=LAYERS // stages,
-                flops=1e9 * LAYERS / stages,
-                parameters=LAYERS // stages * 10**6,
-                uplink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
-                downlink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
-                memory_bytes=LAYERS / stages * GB,
-            )
+        StageCost(
+            layers=LAYERS // stages,
+            flops=1e9 * LAYERS / stages,
+            parameters=LAYERS // stages * 10**6,
+            uplink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+            downlink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+            memory_bytes=LAYERS / stages * GB,
         )
         for s in range(stages)
     ]
@@ -102,20 +97,23 @@ def test_equal_machines_leave_no_stage_behind(count: int, costs: list[float]) ->
     assert min(levels(placed, stages)) >= shared * (1 - 1e-9)
 
 
-def plans(machines: list[Machine], redundancy: int = 1) -> list[compare.Alternative]:
-    return alternatives(machines, works, Terms(64, 128, 1.0, redundancy), (1, 2, 3, 4, 8))
+RUN = Run((), 64, 128, averaging_bytes_per_parameter=1.0)
+
+
+def plans(machines: list[Machine], redundancy: int = 1) -> list[Alternative]:
+    return [alternative(machines, costs(count), RUN, redundancy) for count in (1, 2, 4, 8)]
 
 
 def test_every_cut_that_can_be_is_compared() -> None:
     found = plans([machine()] * 4)
-    assert [each.stages for each in found] == [1, 2, 4, 8]
+    assert [len(each.costs) for each in found] == [1, 2, 4, 8]
     assert "8 stages need as many machines" in found[-1].why
 
 
 def test_one_stage_is_best_where_it_fits_and_averaging_is_cheap() -> None:
     best = best_of(plans([machine()] * 4), 1)
     assert best is not None
-    assert (best.stages, best.replicas) == (1, 4)
+    assert (len(best.costs), best.replicas) == (1, 4)
 
 
 def test_memory_forces_a_cut_and_says_so() -> None:
@@ -123,7 +121,7 @@ def test_memory_forces_a_cut_and_says_so() -> None:
     assert "memory: a stage needs 8.00 GB" in found[0].why
     best = best_of(found, 1)
     assert best is not None
-    assert (best.stages, best.replicas) == (2, 2)
+    assert (len(best.costs), best.replicas) == (2, 2)
     assert f"{ONE_LAYER} needs 1.00 GB" in plans([machine(memory=GB / 2)] * 8)[-1].why
 
 
@@ -131,7 +129,7 @@ def test_redundancy_decides_before_speed() -> None:
     machines = [machine(memory=3 * GB)] * 4  # only four stages fit
     best = best_of(plans(machines, 2), 2)
     assert best is not None
-    assert (best.stages, best.replicas) == (4, 1)
+    assert (len(best.costs), best.replicas) == (4, 1)
     slow = [replace(each, upload_bytes_per_s=1e6) for each in [machine(memory=4 * GB)] * 4]
     best = best_of(plans(slow, 2), 2)
     assert best is not None
@@ -143,10 +141,7 @@ def test_nothing_that_works_is_no_plan() -> None:
 
 
 def test_a_stage_that_costs_nothing_is_no_plan() -> None:
-    def free(stages: int) -> list[StageWork]:
-        return [stage(0.0)] * stages
-
-    found = alternatives([machine()] * 4, free, Terms(64, 128, 1.0, 1), (1, 2))
+    found = [alternative([machine()] * 4, [stage(0.0)] * count, RUN, 1) for count in (1, 2)]
     assert ["cost nothing" in each.why for each in found] == [True, True]
     assert best_of(found, 1) is None
 
@@ -156,7 +151,7 @@ def test_a_stage_that_costs_nothing_is_no_plan() -> None:
     [(12, 100, [1, 2, 4, 8, 12]), (4, 3, [1, 2, 3]), (1, 5, [1]), (1000, 1000, 256)],
 )
 def test_stage_counts(layers: int, machines: int, counts: list[int] | int) -> None:
-    found = compare.stage_counts(layers, machines)
+    found = cuts.stage_counts(layers, machines)
     assert found == counts or found[-1] == counts
 
 
@@ -173,7 +168,6 @@ def test_better_lines_for_all_never_make_the_best_plan_slower(
     def best(link: float) -> float:
         found = best_of(plans([machine(speed, link=link)] * count), 1)
         assert found is not None
-        assert found.prediction is not None
-        return found.prediction.tokens_per_s
+        return found.tokens_per_s
 
-    assert best(link * times) >= best(link) * compare.NEARLY * (1 - 1e-9)
+    assert best(link * times) >= best(link) * cuts.NEARLY * (1 - 1e-9)
