@@ -16,13 +16,15 @@ from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.output import human_bytes, human_line, say
+from client.cli.terminal.output import say
 from client.cli.terminal.swarm_text import INDENT, introduction
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.quantities import plural
 from client.store.paths import Entry, make_private
 from client.store.persisted import Persisted
+from client.views.words import per_s as human_line
+from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile

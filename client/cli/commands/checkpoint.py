@@ -20,13 +20,15 @@ from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, loo
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import as_name, find_swarm
-from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
+from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
 from client.store.swarms import SwarmStore
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 from protocol.invite import SwarmFile
 
 HASH_CHARS = 12

@@ -31,7 +31,7 @@ from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.terminal.mixture_text import times_read
-from client.cli.terminal.output import human_bytes, print_json, say
+from client.cli.terminal.output import print_json, say
 from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
@@ -39,6 +39,7 @@ from client.store.atomic import write_atomic
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
+from client.views.words import size as human_bytes
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest

@@ -28,10 +28,11 @@ from client.cli.founding.tokenizing import (
     say_skipped,
 )
 from client.cli.terminal.mixture_text import repeats, shares, times
-from client.cli.terminal.output import human_bytes, print_json, printable, say
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
+from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
 if TYPE_CHECKING:

@@ -9,21 +9,10 @@ Only in swarms founded with --private: volunteer status members shows the tree.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_answer, say
 from client.cli.terminal.parameters import AsJson, RunningSwarm
-from client.control.snapshot import InvitedMember
-
-
-class Expelled(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer expel --json``."""
-
-    swarm: str
-    swarm_name: str
-    member: InvitedMember
 
 
 def expel(
@@ -44,6 +33,6 @@ def expel(
     with connect(running_home().folders, swarm) as node:
         gone, who = node.expel(member, reason), node.greeting
     if json:
-        print_json(Expelled(swarm=who.swarm, swarm_name=who.swarm_name, member=gone))
+        print_answer(who, member=gone)
         return
     say(f"expelled {gone.peer} from {who.swarm_name}; every member is told")

@@ -20,7 +20,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import structs
 
-from client.cli.commands.join import SWARM_VARIABLE, find_target, refuse_second, serve_here
+from client.cli.commands.join import SWARM_VARIABLE, find_target, serve_here
 from client.cli.reach.home import find_home
 from client.cli.settings.flags import Config, SettingFlags, given
 
@@ -46,17 +46,7 @@ def relay(
     """
     home = find_home(given(flags), config)
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
-    refuse_second(home)
     settings = home.settings
     if home.resolved.origins["relay"] == "default":
         settings = structs.replace(settings, relay=SHARE)
-    return serve_here(
-        home,
-        settings,
-        target,
-        None,
-        exit_when_done=False,
-        headless=True,
-        quiet=quiet,
-        relay_only=True,
-    )
+    return serve_here(home, settings, target, quiet=quiet, relay_only=True)

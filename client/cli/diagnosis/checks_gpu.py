@@ -14,8 +14,8 @@ from contextlib import suppress
 from importlib import metadata
 
 from client.cli.diagnosis.checks import Check
-from client.cli.terminal.output import human_bytes
 from client.config import Settings
+from client.views.words import size as human_bytes
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ONE_EACH = (

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.ask import confirmed
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_answer, say
 from client.control.amended import ONLY_THE_FOUNDER
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import Amended
@@ -41,7 +41,7 @@ def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) ->
             return
         done, who = _amend(node, changes, sign=True), node.greeting
     if json:
-        print_json({"swarm": who.swarm, "swarm_name": who.swarm_name, **to_builtins(done)})
+        print_answer(who, **to_builtins(done))
         return
     say(f"signed amendment {done.amendment.number} of {who.swarm_name}")
     say("members are told now; volunteer status says from which step on it holds")

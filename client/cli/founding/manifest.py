@@ -36,11 +36,11 @@ from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.cli.terminal.output import human_bytes
 from client.compute.memory import USUAL_GRAPHS, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from client.cli.terminal.mixture_text import describe_mixture
-from client.cli.terminal.output import human_bytes, human_duration
 from client.quantities import plural
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS

@@ -181,7 +181,7 @@ def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
     run = RunChoices(preset="gpt2-124m", measure=False)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     [warning] = [words for words in founding.warnings if "memory" in words]
-    assert "this machine has 1.0 GB: with more --stages" in warning
+    assert "this machine has 1.00 GB: with more --stages" in warning
 
 
 def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_only() -> None:

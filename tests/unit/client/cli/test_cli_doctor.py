@@ -205,7 +205,7 @@ def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 
 
-@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.0 MB")
+@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.00 MB")
 def disk_too_small_for_what_is_kept(scene: Scene) -> None:
     scene.remember()
     scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
@@ -566,7 +566,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_advises_how_to_use_all_cards(cards: None) -> None:
     told = check_gpu(Settings(device="auto"))
-    assert told.words.startswith("0: Card 0, 8.0 GB free, driver 550.1; 1: Card 1, ")
+    assert told.words.startswith("0: Card 0, 8.00 GB free, driver 550.1; 1: Card 1, ")
     assert (told.status, "--instance gpu1 --gpu 1" in told.next_step) == ("ok", True)
     assert "config set device 0,1" in told.next_step
 

@@ -69,8 +69,8 @@ class TestTime:
 
 def test_memory_is_said_by_stage() -> None:
     lines = list(outlook(run(10), priced(0.5, 1.0)))
-    assert lines[0].endswith("about 100.0 MB for the program, and 351.0 MB or more for each stage")
-    assert "2 min 0 s on one thread of this machine" in lines[1]
+    assert lines[0].endswith("about 100 MB for the program, and 351 MB or more for each stage")
+    assert "2 min 00 s on one thread of this machine" in lines[1]
 
 
 def test_one_of_a_kind_is_not_said_in_the_plural() -> None:

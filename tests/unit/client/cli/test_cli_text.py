@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
-from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
+from client.cli.terminal.output import printable
 from client.config import Settings
 from client.control.snapshot import (
     AmendmentView,
@@ -42,26 +42,6 @@ def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> 
 @given(st.text())
 def test_printable_text_has_no_escape(text: str) -> None:
     assert not set(printable(text)) & {"\x1b", "\x9b", "\r", "\x07", "\x00"}
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e9, "2.0 GB"), (3e15, "3000.0 TB")],
-)
-def test_sizes(size: float, text: str) -> None:
-    assert human_bytes(size) == text
-
-
-@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (12.34, "12.3/s"), (12_345, "12.3k/s")])
-def test_rates(rate: float, text: str) -> None:
-    assert human_rate(rate) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(5.9, "5 s"), (65, "1 min 5 s"), (7800, "2 h 10 min")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
 
 
 def test_the_report_names_state_stages_and_mended_faults() -> None:
