@@ -12,7 +12,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
@@ -41,6 +40,7 @@ from client.compute.replies import (
     VersionShared,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -84,8 +84,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     optimizer: OptimizerSpec
     precision: Compute = DEFAULT
     """In which passes compute."""
-    boundary_codec: CodecName
-    averaging_codec: CodecName
+    boundary_codec: AveragingCodec
+    averaging_codec: AveragingCodec
     aggregation: str = SUM
     """Name of the rule by which segments are aggregated."""
     sequences: Positive

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from client.events import Entry
 
 SCHEMA_VERSION = 1
+HOW_TO_UPDATE = "git pull and make install in its checkout, then start it anew"
 WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
 """Advice to people when a run is complete."""
 
@@ -522,6 +523,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     both met; None: none."""
     contradicted_amendment: int | None = None
     """The number of which the founder has signed two: neither counts, nor does any after them."""
+    newer: str = ""
+    """How many members report a newer program than this one; empty: none does."""
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)

@@ -113,6 +113,7 @@ def take_snapshot(
         amendments=amendment_views(engine.amending.book),
         given_up=EventView.of(sink.given_up) if sink.given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
+        newer=engine.handshake.newer.words,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from client.control.snapshot import (
+    HOW_TO_UPDATE,
     WHEN_DONE,
     DrainCostView,
     LimitsView,
@@ -116,6 +117,8 @@ def run(now: Snapshot) -> Iterator[Fact]:
     if (number := now.contradicted_amendment) is not None:
         told = f"the founder has signed two different amendments {number}: neither counts"
         yield _fact("amended", (told, "warn"))
+    if now.newer:
+        yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
     if now.given_up is not None:
         at = words.clock(now.given_up.time, False)
         yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))

@@ -135,7 +135,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert volunteer(home, "status", "--socket").stdout.strip() == started["socket"]
     assert parsed(volunteer(home, "status", "--json"))["pid"] == started["pid"]
     assert parsed(volunteer(home, "status", "--json"))["credit"]["microbatches"] > 0
-    events = volunteer(home, "events", "--json").stdout.splitlines()
+    events = volunteer(home, "logs", "--json").stdout.splitlines()
     assert {"StepCommitted"} <= {json.loads(line)["kind"] for line in events}
     assert volunteer(home, "finish", "--yes").returncode == 0
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")

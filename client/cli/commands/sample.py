@@ -1,4 +1,7 @@
-"""``volunteer sample``: text from a swarm's newest complete model."""
+"""Write text with the model that a swarm has trained so far.
+
+$ volunteer sample --help  # prompt, length, temperature
+"""
 
 from __future__ import annotations
 

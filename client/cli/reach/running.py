@@ -16,7 +16,7 @@ from client.cli.reach.target import as_name
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.methods import Greeting
-from client.control.sockets import listening_sockets, live_sockets
+from client.control.sockets import live_sockets
 from client.errors import ExitCode, UserError
 from client.store.last_run import Ending, RunRecord
 from client.store.paths import (
@@ -26,6 +26,7 @@ from client.store.paths import (
     runtime_folder,
 )
 
+OTHERS: Final = "volunteer list shows the volunteers of other homes, services and users"
 ENDING_S: Final = 10.0
 """A node closes its control socket some moments before its process ends."""
 LOOK_S: Final = 0.05
@@ -87,10 +88,10 @@ def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
 
 
 def not_running(folders: Folders, swarm: str | None) -> UserError:
-    """Return the error for a node that is not there; it says how the newest run of this home ended
-    and whether volunteers run in other homes."""
+    """Return the error for a node that is not there; it says how the newest run of this home
+    ended."""
     what = f"no volunteer of swarm {swarm} runs" if swarm else "no volunteer runs"
-    words, start = f"{what} on this machine", "start one: volunteer join --swarm X"
+    words, start = f"{what} here", "start one: volunteer join --swarm X"
     record = RunRecord(folders.data)
     run, ending = record.load(), record.ending()
     if run is not None and _is_of(run.swarm, run.swarm_name, swarm):
@@ -99,10 +100,7 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
         elif run.runs:
             words = f"process {run.pid} does not answer yet, or no longer answers"
             start = "it may be starting or ending: read volunteer logs"
-    if any(path.parent != folders.runtime for path in listening_sockets()):
-        words = words.replace("on this machine", "in this home", 1)
-        start += "; volunteer list shows those of other homes"
-    return UserError(words, start, ExitCode.NOT_RUNNING)
+    return UserError(words, "\n  ".join(filter(None, (start, OTHERS))), ExitCode.NOT_RUNNING)
 
 
 def wait_for_ending(folders: Folders, pid: int) -> Ending | None:

@@ -34,6 +34,7 @@ from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from model_zoo.specs.codec import CODECS
 from protocol.audit.charges import Charges
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
@@ -329,7 +330,7 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     """Return what our audits go by; None: the run has none."""
     if not manifest.audits:
         return None
-    coarse = manifest.averaging_codec != "fp32"
+    coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
     secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
     return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)

@@ -1,25 +1,20 @@
-"""A user who looks in the wrong home is told that others run; a second start is refused."""
+"""Where none runs a user is told how to find one; a second start in a home is refused."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from client.cli.reach import running as reach
-from client.control.sockets import listening_sockets
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from tests.support.cli_process import Volunteer, Within
-from tests.support.control_fakes import FakeProvider
 from tests.support.cpu_seconds import cpu_seconds
-from tests.support.nodes import node_of
 
 NODE = """
 import sys
@@ -33,7 +28,7 @@ sys.stdin.readline()
 
 @contextmanager
 def running(home: Path) -> Iterator[int]:
-    """A process that is the node of a home and does not answer yet; yields its id."""
+    """A process that is the node of a home; yields its id."""
     home.mkdir(mode=0o700, exist_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-c", NODE],
@@ -51,30 +46,14 @@ def running(home: Path) -> Iterator[int]:
         process.communicate()
 
 
-@pytest.fixture
-def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The volunteers of this machine that run beside the test are none of its own."""
-    own = tempfile.gettempdir() + "/vol"
-    found = lambda: [one for one in listening_sockets() if str(one).startswith(own)]  # noqa: E731
-    monkeypatch.setattr(reach, "listening_sockets", found)
+def test_where_none_runs_it_says_how_to_start_one_and_where_others_are(within: Within) -> None:
+    done = within("status")
+    assert done.returncode == 3
+    assert done.stderr.startswith("volunteer: no volunteer runs here\n  start one: volunteer join")
+    assert "volunteer list" in done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell who listens")
-@pytest.mark.usefixtures("_no_others")
-def test_status_says_that_others_run_and_how_to_look_at_them(within: Within) -> None:
-    assert within("status").stderr.startswith("volunteer: no volunteer runs on this machine")
-    with tempfile.TemporaryDirectory(prefix="vol") as home, node_of(Path(home), FakeProvider()):
-        done = within("status")
-        assert done.returncode == 3
-        assert "no volunteer runs in this home" in done.stderr
-        assert "volunteer list shows those of other homes" in done.stderr
-        assert "start one: volunteer join" in done.stderr
-    assert "on this machine" in within("status").stderr
-
-
-def test_a_volunteer_of_this_home_that_does_not_answer_is_named(
-    within: Within, tmp_path: Path
-) -> None:
+def test_one_that_starts_does_not_answer_yet(within: Within, tmp_path: Path) -> None:
     with running(tmp_path / "home") as pid:
         done = within("status")
         assert f"process {pid} does not answer yet" in done.stderr

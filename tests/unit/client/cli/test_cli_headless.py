@@ -315,7 +315,7 @@ def _crash(home: Home, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(serving, "_run", fail)
     target = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(32)))
     with pytest.raises(ExceptionGroup) as caught:
-        serving.serve(home, Settings(), target, None, exit_when_done=False, headless=True)
+        serving.serve(home, Settings(), target, None)
     return save_traceback(caught.value)
 
 

@@ -77,7 +77,7 @@ def _raw(text: str) -> set[str]:
 
 COMMANDS = (
     ("status",), ("status", "--plain"), ("status", "peers"), ("status", "stages"),
-    ("status", "matches"), ("status", "leaderboard"), ("status", "members"), ("events",), ("logs",),
+    ("status", "matches"), ("status", "leaderboard"), ("status", "members"), ("logs",),
 )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
-from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
@@ -294,7 +293,7 @@ def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_
 class TestAdapters:
     """A swarm that trains adapters: what is saved of it, with and without the frozen weights."""
 
-    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope())
+    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:

@@ -154,7 +154,7 @@ from client.control.client import ControlClient
 with ControlClient(Path(sys.argv[1])) as client:
     client.subscribe()
     while True:  # a wait that the stop has made too long ends without one
-        if client.next_update(5.0):
+        if client.next_update(60.0):
             print("update", flush=True)
 """
 
