@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import accumulate, islice
 from math import gcd, lcm
 from pathlib import Path
@@ -24,17 +25,19 @@ from model_zoo.datasets.assembly import (
     COPY_BYTES,
     NOTE,
     Assembly,
+    Note,
     Progress,
     begin,
     building,
+    read_note,
     same_plan,
     write,
 )
 from model_zoo.datasets.folder import (
     LISTED_ROWS,
-    Conversations,
     Folder,
     Index,
+    Tally,
     check_digests,
     is_data_folder,
     kept_digests,
@@ -50,12 +53,6 @@ BY_SIZE = 60_000
 """Sum of weights, more or less, that follow sizes which have no smaller whole numbers."""
 _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
-
-
-class _Note(msgspec.Struct, frozen=True):
-    """What is on disk: bytes of all shards."""
-
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,23 +201,23 @@ def _tokenizer(index: Index) -> str:
 
 
 def _context(index: Index) -> int:
-    return index.conversations.answers.context if index.conversations else 0
+    return index.answers.context if index.answers else 0
 
 
 def _packed(index: Index) -> bool:
-    return index.conversations is not None and index.conversations.answers.packed
+    return index.answers is not None and index.answers.packed
 
 
 def _part(folder: Folder, weight: int) -> Part:
-    index, talked = folder.index, folder.index.conversations
-    learned = talked.answers.learned if talked else None
+    index, answers = folder.index, folder.index.answers
+    learned = answers.learned if answers else None
     return Part(name_of(folder.path), index.size_bytes, index.root, weight, learned)
 
 
 def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]) -> None:
     """Copy what is not yet copied."""
     sizes = [folder.index.size_bytes for folder in folders]
-    done, total = _noted(out), sum(sizes)
+    done, total = read_note(out).size_bytes, sum(sizes)
     shards = Assembly(out, done)
     if (free := shutil.disk_usage(out).free) < total - done:
         raise DataError(
@@ -236,16 +233,9 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
         leaves = _proven(folder, begun // LEAF_BYTES)
         while data := b"".join(islice(leaves, _AT_ONCE)):
             shards.append(data)
-            write(out / NOTE, msgspec.json.encode(_Note(shards.size_bytes)))
+            write(out / NOTE, msgspec.json.encode(Note(size_bytes=shards.size_bytes)))
             tell(Progress(shards.size_bytes, total))
     shards.end()
-
-
-def _noted(out: Path) -> int:
-    try:
-        return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note).size_bytes
-    except FileNotFoundError:
-        return 0
 
 
 def _proven(folder: Folder, first: int) -> Iterator[bytes]:
@@ -269,31 +259,17 @@ def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Fo
     first = folders[0]
     if first.tokenizer is not None:
         write(out / TOKENIZER, first.tokenizer.data)
-    indices = [folder.index for folder in folders]
+    indices, answers = [folder.index for folder in folders], first.index.answers
+    tally = reduce(Tally.plus, (index.tally for index in indices))
     index = Index(
         name=name_of(out),
         size_bytes=sum(index.size_bytes for index in indices),
         root=root(kept_digests(out)).hex(),
         tokenizer=first.index.tokenizer,
-        texts=sum(index.texts for index in indices),
-        text_bytes=sum(index.text_bytes for index in indices),
-        replaced=sum(index.replaced for index in indices),
-        conversations=_together([i.conversations for i in indices if i.conversations]),
+        tally=tally,
+        answers=answers and msgspec.structs.replace(answers, learned=tally.learned),
         parts=parts,
-        skipped=sum(index.skipped for index in indices),
         skipped_rows=tuple(name for index in indices for name in index.skipped_rows)[:LISTED_ROWS],
     )
     write(out / INDEX, msgspec.json.encode(index))
     return open_folder(out)
-
-
-def _together(talked: Sequence[Conversations]) -> Conversations | None:
-    if not talked:
-        return None
-    learned = sum(each.answers.learned for each in talked)
-    return Conversations(
-        msgspec.structs.replace(talked[0].answers, learned=learned),
-        padding=sum(each.padding for each in talked),
-        cut=sum(each.cut for each in talked),
-        left_out=sum(each.left_out for each in talked),
-    )
