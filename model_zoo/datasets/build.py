@@ -57,9 +57,9 @@ from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
 from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
+from model_zoo.tokenizers.arrays import Tokens
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
-from model_zoo.tokenizers.tokenizer import Tokens
 
 Made = TypeVar("Made")
 TRAINED_ON_BYTES = 64 << 20

@@ -23,9 +23,9 @@ from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
-from model_zoo.specs.tokens import DEFAULT, TokenizerSpec, token_bytes
+from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
+from model_zoo.tokenizers.arrays import Bytes
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
-from model_zoo.tokenizers.tokenizer import Bytes
 
 MAX_NAME = 40
 LISTED_ROWS = 100
@@ -87,7 +87,7 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     @property
     def vocab(self) -> int:
         """Number of tokens of the tokenizer."""
-        return self.tokenizer.vocab if self.tokenizer else 256
+        return self.tokenizer.vocab if self.tokenizer else BYTE_VOCAB
 
     @property
     def tokens(self) -> int:
@@ -105,7 +105,7 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
             self.name,
             self.size_bytes,
             self.root,
-            self.tokenizer or DEFAULT,
+            self.tokenizer,
             self.answers,
             self.parts,
         )

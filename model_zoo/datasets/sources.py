@@ -27,7 +27,7 @@ import numpy as np
 
 from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.tokenizers.tokenizer import Bytes
+from model_zoo.tokenizers.arrays import Bytes
 
 Kind = Literal["text", "jsonl", "parquet", "tokens"]
 FRAGMENT_BYTES = 64 * 1024

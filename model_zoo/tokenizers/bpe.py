@@ -26,7 +26,7 @@ from model_zoo.specs.tokens import (
     TokenizerSpec,
     token_dtype,
 )
-from model_zoo.tokenizers.tokenizer import Bytes, Tokenizer, Tokens
+from model_zoo.tokenizers.arrays import Bytes, Tokens
 
 END_OF_TEXT = "<|endoftext|>"
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
@@ -79,8 +79,10 @@ class _AnyFile(msgspec.Struct, frozen=True):
     model: _AnyModel
 
 
-class Bpe(Tokenizer):
-    """A tokenizer as its file describes it.
+class Bpe:
+    """A tokenizer as its file describes it: text as UTF-8 to tokens and back, without state.
+
+    Every token stands for one byte of text at least, except special ones, which stand for none.
 
     Args:
         data: the `tokenizer.json`.
@@ -129,7 +131,7 @@ class Bpe(Tokenizer):
         return np.array([len(self.decode(token)) for token in range(self.vocab)], dtype=np.uint32)
 
     def encode(self, text: Bytes) -> Tokens:
-        """See `Tokenizer`; meant for a prompt. Bytes that are no UTF-8 are replaced."""
+        """Return the tokens of a text; meant for a prompt. Bytes that are no UTF-8 are replaced."""
         found = self.encode_all([text.tobytes().decode("utf-8", "replace")])
         return next(iter(found))
 
@@ -163,7 +165,8 @@ class Bpe(Tokenizer):
         return self._ids.get(word)
 
     def decode(self, token: int) -> bytes:
-        """See `Tokenizer`; special tokens stand for nothing."""
+        """Return the bytes that a token stands for; they may end within a character. Special
+        tokens stand for none."""
         if token in self._special or (word := self._tokens.get(token)) is None:
             return b""
         return self._bytes_of(word)

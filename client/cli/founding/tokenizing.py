@@ -17,7 +17,7 @@ from client.cli.founding.options import RunChoices
 from client.cli.terminal.output import human_bytes, say
 from client.errors import ExitCode, UserError
 from client.store.paths import create_folders
-from model_zoo.specs.tokens import DEFAULT as BYTES
+from model_zoo.specs.tokens import BYTES
 
 if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress
