@@ -57,10 +57,14 @@ class _Model(msgspec.Struct, frozen=True):
     merges: list[str | tuple[str, str]]
     type: str = "BPE"  # old files leave it out
     unk_token: str | None = None
+    ignore_merges: bool | None = None
     continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
 
 
-class _File(msgspec.Struct, frozen=True):
+class TokenizerFile(msgspec.Struct, frozen=True):
+    """A `tokenizer.json`."""
+
     model: _Model
     added_tokens: list[_Added] = []
     normalizer: Any = None
@@ -90,6 +94,7 @@ class Bpe:
 
     Attributes:
         data, chat: as given.
+        parsed: what the file says.
         file: the same `tokenizer.json`, of which other programs read the same numbers.
         vocab: one more than the largest token.
         end_of_text: the token that ends a text; None: the tokenizer has none.
@@ -101,7 +106,7 @@ class Bpe:
 
     def __init__(self, data: bytes, chat: ChatFormat | None = None) -> None:
         file = _parse(data)
-        self.data, self.chat = data, chat
+        self.data, self.chat, self.parsed = data, chat, file
         self._tokens = _checked_tokens(file)
         _check_merges(file.model)
         self.file = _numbered(data, file)
@@ -243,13 +248,13 @@ def _guarded(call: Any, *arguments: Any) -> Any:
         raise BadTokenizer(f"the tokenizers library refuses it: {str(error)[:200]}") from error
 
 
-def _parse(data: bytes) -> _File:
+def _parse(data: bytes) -> TokenizerFile:
     if len(data) > MAX_TOKENIZER_BYTES:
         raise BadTokenizer(f"it has {len(data)} bytes; {MAX_TOKENIZER_BYTES} are supported")
     if is_pointer(data):
         raise BadTokenizer(f"it {POINTER}")
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data, type=TokenizerFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _check_kind(_kind_of(data))
         raise BadTokenizer(f"it is no tokenizer.json of byte-pair encoding: {error}") from error
@@ -287,7 +292,7 @@ def _check_merges(model: _Model) -> None:
             raise BadTokenizer(f"{words} needs words that are not in its vocabulary")
 
 
-def _numbered(data: bytes, file: _File) -> bytes:
+def _numbered(data: bytes, file: TokenizerFile) -> bytes:
     """Return a file in which every added token is a word of the vocabulary, if it has to be.
 
     The library gives the others the numbers that follow the vocabulary, whatever the file says.
@@ -316,7 +321,7 @@ def _check_part(part: Any, depth: int) -> None:
         _check_part(value, depth + 1)
 
 
-def _checked_tokens(file: _File) -> dict[int, str]:
+def _checked_tokens(file: TokenizerFile) -> dict[int, str]:
     """Return the words by token; each token has one word."""
     words: dict[int, str] = {}
     named = [(added.content, added.id) for added in file.added_tokens]
@@ -332,7 +337,7 @@ def _checked_tokens(file: _File) -> dict[int, str]:
     return words
 
 
-def _reader(file: _File) -> Callable[[str], bytes]:
+def _reader(file: TokenizerFile) -> Callable[[str], bytes]:
     """Return the function from a word of the vocabulary to the bytes that it stands for."""
     added = {token.content for token in file.added_tokens}
     kinds = set(_kinds(file.decoder)) | set(_kinds(file.pre_tokenizer))
