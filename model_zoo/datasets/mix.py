@@ -158,54 +158,27 @@ def _check(folders: Sequence[Folder], out: Path) -> None:
             same = seen[index.root]
             raise DataError(f"{same} and {folder.path} have the same tokens: name one of them")
         seen[index.root] = folder.path
-        if _tokenizer(index) != _tokenizer(first.index):
-            raise DataError(
-                f"{first.path} and {folder.path} were made with different tokenizers: build one of "
-                f"them again with --tokenizer {first.path / TOKENIZER}"
-                if first.index.tokenizer
-                else f"{first.path} has bytes and {folder.path} the tokens of a tokenizer: build "
-                "one of them again"
-            )
-        if _context(index) != _context(first.index):
-            raise DataError(_unlike(first, folder))
-        if _packed(index) != _packed(first.index):
-            raise DataError(
-                f"of {first.path} and {folder.path} one has several conversations in a window and "
-                "the other one: build one of them again, with or without --no-pack"
-            )
-        if _context(index) and index.tokenizer != first.index.tokenizer:
-            raise DataError(
-                f"the conversations of {first.path} and {folder.path} were written with different "
-                "chat templates or libraries: build one of them again"
-            )
+        own, others = _settings(index), _settings(first.index)
+        for what, value in own.items():
+            if value != others[what]:
+                raise DataError(
+                    f"{first.path} and {folder.path} were made with different {what}: build one of "
+                    "them again"
+                )
     if (size := sum(folder.index.size_bytes for folder in folders)) > MOST_BYTES:
         raise DataError(f"the folders have {size / 1e12:.1f} TB; {MOST_BYTES / 1e12:.1f} is most")
 
 
-def _unlike(first: Folder, other: Folder) -> str:
-    one, two = _context(first.index), _context(other.index)
-    if one and two:
-        return (
-            f"the conversations of {first.path} were cut for a context of {one}, those of "
-            f"{other.path} for {two}: build one of them again with --context"
-        )
-    talk, text = (first.path, other.path) if one else (other.path, first.path)
-    return (
-        f"{talk} has conversations, of which only answers are learned, and {text} has texts: a "
-        "mixture has one or the other"
-    )
-
-
-def _tokenizer(index: Index) -> str:
-    return index.tokenizer.digest if index.tokenizer else ""
-
-
-def _context(index: Index) -> int:
-    return index.answers.context if index.answers else 0
-
-
-def _packed(index: Index) -> bool:
-    return index.answers is not None and index.answers.packed
+def _settings(index: Index) -> dict[str, object]:
+    """What the folders of a mixture have in common, by what people call it in the plural."""
+    answers, tokenizer = index.answers, index.tokenizer
+    return {
+        "tokenizers": tokenizer and tokenizer.digest,
+        "settings of --chat": answers is not None,
+        "settings of --context": answers and answers.context,
+        "settings of --no-pack": answers and answers.packed,
+        "chat templates or libraries": tokenizer if answers else None,
+    }
 
 
 def _part(folder: Folder, weight: int) -> Part:
