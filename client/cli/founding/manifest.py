@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,12 @@ BUSY = (
     "what was measured of the stages is far from what their operations suggest, perhaps "
     "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
+MADE = {
+    *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose")
+}
+AS_GIVEN = {flag.name for flag in fields(RunChoices)} & {*Manifest.__struct_fields__} - MADE
+"""Fields of a manifest that a flag of the same name gives as they are; those of ``MADE`` are worked
+out from it."""
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
 
@@ -157,11 +163,11 @@ def _founding(
         run.steps or preset.steps,
     )
     manifest = Manifest(
+        **{name: getattr(run, name) for name in AS_GIVEN},
         protocol=1,
         name=run.swarm_name,
         founder=founder,
         created=int(time.time()),
-        seed=run.seed,
         model=spec,
         stages=_unpriced(spec, run.stages),
         sequences_per_microbatch=sequences,
@@ -169,7 +175,6 @@ def _founding(
         steps=steps,
         optimizer=choose_optimizer(preset, optimizer, steps, run.optimizer),
         data=describe_data(run.data, corpus),
-        boundary_codec=run.boundary_codec,
         averaging_codec=run.sent_codec,
         aggregation=run.rule,
         audit_percent=run.audit or 0,
@@ -177,15 +182,9 @@ def _founding(
             run.evaluate_every, corpus, microbatches, sequences, spec.context, steps
         ),
         prompts=checked_prompts(run.prompt),
-        delayed_update=run.delayed_update,
         compute=run.compute_dtype,
         purpose=normal(run.purpose),
-        policy=Policy(
-            run.replicas,
-            run.checkpoint_every,
-            run.private,
-            run.dual_homing,
-        ),
+        policy=Policy(run.replicas, run.checkpoint_every, run.private, run.dual_homing),
     )
     checked(manifest)
     parts = measured_prices(spec, run, sequences)
