@@ -103,8 +103,7 @@ class Matching:
         common: Common | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
-        policy = manifest.policy
-        design = design or Design.of(policy)
+        design = design or Design(dual_homing=manifest.policy.dual_homing)
         population = of_nobody(manifest, design)
         board = Board(manifest.stage_count) if common is None else common.board
         self._context = Context(me, population, board, wall_offset_s)

@@ -11,7 +11,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Generic, TypeVar
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
 from protocol.ids import PeerId, Stage
@@ -27,27 +26,20 @@ __all__ = ["Member", "Population", "of_nobody"]
 
 Claims = tuple[float, float, float]
 
-THIN_REPLICAS = 4
-"""With fewer members per stage than 2 r = 4 a single volunteer decides whether a stage is covered,
-so all members that can hold two stages do, not only the faster ones."""
-
-
-Value = TypeVar("Value", float, tuple[int, int])
-
 STEPS_PER_OCTAVE = 16
 
 
-class Column(Generic[Value]):
-    """An immutable sorted multiset: medians and quantiles at the cost of one insertion."""
+class Column:
+    """An immutable sorted multiset: a median at the cost of one insertion."""
 
     __slots__ = ("_sorted",)
 
-    def __init__(self, values: Iterable[Value]) -> None:
-        self._sorted: list[Value] = sorted(values)
+    def __init__(self, values: Iterable[float]) -> None:
+        self._sorted = sorted(values)
 
-    def replaced(self, gone: Sequence[Value], come: Sequence[Value]) -> Column[Value]:
+    def replaced(self, gone: Sequence[float], come: Sequence[float]) -> Column:
         """Return a copy without ``gone``, all of which must be present, and with ``come``."""
-        column: Column[Value] = Column(())
+        column = Column(())
         column._sorted = values = self._sorted.copy()
         for value in gone:
             del values[bisect_left(values, value)]
@@ -55,13 +47,9 @@ class Column(Generic[Value]):
             insort(values, value)
         return column
 
-    def lower_median(self) -> Value | None:
+    def lower_median(self) -> float | None:
         """Return the median, the lower of two; None if the column is empty."""
         return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else None
-
-    def nth_largest(self, count: int) -> Value:
-        """Return the ``count``-th largest value (the smallest if there are fewer)."""
-        return self._sorted[max(0, len(self._sorted) - count)]
 
 
 def coarse(value: float | None) -> float:
@@ -117,7 +105,7 @@ class Population:
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
         """Return the view after members came, changed or went (None)."""
         follower = copy(self)
-        for name in ("fair_level", "able", "redundancy", "_fast_from"):
+        for name in ("fair_level", "able", "redundancy"):
             follower.__dict__.pop(name, None)
         members = dict(self.members)
         follower.members, follower._holders = members, dict(self._holders)
@@ -261,11 +249,6 @@ class Population:
             fair=fair,
         )
 
-    def is_fast(self, peer: PeerId) -> bool:
-        """Tell whether a member should hold a second stage: the faster ones do, in a thin swarm
-        all."""
-        return peer in self.members and self._speed(peer) >= self._fast_from
-
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
         """Tell whether ``peer`` has seats and memory for both ``home`` and ``second``."""
         member = self.members[peer]
@@ -288,10 +271,8 @@ class Population:
         self._rates: dict[PeerId, tuple[int, ...]] = {}
         self._values: dict[PeerId, tuple[int, ...]] = {}
         self._phis: dict[PeerId, tuple[int, ...]] = {}
-        speeds = [self._speed(peer) for peer in self.members]
-        self._speeds = Column(speeds)
-        self._total = sum(speed[0] for speed in speeds)
-        self._able = sum(speed[0] > 0 for speed in speeds)
+        best = [max(self.rates(peer)) for peer in self.members]
+        self._total, self._able = sum(best), sum(rate > 0 for rate in best)
         by_kind = [self._rates_by_kind(member) for member in self.members.values()]
         self._totals = [sum(rates[k] for rates in by_kind) for k in range(len(self._kinds))]
 
@@ -304,32 +285,20 @@ class Population:
             return
         self._rates, self._values = dict(before._rates), dict(before._values)
         self._phis = dict(before._phis)
-        old = [before._speed(member.peer) for member in gone]
+        old = [max(before.rates(member.peer)) for member in gone]
         for peer in changed:
             self._rates.pop(peer, None)
             self._values.pop(peer, None)
             self._phis.pop(peer, None)
-        new = [self._speed(member.peer) for member in come]
-        self._speeds = before._speeds.replaced(old, new)
+        new = [max(self.rates(member.peer)) for member in come]
         arrived = [self._rates_by_kind(member) for member in come]
         departed = [self._rates_by_kind(member) for member in gone]
         self._totals = [
             total + sum(rates[k] for rates in arrived) - sum(rates[k] for rates in departed)
             for k, total in enumerate(before._totals)
         ]
-        self._total = before._total + sum(s[0] for s in new) - sum(s[0] for s in old)
-        self._able = before._able + sum(s[0] > 0 for s in new) - sum(s[0] > 0 for s in old)
-
-    def _speed(self, peer: PeerId) -> tuple[int, int]:
-        """Return a member's best rate, with a tie-breaker."""
-        return (max(self.rates(peer)), preferences.tie(peer, Stage(0)))
-
-    @cached_property
-    def _fast_from(self) -> tuple[int, int]:
-        thin = self._able < THIN_REPLICAS * len(self.costs)
-        percent = 100 if thin else self.design.dual_share_percent
-        count = -(-len(self.members) * percent // 100)
-        return self._speeds.nth_largest(count) if count else (preferences.MAX_RATE + 1, 0)
+        self._total = before._total + sum(new) - sum(old)
+        self._able = before._able + sum(rate > 0 for rate in new) - sum(rate > 0 for rate in old)
 
     def _index(self, before: Member | None, after: Member | None) -> None:
         """Update the holders of every stage."""
@@ -391,5 +360,5 @@ def of_nobody(manifest: Manifest, design: Design) -> Population:
     return Population((), manifest.stages, redundancy, design, manifest.state, averaging)
 
 
-def _medians(claims: tuple[Column[float], ...]) -> tuple[float, ...]:
+def _medians(claims: tuple[Column, ...]) -> tuple[float, ...]:
     return tuple(coarse(column.lower_median()) for column in claims)

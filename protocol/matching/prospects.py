@@ -179,7 +179,7 @@ class Beside(Prospects):
             return "its steward does not answer"
         if posting.copies < posting.r:
             return None
-        if not population.is_fast(me) or population.download_s(me, stage) > SECOND_FETCH_S:
+        if population.download_s(me, stage) > SECOND_FETCH_S:
             return "we are too slow for two"
         return self.dear(stage, held=False)
 

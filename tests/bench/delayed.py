@@ -94,7 +94,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
         sequences=SEQUENCES,
         microbatches=MICROBATCHES,
         redundancy=2,
-        dual_homing=0,
+        dual_homing=False,
         checkpoint_every=100_000,
         measure=False,
         delayed_update=KINDS[kind],

@@ -198,7 +198,7 @@ def speed(data: str, microbatches: int, steps: int) -> Figure:
         sequences=1,
         microbatches=microbatches,
         redundancy=1,
-        dual_homing=0,
+        dual_homing=False,
     )
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
         swarm = found(Path(folder), run, ModelChoices())

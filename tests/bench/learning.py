@@ -58,7 +58,7 @@ def learn(homes: Path, text: Path, steps: int, microbatches: int) -> dict[str, o
         sequences=12 // microbatches,
         microbatches=microbatches,
         checkpoint_every=steps,
-        dual_homing=0,
+        dual_homing=False,
     )
     manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))

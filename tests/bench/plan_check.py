@@ -153,7 +153,7 @@ def found(homes: Path, stages: int, replicas: int, microbatches: int) -> Manifes
         sequences=SEQUENCES,
         microbatches=microbatches,
         redundancy=replicas,
-        dual_homing=0,  # one stage each, as the model has it
+        dual_homing=False,  # one stage each, as the model has it
         checkpoint_every=1000,
     )
     manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest

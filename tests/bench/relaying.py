@@ -237,7 +237,7 @@ def _found(net: Internet, homes: Path, asked: argparse.Namespace) -> None:
         sequences=asked.sequences,
         microbatches=asked.microbatches,
         redundancy=1,
-        dual_homing=0,
+        dual_homing=False,
         checkpoint_every=100_000,
         measure=False,
     )

@@ -204,7 +204,7 @@ def found(homes: Path, way: str, steps: int) -> Manifest:
         "redundancy": WAYS[way].replicas,
         "steps": steps,
         "checkpoint_every": steps,
-        "dual_homing": 0,
+        "dual_homing": False,
         "measure": False,
     }
     run = RunChoices(**{**choices, **WAYS[way].choices})

@@ -142,7 +142,7 @@ def _found(homes: Path, stages: int, replicas: int) -> None:
         sequences=SEQUENCES,
         microbatches=EACH * replicas,
         redundancy=replicas,
-        dual_homing=0,
+        dual_homing=False,
         measure=False,
         checkpoint_every=100_000,
     )

@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 PORT = 4001
 TINY = ModelChoices(layers=2, width=32, heads=2, context=16)
 RUN = RunChoices(
-    name="far", stages=2, steps=3, sequences=2, microbatches=4, measure=False, dual_homing=0
+    name="far", stages=2, steps=3, sequences=2, microbatches=4, measure=False, dual_homing=False
 )
 reason = ground.why_not()
 needs_lab = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")

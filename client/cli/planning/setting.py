@@ -140,7 +140,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         compute_dtype=manifest.compute,
         audit=round(100 * manifest.audits),
         redundancy=manifest.policy.redundancy,
-        dual_homing=manifest.policy.dual_homing_percent,
+        dual_homing=manifest.policy.dual_homing,
         optimizer=manifest.optimizer.name,
         measure=False,  # the manifest has the costs of its stages
     )
