@@ -44,7 +44,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         state=matching.state.value if matching else "measuring",
         seats=_seats(engine, matching, statuses, overview) if matching else [],
         stages=[_stage(seen, _seat_at(matching, seen.stage)) for seen in overview],
-        paying_moves=_paying_moves(matching, now) if matching else [],
+        paying_moves=_paying_moves(matching) if matching else [],
         stewardships=_stewardships(matching) if matching else [],
         refused=dict(matching.counters) if matching else {},
         explanations=explanations(engine.event_sink.log),
@@ -143,9 +143,9 @@ def _stage(seen: StageOverview, seat: int | None) -> StageMatch:
     )
 
 
-def _paying_moves(matching: Matching, now: float) -> list[PayingMove]:
+def _paying_moves(matching: Matching) -> list[PayingMove]:
     return [
-        PayingMove(home=change.before.home, to=change.to) for change in matching.blocking_moves(now)
+        PayingMove(home=change.before.home, to=change.to) for change in matching.blocking_moves()
     ]
 
 
