@@ -57,7 +57,8 @@ ALL = (
 )
 SWARMS = tuple(
     str(path.relative_to(REPOSITORY))
-    for path in sorted((REPOSITORY / "tests/unit/client/train").glob("test_train_*.py"))
+    for path in sorted((REPOSITORY / "tests/unit").rglob("test_*.py"))
+    if "tests.support.train_swarm" in path.read_text(encoding="utf-8")
 )
 """Whole engines that train with torch: unit tests only by their place."""
 LONG = tuple(replace(lane, marked="long") for lane in ALL)
