@@ -35,9 +35,23 @@ async def _say(stranger: Stranger, seat: SeatStatus) -> None:
             await stranger.introduce([seat])
 
 
-ATTACK = Attack(
-    name="seat-by-word",
-    issue="B4",
-    what="A stranger's heartbeats say that it serves stage 0.",
-    stranger=partial(boast, stage=0),
+ATTACKS = (
+    Attack(
+        name="seat-by-word",
+        issue="B4",
+        what="A stranger's heartbeats say that it serves stage 0.",
+        stranger=partial(boast, stage=0),
+    ),
+    Attack(
+        name="seat-by-word-last",
+        issue="B4",
+        what="A stranger's heartbeats say that it serves the last stage, at a high rate.",
+        stranger=partial(boast, stage=1),
+    ),
+    Attack(
+        name="version-by-word",
+        issue="B4",
+        what="A stranger's heartbeats say that it serves stage 0, a thousand versions ahead.",
+        stranger=partial(boast, stage=0, ahead=1_000),
+    ),
 )
