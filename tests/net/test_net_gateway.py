@@ -151,6 +151,32 @@ async def test_without_a_router_nothing_is_asked(monkeypatch: pytest.MonkeyPatch
         await gateway.ask(AskMapping("pinhole", 4001, 4001, 600), NONCE)
 
 
+async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    with trio.socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as opened:
+        await opened.bind(("::1", 0))
+        router, line = Router(opened), socket.if_nametoindex("lo")
+        monkeypatch.setattr(gateway, "GATEWAY_PORT", opened.getsockname()[1])
+        monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", line))
+        monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1", "::1"])
+        monkeypatch.setattr(gateway, "is_global", lambda host: host == "::1")
+        nursery.start_soon(router.serve)
+        mapped = await gateway.ask(AskMapping("pinhole", 4001, 4002, 600), NONCE)
+        assert (mapped.port, mapped.lease_s) == (9000, 600)
+        (request,) = router.requests
+        assert request[8:24] == bytes(15) + b"\1", "it names the address that it comes from"
+        assert struct.unpack(">HH", request[40:44]) == (4001, 4001)
+        await gateway.end(EndMapping("pinhole", 4001, 4001), NONCE)
+        assert router.requests[-1][4:8] == bytes(4)
+
+
+async def test_a_router_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "default_gateway", lambda: "255.255.255.255")
+    with pytest.raises(MappingRefused, match="the router: Permission denied"):
+        await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
+
+
 class Upnp:
     """What miniupnpc is to us."""
 
