@@ -23,8 +23,19 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
-from protocol.seat.effects import Audited, CommitTo, Contributions, SignCharge
+from protocol.seat.auditing import (
+    HEEDED,
+    KEPT_S,
+    KEPT_STEPS,
+    PASS_FANOUT,
+    PASS_TO_ALL_UP_TO,
+    STANDBY_S,
+    TELL_AGAIN_S,
+    TELL_TIMES,
+    Auditing,
+    AuditTerms,
+)
+from protocol.seat.effects import Audited, CommitTo, Contradicted, Contributions, SignCharge
 from protocol.seat.showing import AGAIN
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -37,7 +48,9 @@ from protocol.wire.messages import (
     AuditResult,
     Charged,
     Commitment,
+    PassedOn,
     Plan,
+    Segment,
 )
 from protocol.wire.parts import PlanMember, VotedOut
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -441,3 +454,116 @@ class TestAnAuditorThatCovers:
             auditing.computed(KeepVersionTask(step), Outcome(), 0.2)
             auditing.on_result(SIBLING, agrees, 0.3)
         assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
+
+
+SIGNATURE = b"g" * 64
+
+
+class TestWhatWasContributed:
+    """THIRD contributes to a segment of ours."""
+
+    said = Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS, SIGNATURE)
+    sent = Segment(STAGE, STEP, ATTEMPT, 0, signature=SIGNATURE)
+
+    @pytest.mark.parametrize("first", ["commitment", "segment"])
+    def test_something_else_than_was_signed_is_shown(self, auditing: Auditing, first: str) -> None:
+        if first == "commitment":
+            assert auditing.on_commitment(THIRD, self.said, 0.0) == []
+            [shown] = auditing.on_segment(THIRD, self.sent, b"x" * 32)
+        else:
+            assert auditing.on_segment(THIRD, self.sent, b"x" * 32) == []
+            [shown] = auditing.on_commitment(THIRD, self.said, 0.0)
+            assert auditing.on_commitment(THIRD, self.said, 0.0) == [], "once"
+        assert isinstance(shown, Contradicted)
+        assert {shown.held.signer, shown.other.signer} == {THIRD}
+
+    def test_what_was_signed_is_no_contradiction(self, auditing: Auditing) -> None:
+        auditing.on_commitment(THIRD, self.said, 0.0)
+        assert auditing.on_segment(THIRD, self.sent, SEGMENTS[0]) == []
+
+    def test_who_has_signed_one_of_both_only_is_shown_to_nobody(self, auditing: Auditing) -> None:
+        auditing.on_commitment(THIRD, self.said, 0.0)
+        unsigned = Segment(STAGE, STEP, ATTEMPT, 1)
+        assert auditing.on_segment(THIRD, unsigned, b"x" * 32) == []
+
+
+def crowd(count: int) -> Plan:
+    members = [PlanMember(peer(n), b"") for n in range(1, count + 1)]
+    return Plan(STAGE, STEP, ATTEMPT, members, list(range(count + 1)), [])
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(3, 1), (PASS_TO_ALL_UP_TO + 1, PASS_TO_ALL_UP_TO), (20, PASS_FANOUT)]
+)
+def test_after_a_failed_attempt_all_compare_what_they_were_told(
+    auditing: Auditing, count: int, told: int
+) -> None:
+    plan = crowd(count)
+    for number in range(1, count):
+        said = Commitment(STAGE, STEP, ATTEMPT, bytes([number]) * 32, SEGMENTS, SIGNATURE)
+        auditing.on_commitment(peer(number), said, 0.0)
+    effects = auditing.failed(plan)
+    assert all(isinstance(e, Send) and isinstance(e.message, PassedOn) for e in effects)
+    passed = [(e.peer, e.message.statement.signer) for e in effects]  # type: ignore[union-attr]
+    assert len({to for to, _ in passed}) == told
+    assert len(set(passed)) == len(passed)
+    assert all(to != author for to, author in passed)
+    assert {author for _, author in passed} == {peer(n) for n in range(2, count)}
+    assert ME not in {to for to, _ in passed}
+
+
+def test_a_charge_of_ours_is_told_a_few_times(auditing: Auditing) -> None:
+    auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 0.0)
+    told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
+    assert auditing.charged(charge_of_third(1), 0.0) == told
+    times = []
+    for _ in range(TELL_TIMES):
+        at = auditing.next_deadline()
+        assert at is not None
+        assert auditing.tick(at - 0.1) == []
+        assert auditing.tick(at) == told
+        times.append(at)
+    assert times == [TELL_AGAIN_S * n for n in range(1, TELL_TIMES + 1)]
+    assert auditing.next_deadline() is None
+    assert auditing._terms is not None
+    assert auditing._terms.open_charges() == {(STAGE, THIRD): [ME]}
+
+
+def test_what_was_kept_for_auditors_is_dropped_after_a_while(auditing: Auditing) -> None:
+    assert auditing.dropped(DropStep(3), 0.0) == []
+    assert auditing.dropped(DropStep(4), 1.0) == []
+    assert auditing.next_deadline() == KEPT_S
+    assert auditing.tick(KEPT_S - 0.1) == []
+    assert auditing.tick(KEPT_S) == [DropStep(3)]
+    assert auditing.next_deadline() == 1.0 + KEPT_S
+    assert auditing.tick(1.0 + KEPT_S) == [DropStep(4)]
+    assert auditing.next_deadline() is None
+
+
+def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
+    auditing: Auditing,
+) -> None:
+    commit_all(auditing)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    auditing.closing(PLAN, 0.0)
+    auditing.computed(KeepVersionTask(STEP), Outcome(), 0.0)
+    assert auditing.next_deadline() == STANDBY_S
+    auditing.dropped(DropStep(STEP), 0.0)
+    assert auditing.tick(KEPT_S) == [], "we may be called for it"
+    for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
+        gone = auditing.dropped(DropStep(step), KEPT_S)
+    assert gone == [DropStep(STEP + 1)], "others make room"
+    assert DropStep(STEP) in auditing.tick(STANDBY_S)
+    late = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    assert auditing.on_result(SIBLING, late, STANDBY_S) == []
+
+
+def test_without_audits_nothing_is_kept_or_said() -> None:
+    none = Auditing(Place(ME, STAGE, 3, 4), None, 0, lambda stage: (), Commitments(ME))
+    assert none.dropped(DropStep(3), 0.0) == [DropStep(3)]
+    assert none.next_deadline() is None
+    said = TestWhatWasContributed.said, TestWhatWasContributed.sent
+    assert none.on_commitment(THIRD, said[0], 0.0) == none.on_segment(THIRD, said[1], b"") == []
+    assert none.failed(PLAN) == none.unsigned(PLAN, THIRD) == none.verdicts(0.0) == []
+    assert none.charged(charge_of_third(1), 0.0) == []
+    assert (none.agreed_with(), none.found_out(), none.active) == ([], set(), False)
