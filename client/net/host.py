@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -44,7 +44,8 @@ from client.net.errors import (
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Attempt, Race
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream, Listener, Transport, closing, transport_of
+from client.net.tcp import TCP, TcpListener
+from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
@@ -177,6 +178,13 @@ class Connection:
         self._scope.cancel()
 
 
+class Dialler(Protocol):
+    """Opens byte streams to addresses: over TCP, or through a relay."""
+
+    def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
+        """Connect to an address; the stream is closed with the block."""
+
+
 class _Proved(HandshakeFailed):
     """A peer that we probe has proved its identity."""
 
@@ -203,7 +211,7 @@ class Host:
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
-        self.circuits: Transport
+        self.circuits: Dialler
         """Dials the addresses that name a relay; set by the network."""
         self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
         self.refused: Counter[str] = Counter()
@@ -303,8 +311,8 @@ class Host:
         numeric = await numeric_host(target)
         if not may_call(numeric):
             raise NotCalled(f"{target} is not called now")
-        transport = transport_of(numeric) if numeric.relay is None else self.circuits
-        async with transport.dial(numeric) as stream:
+        dialler: Dialler = TCP if numeric.relay is None else self.circuits
+        async with dialler.dial(numeric) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer, attempt.claim)
             except NotAnswered as error:
@@ -341,7 +349,7 @@ class Host:
 
         with trio.move_on_after(PROBE_S):
             try:
-                async with transport_of(target).dial(target) as stream:
+                async with TCP.dial(target) as stream:
                     await handshake(stream, self._identity, target.peer, proved)
             except _Proved:
                 return True
@@ -372,8 +380,7 @@ class Host:
         async with AsyncExitStack() as stack:
             try:
                 with trio.fail_after(MEET_S):
-                    transport = transport_of(target)
-                    stream = await stack.enter_async_context(transport.meet(target, own_port))
+                    stream = await stack.enter_async_context(TCP.meet(target, own_port))
                 with trio.fail_after(self._limits.handshake_s):
                     proved = await handshake(stream, self._identity, target.peer if first else None)
             except (HandshakeFailed, trio.TooSlowError) as error:
@@ -525,7 +532,7 @@ def _anywhere(address: Destination) -> bool:
     return True
 
 
-async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[Listener[ByteStream]]:
+async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
     """Listen on addresses until the stack is closed.
 
     Those that differ in nothing but their kind get the same port: so one rule of a firewall fits
@@ -547,22 +554,20 @@ async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[List
     raise ListenError("cannot find a port that is free for IPv4 and IPv6")
 
 
-async def _listen_once(
-    stack: AsyncExitStack, wanted: Sequence[Address]
-) -> list[Listener[ByteStream]]:
-    listeners: list[Listener[ByteStream]] = []
+async def _listen_once(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
+    listeners: list[TcpListener] = []
     lacking: list[NoSuchFamily] = []
-    chosen: dict[str, int] = {}
+    chosen = 0
     for address in wanted:
         at = address
         if address.host in WILDCARDS.values() and not address.port:
-            at = replace(address, port=chosen.get(address.transport, 0))
+            at = replace(address, port=chosen)
         try:
-            listener = await stack.enter_async_context(transport_of(at).listen(at))
+            listener = await stack.enter_async_context(TCP.listen(at))
         except NoSuchFamily as error:
             lacking.append(error)
             continue
-        chosen.setdefault(address.transport, listener.address.port)
+        chosen = chosen or listener.address.port
         listeners.append(listener)
     if lacking and not listeners:
         raise lacking[0]

@@ -40,7 +40,8 @@ from client.net.relay.exchange import receive_message
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
-from client.net.transport import ByteStream, forget_network
+from client.net.tcp import TCP
+from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
@@ -188,7 +189,7 @@ class Libp2pNetwork:
 
     def network_changed(self) -> None:
         """Forget what held in the network that this machine was in, and reserve at relays anew."""
-        forget_network()
+        TCP.network_changed()
         self.reaching.renew()
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -757,7 +758,7 @@ async def open_network(
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
-                host.circuits = network.reaching.transport
+                host.circuits = network.reaching.circuits
                 nursery.start_soon(network.watch.run)
                 try:
                     yield network

@@ -45,7 +45,7 @@ def _runs(pairs: int, rtt_ms: float, a: Router, b: Router) -> tuple[list[float],
     relayed, direct = [], []
     with Internet({"relay": Place(), "a": Place(a), "b": Place(b)}, rtt_ms=rtt_ms) as net:
         for number in range(pairs):
-            tcp.TRANSPORT._dialled.clear()  # a process of its own has dialled nobody yet
+            tcp.TCP._dialled.clear()  # a process of its own has dialled nobody yet
             with reaching_swarm(net) as swarm:
                 pair = meet(swarm)
                 relayed.append(pair.relayed_s)
