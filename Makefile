@@ -24,7 +24,7 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos check test long seeds lint bench ablation install packaging clean
+.PHONY: help demo chaos check test long seeds lint figures bench ablation install packaging clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
@@ -36,6 +36,7 @@ help:
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
+	@echo "make figures  the figures of the README and of tests/bench/README.md, anew; 50 minutes"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
@@ -72,6 +73,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench.rivals $(BENCH_ARGS)
+
+figures: $(STAMP)
+	$(BIN)/python -m tests.bench
 
 ablation: $(STAMP)
 	$(BIN)/python -m tests.bench.ablation $(ABLATION_ARGS)

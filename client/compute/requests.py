@@ -12,7 +12,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
@@ -41,6 +40,7 @@ from client.compute.replies import (
     VersionShared,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -66,9 +66,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
             until then they are zero.
         sequences, tokens: B and T of a microbatch.
         graphs_kept: most forward graphs held for their backward.
-        threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
-            more; choose_threads: use fewer where that is as fast; device: `cpu`, `cuda`, `cuda:1`,
-            or `auto`.
+        threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
+            `cuda`, `cuda:1`, or `auto`.
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
@@ -85,8 +84,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     optimizer: OptimizerSpec
     precision: Compute = DEFAULT
     """In which passes compute."""
-    boundary_codec: CodecName
-    averaging_codec: CodecName
+    boundary_codec: AveragingCodec
+    averaging_codec: AveragingCodec
     aggregation: str = SUM
     """Name of the rule by which segments are aggregated."""
     sequences: Positive
@@ -95,7 +94,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
     threads: Positive = 1
-    most_threads: Count = 0
     choose_threads: bool = False
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100

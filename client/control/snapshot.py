@@ -61,17 +61,6 @@ class HeldOutView(Struct, frozen=True, kw_only=True):
     """When it became known here, Unix seconds."""
 
 
-class SampleView(Struct, frozen=True, kw_only=True):
-    """What this machine found a version to write to one of the founder's prompts."""
-
-    version: int
-    prompt: str
-    text: str
-    """The prompt is no part of it; the likeliest token each time."""
-    time: float
-    """Unix seconds."""
-
-
 class StageView(Struct, frozen=True, kw_only=True):
     """One stage of the pipeline and who holds it."""
 
@@ -158,8 +147,6 @@ class AmendmentView(Struct, frozen=True, kw_only=True):
     """What it changes."""
     steps: int
     """Of the whole run, by it."""
-    asked_step: int
-    """The step from which its learning rate holds at the earliest."""
     from_step: int | None = None
     """The step from which all stages have agreed that it holds; None: they have not yet."""
 
@@ -178,19 +165,6 @@ class Amended(Struct, frozen=True, kw_only=True):
     """False: it was only asked what would change."""
 
 
-class ReachedAddress(Struct, frozen=True, kw_only=True):
-    """An address at which others may reach this node."""
-
-    address: str
-    source: str
-    """``announced``, ``mapped`` (by the router), ``interface``, or ``observed`` by peers."""
-    verdict: str
-    """``public`` (members of other networks have reached it), ``private`` (they could not), or
-    ``unknown``."""
-    probers: int
-    """Members that agree."""
-
-
 class ReachView(Struct, frozen=True, kw_only=True):
     """Whether members of other networks reach this node."""
 
@@ -200,12 +174,9 @@ class ReachView(Struct, frozen=True, kw_only=True):
     words: str = ""
     next_step: str = ""
     """What would help; empty: nothing has to."""
-    port_mapping: str = "unknown"
-    """``endpoint-independent``: the router shows everybody the same port; or ``symmetric``."""
     change: str = ""
     """The last change of this machine's network and what came of it, or the one under way; empty:
     there was none in the last hour."""
-    addresses: list[ReachedAddress] = field(default_factory=list)
 
 
 class NetworkView(Struct, frozen=True, kw_only=True):
@@ -216,7 +187,6 @@ class NetworkView(Struct, frozen=True, kw_only=True):
     """Of these, activations, gradients and shards."""
     received_bytes: int = 0
     sent_messages: int = 0
-    received_messages: int = 0
     links: int = 0
 
 
@@ -230,19 +200,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     """Forward and backward passes done."""
 
 
-class CardView(Struct, frozen=True, kw_only=True):
-    """What the driver tells of a GPU; None: it does not tell."""
-
-    device: str
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: int | None = None
-    slows_at_c: int | None = None
-    """From which temperature on the card slows itself down."""
-    used_bytes: int | None = None
-    """Of its memory, by all processes."""
-
-
 class MachineView(Struct, frozen=True, kw_only=True):
     """What was measured of the devices that this volunteer computes on, all together."""
 
@@ -254,7 +211,6 @@ class MachineView(Struct, frozen=True, kw_only=True):
     """Within the memory of a device."""
     to_device_bytes_per_s: float = 0.0
     to_host_bytes_per_s: float = 0.0
-    cards: list[CardView] = field(default_factory=list)
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -366,11 +322,7 @@ class LimitsView(Struct, frozen=True, kw_only=True):
 
     threads: int = 0
     threads_now: int = 0
-    """Threads that a stage is computed with, chosen or by sharing; 0: not known."""
-    cores: int = 0
-    """Of this machine, as far as this volunteer may use them."""
-    volunteers: int = 1
-    """Volunteers of this machine that compute on these cores, this one included."""
+    """Threads that a stage is computed with; 0: not measured yet."""
     compute_share: int = 0
     """Percentage of the time."""
     memory_bytes: int = 0
@@ -382,7 +334,6 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """Sent and received together."""
     used_bytes: int = 0
     """Today, whether or not there is a quota."""
-    power_w: int = 0
     device: str = ""
     """Where it computes, as the owner chose: ``auto``, ``cpu``, ``cuda:1``; empty: not known."""
     when: list[str] = field(default_factory=list)
@@ -558,19 +509,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     known of that now."""
     held_out: HeldOutView | None = None
     """Of the newest version that was evaluated; None: of none."""
-    evaluate_every: int = 0
-    """Steps between the versions that are evaluated; 0: none is."""
-    samples: list[SampleView] = field(default_factory=list)
-    """To all prompts, of the newest version that this machine let write; empty unless it was told
-    to."""
     own_tokens_per_s: float
     """Our part of it: the mean of our shares of the stages, times the whole."""
     seats: list[SeatView]
     stages: list[StageView]
     peers: list[PeerView]
     network: NetworkView
-    worker: WorkerView
-    """The first of ``workers``."""
     counters: Counters
     rss_bytes: int
     uptime_s: float

@@ -13,34 +13,27 @@ from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 
 UPDATE_METHOD = "update"
-MAX_HZ = 4.0
+EVERY_S = 0.5
 MATCHES_EVERY_S = 2.0
 MAX_POINTS = 500
 
 
 class Subscribe(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of ``subscribe``; a second request replaces the first."""
+    """Parameters of ``subscribe``."""
 
     events_since: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Events after this number; 0: all that are remembered."""
-    matches: bool = False
-    """Whether updates carry the matching, every ``MATCHES_EVERY_S`` at most."""
-    hz: Annotated[float, Meta(gt=0, le=MAX_HZ)] = 2.0
-    """Updates per second at most."""
 
 
 class Subscribed(Struct, frozen=True):
-    """Answer to ``subscribe``; updates follow on the same connection."""
+    """Answer to ``subscribe``; updates follow on the same connection, and nothing else."""
 
     subscribed: bool = True
-    seq: int = 0
 
 
 class Update(Struct, frozen=True, kw_only=True):
     """One moment of a node, and the events since the previous update."""
 
-    seq: int
-    """Rises by one per update that was due; gaps are updates that newer ones have replaced."""
     time: float
     """Unix seconds."""
     snapshot: Snapshot
@@ -49,6 +42,7 @@ class Update(Struct, frozen=True, kw_only=True):
     missed: int = 0
     """Events that the node had forgotten before this front end read them."""
     matches: MatchesSnapshot | None = None
+    """Every ``MATCHES_EVERY_S``."""
 
 
 class StepPoint(Struct, frozen=True):

@@ -5,7 +5,6 @@ Reads the kernel's files at each call. No state.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -25,15 +24,6 @@ _V2_MOUNTS: Final = ("", "unified")
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
-    """Processor time that a control group may take, in cores."""
-
-    cores: float
-    group: str
-    """Identifies the control group without revealing its path; equal for all its members."""
-
-
-@dataclass(frozen=True, slots=True)
 class Cores:
     """The processors that this process may use."""
 
@@ -41,17 +31,18 @@ class Cores:
     """Logical processors, by the kernel's numbers."""
     physical: int
     """Physical cores of ``cpus``; two threads of one core are hardly faster than one."""
-    quota: Quota | None = None
+    quota: float | None = None
+    """Processor time that the control group may take, in cores; None: all."""
 
     @property
     def usable(self) -> int:
         """Threads that can compute at full speed at once; at least 1."""
-        return min(self.physical, max(1, math.floor(self.quota.cores) if self.quota else 2**16))
+        return min(self.physical, max(1, math.floor(self.quota) if self.quota else 2**16))
 
     @property
     def most_threads(self) -> int:
         """The most threads that can run at once."""
-        quota = math.ceil(self.quota.cores) if self.quota else len(self.cpus)
+        quota = math.ceil(self.quota) if self.quota else len(self.cpus)
         return max(1, min(len(self.cpus), quota))
 
 
@@ -69,13 +60,13 @@ def physical_cores(cpus: frozenset[int], folder: Path = CPUS) -> int:
     return len({_siblings(folder / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
 
 
-def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Quota | None:
-    """Return the tightest limit of our control groups and their ancestors; None if there is none.
+def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> float | None:
+    """Return the tightest limit of our control groups and their ancestors, in cores; None if there
+    is none.
 
     Both versions of control groups are read, with all visible ancestors.
     """
-    quotas = [Quota(cores, _name(folder)) for folder, cores in _limits(_read(own), mounts)]
-    return min(quotas, key=lambda quota: quota.cores, default=None)
+    return min(_limits(_read(own), mounts), default=None)
 
 
 def check_threads(threads: int) -> None:
@@ -88,8 +79,7 @@ def check_threads(threads: int) -> None:
     if threads > most:
         raise UserError(
             f"{threads} threads are more than the {plural_cores(most)} that may be used here",
-            f"use at most --threads {most}, or leave it out: "
-            "volunteers of one machine share its cores automatically",
+            f"use at most --threads {most}, or leave it out",
             ExitCode.CONFIG,
         )
 
@@ -99,8 +89,8 @@ def plural_cores(count: int) -> str:
     return f"{count} {'core' if count == 1 else 'cores'}"
 
 
-def _limits(own: str, mounts: Path) -> Iterator[tuple[Path, float]]:
-    """Yield every control group around this process that limits its processor time, in cores."""
+def _limits(own: str, mounts: Path) -> Iterator[float]:
+    """Yield the processor time that each control group around this process allows, in cores."""
     for line in own.splitlines()[:64]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -110,7 +100,7 @@ def _limits(own: str, mounts: Path) -> Iterator[tuple[Path, float]]:
             for folder in _ancestry(mounts / mount, path):
                 cores = _v1_cores(folder) if controllers else _v2_cores(folder)
                 if cores is not None:
-                    yield folder, cores
+                    yield cores
 
 
 def _ancestry(mount: Path, path: str) -> Iterator[Path]:
@@ -139,10 +129,6 @@ def _ratio(quota: str, period: str) -> float | None:
 
 def _siblings(folder: Path) -> str:
     return _read(folder / "core_cpus_list") or _read(folder / "thread_siblings_list")
-
-
-def _name(folder: Path) -> str:
-    return hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
 
 
 def _read(path: Path) -> str:

@@ -86,15 +86,6 @@ async def test_a_stranger_cannot_send_much(hosts: Hosts, dial: Dial) -> None:
             await stream.send_all(flood)
 
 
-async def test_plaintext_is_not_agreed_to(hosts: Hosts, dial: Dial) -> None:
-    async with hosts() as host, dial(host.addresses[0]) as stream:
-        await stream.send_all(HELLO + token(b"/plaintext/2.0.0"))
-        answer = b""
-        while len(answer) < len(HELLO) + 4:
-            answer += await stream.receive_some()
-        assert answer == HELLO + token(b"na")
-
-
 async def test_more_connections_in_sequence_than_the_library_has_slots(hosts: Hosts) -> None:
     async def brief(connection: Connection) -> None:
         connection.close("enough")

@@ -19,8 +19,7 @@ from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
 from client.lab.simulate.chaos.world import ChaosWorld
 
 SEEDS = range(16)
-"""A first look; ``make seeds`` has the sweep. Every broken machine of ``chaos_mutants`` but one
-shows within the first 50 seeds."""
+"""A first look; ``make seeds`` has the sweep."""
 HASHED_LATER = (7, 36, 47, 99)
 """In 36 one that had started again closed a lineage's first step a second time: who had closed
 it had left. Both ways of hashing allow that; only this one came to it."""

@@ -123,18 +123,6 @@ def test_a_hung_replica_is_given_up_before_membership_does(
     assert 0 < given_up_s < GIVEN_UP_S, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", usual(1, range(3)))
-def test_a_closed_connection_is_answered_at_once_and_nobody_is_blamed(seed: int) -> None:
-    world = StragglerWorld(config(seed, steps=5))
-    victim, at = first_of(world, 1), world.random.uniform(12.0, 20.0)
-    world.after(at, partial(world.kill, victim))
-    run(world)
-    causes = {rerouted.cause.split()[0] for rerouted in world.reroutes}
-    assert causes == {"lost"}, f"seed {seed}"
-    assert world.rerouted_at[0] - at <= world.config.detect_s[1], f"seed {seed}"
-    assert not world.points, f"seed {seed}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("stages", "stage"), usual(1, [(3, 1), (2, 0), (2, 1)]))
 def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage: int) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from client.compute.payload import CodecName, sealed_digest
+from client.compute.payload import sealed_digest
 from client.compute.replies import ContributionCompared, Failed
 from client.compute.requests import (
     Apply,
@@ -31,6 +31,7 @@ from client.compute.requests import (
     Reduce,
     SetThreads,
 )
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
@@ -92,8 +93,8 @@ class AuditedStage:
     shares: Sequence[int] = (4, 4)
     model: ModelSpec = MODELS["gpt"]
     sequences: int = 3
-    boundary: CodecName = "s8"
-    averaging: CodecName = "s8"
+    boundary: AveragingCodec = "s8"
+    averaging: AveragingCodec = "s8"
     threads: Sequence[int] = (1, 1)
     precision: Precision = DEFAULT
     elsewhere: Sequence[OtherProcess] = ()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -25,23 +25,30 @@ from client.cli.founding.importing import (
     keep_starts,
     published_base,
 )
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, short_name
+from client.cli.founding.options import (
+    ModelChoices,
+    OptimizerChoices,
+    PipelineChoices,
+    RunChoices,
+    short_name,
+)
 from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.cli.terminal.output import human_bytes
 from client.compute.memory import USUAL_GRAPHS, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
 from model_zoo.specs.data import Answers, DataSpec, Source
-from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
@@ -56,6 +63,9 @@ from protocol.manifest import (
     inconsistency,
 )
 from protocol.names import normal
+
+if TYPE_CHECKING:
+    from client.cli.founding.pricing import Prices  # which imports torch
 
 UNAUDITED = (
     "no audits: which experts a token goes to depends on rounding now and then, and an honest "
@@ -179,7 +189,8 @@ def _founding(
         ),
     )
     checked(manifest)
-    costs, prices, busy = price_stages(spec, run, sequences)
+    parts = measured_prices(spec, run, sequences)
+    costs, prices, busy = price_stages(spec, run, run.stages, sequences, parts)
     manifest = checked(msgspec.structs.replace(manifest, stages=costs))
     warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
     return Founding(manifest, warnings, prices, corpus)
@@ -456,27 +467,35 @@ def _unpriced(spec: ModelSpec, stages: int) -> tuple[StageCost, ...]:
 
 
 def price_stages(
-    spec: ModelSpec, run: RunChoices, sequences: int
+    spec: ModelSpec, run: PipelineChoices, stages: int, sequences: int, prices: Prices | None
 ) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
     """Cut the model so that the cost of its most expensive stage is minimal, and price every
     stage; return a note as well if what was measured is of no use.
 
     Args:
         spec: shape of the model.
-        run: choices of the run: number of stages, codecs, whether to measure.
+        run: codecs and rules.
+        stages: how many.
         sequences: sequences per microbatch.
+        prices: measured seconds of the model's parts; None: count FLOPs instead.
     """
-    from client.cli.founding.pricing import Prices, price  # imports torch
+    from client.cli.founding.pricing import credible, price  # imports torch
 
-    prices = Prices.measured(spec, sequences) if run.measure else None
-    layers = cut(spec, prices.parts if prices else None, run.stages)
+    layers = cut(spec, prices.parts if prices else None, stages)
     notes: tuple[str, ...] = ()
-    if prices and not all(map(prices.credible, slices(layers))):
-        prices, layers, notes = None, cut(spec, None, run.stages), (BUSY,)
-    priced = price(spec, slices(layers), sequences, prices)
+    if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
+        prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
+    priced = tuple(price(spec, part, sequences, prices) for part in slices(layers))
     pairs = zip(slices(layers), priced, strict=True)
     costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
     return costs, priced, notes
+
+
+def measured_prices(spec: ModelSpec, run: PipelineChoices, sequences: int) -> Prices | None:
+    """Measure the model's parts; None: that is not wanted, or would take long."""
+    from client.cli.founding.pricing import measure  # imports torch
+
+    return measure(spec, sequences) if run.measure else None
 
 
 def stage_cost(
@@ -484,7 +503,7 @@ def stage_cost(
     layers: tuple[int, ...],
     part: StageSlice,
     priced: StagePrice,
-    run: RunChoices,
+    run: PipelineChoices,
     sequences: int,
 ) -> StageCost:
     """Return one stage's costs for the manifest.
@@ -494,7 +513,7 @@ def stage_cost(
         layers: layers of every stage.
         part: the stage.
         priced: its price.
-        run: choices of the run.
+        run: codecs and rules.
         sequences: sequences per microbatch.
     """
     predicted = sequences * spec.context

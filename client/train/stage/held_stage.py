@@ -11,7 +11,6 @@ import math
 import secrets
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import msgspec
 import trio
@@ -170,12 +169,6 @@ class HeldStageDriver:
         """There is a new amendment of the founder."""
         if self.driver is not None:
             self.driver.amended()
-
-    def set_threads(self, threads: int) -> None:
-        """Set the worker's threads, from the next task on."""
-        if self.worker is not None:
-            with suppress(WorkerDied):  # then the next one is told when it opens the stage
-                self.worker.submit(SetThreads(threads=threads))
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
@@ -381,7 +374,7 @@ class HeldStageDriver:
         busy_s = max(0.0, self._answers_by - self._context.owner.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
-                await worker.call(SetThreads(threads=self._context.terms.cores.threads))
+                await worker.call(SetThreads(threads=self._context.terms.capacity().threads))
         except trio.TooSlowError:
             words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
             raise WorkerDied(-signal.SIGKILL, (words,)) from None

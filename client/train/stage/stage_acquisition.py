@@ -23,7 +23,6 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
@@ -103,27 +102,14 @@ class Terms:
     """The members that can be asked."""
     shelf: Shelf
     history: History
-    cores: CoreSharing
     amendments: Callable[[], Amendments]
     """The founder's that are known; asked anew for each seat."""
     leaves: LeafSupply | None = None
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 
     def usable_bytes(self) -> int:
-        """Return the memory that our stages may take, if this machine has no other volunteers."""
+        """Return the memory that our stages may take."""
         return usable_memory_bytes(self.capacity(), self.settings)
-
-    def left_bytes(self) -> int:
-        """Return how much of it the machine's other volunteers leave to us now: all, if the owner
-        has said how much, or it is a card's own memory."""
-        usable_bytes = self.usable_bytes()
-        if self.capacity().has_host or self.settings.memory_limit_bytes:
-            return usable_bytes
-        return self.cores.memory_left(usable_bytes)
-
-    def hold_memory(self, size_bytes: int) -> None:
-        """Tell the machine's other volunteers how much our stages take."""
-        self.cores.hold_memory(0 if self.capacity().has_host else size_bytes)
 
     def devices(self) -> Devices:
         """Return what our devices have for a stage now."""
@@ -240,7 +226,6 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        terms.cores.look(computing=True)  # meanwhile the other volunteers reduce their threads
         request = open_stage_request(
             terms.manifest,
             terms.swarm,
@@ -248,8 +233,7 @@ class StageAcquisition:
             terms.settings,
             fit,
             corpus,
-            terms.cores.threads,
-            terms.cores.most_threads,
+            terms.capacity().threads,
             terms.folders.compiled,
         )
         if fit.ranks > 1:

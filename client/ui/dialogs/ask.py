@@ -1,4 +1,4 @@
-"""Questions about leaving: detach, finish or stop, with the costs of each; or finish alone."""
+"""Questions about leaving: detach or finish, with the costs of each; or finish alone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from client.train.stage.stage_acquisition import StageAcquisition, Terms
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
-from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.effects import Effect, Explain
@@ -190,7 +189,7 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
 
 # --- imported weights ----------------------------------------------------------------------
 
-QWEN2 = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope(), qkv_bias=True)
+QWEN2 = ModelSpec("qwen2", 2, 32, 2, 2, 48, context=16)
 
 
 @pytest.fixture
