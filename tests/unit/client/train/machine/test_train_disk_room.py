@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 from client.train.machine.disk_room import AGAIN_S, LOOK_S, DiskRoom, Lack
-from tests.support.train_swarm import open_swarm
 
 LACK = Lack("the disk is full", Path("/disk"), 1000)
 
@@ -44,23 +42,3 @@ async def test_it_pauses_until_there_is_room_or_for_a_while(
         nursery.cancel_scope.cancel()
     expected = min(room_after_s, AGAIN_S)
     assert expected <= trio.current_time() - begun <= expected + LOOK_S + 1.0
-
-
-async def test_a_state_for_which_there_is_no_room_frees_the_stage_for_others(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
-        await swarm.add(0)
-        other = await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: other.step(1) >= 2)
-        usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        late, lacks = await swarm.add(), list[Lack]()
-        late.held_stages.lacks_room = lacks.append
-        late.assign(1)
-        await swarm.until(lambda: bool(lacks))
-        assert 1 not in late.held_stages.held
-        assert "more are needed" in lacks[0].words
-        assert lacks[0].needed_bytes > 1000
-        await swarm.until_done()
