@@ -21,11 +21,10 @@ from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_COMMITMENTS, Heard, stage_of
 from protocol.evidence.proof import check, contradiction, words_of
 from protocol.evidence.statement import body_of, statement_of
-from protocol.evidence.statement import envelope_of as statement_envelope
 from protocol.evidence.word import OwnWord
 from protocol.ids import SwarmId
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Commitment, Evidence, Plan, Segment, encode_message
+from protocol.wire.messages import Commitment, Evidence, Segment, encode_message
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
@@ -228,9 +227,3 @@ def test_a_seat_that_begins_anew_commits_to_later_attempts_only() -> None:
     other = statement_of(replace(SAID, root=b"q" * 32))
     assert other is not None
     assert not after.may_say(*other)
-
-
-def test_plans_have_another_envelope() -> None:
-    """The body of a commitment is whole; of the others it is a statement."""
-    assert statement_envelope(peer(1), told()) == commitment()
-    assert statement_envelope(peer(1), Plan(1, 7, 2, [], [0, 1], [])) is None
