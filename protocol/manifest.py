@@ -250,8 +250,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (
             manifest.compute != "auto" or not manifest.audits,
-            "honest passes in bf16 and in fp32 are up to 5 % apart, which audits take for lies: "
-            "with audits all volunteers compute in bf16, or all in fp32",
+            "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
+            "audits all volunteers compute in bf16, or all in fp32",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

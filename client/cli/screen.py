@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from client.cli.reach.running import ending_words, not_running, wait_for_ending
@@ -19,8 +20,15 @@ LEFT_RUNNING = "it continues in the background; volunteer attach shows it, volun
 
 
 def can_draw() -> bool:
-    """Whether there is a terminal in which an interface can be drawn."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether there is a terminal in which an interface can be drawn, which takes Unicode."""
+    known = os.environ.get("TERM", "dumb") not in ("dumb", "vt100", "vt220")
+    return sys.stdin.isatty() and sys.stdout.isatty() and known and speaks_unicode()
+
+
+def speaks_unicode(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the locale is one of UTF-8, or there is none: terminals without any show UTF-8."""
+    locale = next((environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(n)), "")
+    return not locale or "utf8" in locale.lower().replace("-", "")
 
 
 def show(socket: Path, folders: Folders | None, *, plain: bool = False) -> int:
@@ -33,12 +41,11 @@ def show(socket: Path, folders: Folders | None, *, plain: bool = False) -> int:
     """
     if plain or not can_draw():
         return follow(socket, folders)
-    from client.cli.settings.config_file import save_setting
     from client.ui.app import run
     from client.ui.source.live import LiveSource
 
     how_it_ended = RunRecord(folders.data).ending if folders is not None else None
-    return run(LiveSource(socket, how_it_ended), save=save_setting)
+    return run(LiveSource(socket, how_it_ended))
 
 
 def follow(socket: Path, folders: Folders | None) -> int:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from model_zoo.llama_cpp.architecture import Keys, NotInGguf
+from model_zoo.llama_cpp.architecture import NotInGguf
+from model_zoo.specs.family import Keys
 from model_zoo.tokenizers.bpe import Bpe, end_token
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6

@@ -35,7 +35,7 @@ Epoch = Annotated[int, Meta(ge=0, lt=2**31)]
 Replicas = Annotated[int, Meta(ge=0, le=100_000)]
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Status = Literal["free", "held", "fetching", "serving"]
-Phase = Annotated[int, Meta(ge=0, le=3)]
+Phase = Annotated[int, Meta(ge=0, le=2)]
 
 
 class Mandate(NamedTuple):
@@ -130,8 +130,8 @@ class Posting(Body, frozen=True):
         return self.replicas + self.seconds
 
 
-OPEN, QUIET, SETTLED, COMMITTED = range(4)
-"""Phases of a posting: arrivals; none for a while; nothing left to improve; places are final."""
+OPEN, QUIET, COMMITTED = range(3)
+"""Phases of a posting: arrivals; none for a while; places are final."""
 
 ToSteward = Propose | Withdraw
 ToVolunteer = Hold | Reject

@@ -14,7 +14,7 @@ from protocol.matching.gain import changes
 from protocol.matching.preferences import Wish
 from protocol.matching.prospects import Prospects
 
-PHASES = ("open", "quiet", "settled", "committed")
+PHASES = ("open", "quiet", "committed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from model_zoo.specs.state import ADAMW_STATE, StateSpec
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest, StageCost
 from protocol.matching import preferences, stewards
-from protocol.matching.averaging import Averaging, Line, Trade, second_stage
+from protocol.matching.averaging import Averaging
 from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
 from protocol.matching.relatives import held_by_relatives
@@ -103,7 +103,7 @@ class Population:
         self._kinds = tuple(dict.fromkeys(self.costs))
         """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
-        self._succession, self._by_rank = stewards.by_succession(), stewards.by_rank()
+        self._shortlist = stewards.Shortlist()
         self._holders: dict[Stage, frozenset[PeerId]] = {}
         self._marked: dict[str, frozenset[PeerId]] = {}
         """Members by mark."""
@@ -117,7 +117,7 @@ class Population:
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
         """Return the view after members came, changed or went (None)."""
         follower = copy(self)
-        for name in ("fair_level", "able", "redundancy", "_fast_from", "_homes"):
+        for name in ("fair_level", "able", "redundancy", "_fast_from"):
             follower.__dict__.pop(name, None)
         members = dict(self.members)
         follower.members, follower._holders = members, dict(self._holders)
@@ -126,8 +126,7 @@ class Population:
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
             follower._index(before.get(peer), member)
-        follower._succession = self._succession.after(changes, members)
-        follower._by_rank = self._by_rank.after(changes, members)
+        follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
         follower._claims = tuple(
             column.replaced([m.claim[i] for m in gone], [m.claim[i] for m in come])
@@ -161,15 +160,10 @@ class Population:
         """r_eff = min(r, n / S rounded down), at least 1."""
         return max(1, min(self._redundancy, self._able // len(self.costs)))
 
-    def succession(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three candidates in the order in which they take over a vacant stage."""
-        return self._succession.first(self.members, stage, beacon)
-
-    def candidates(self, stage: Stage, beacon: int) -> frozenset[PeerId]:
-        """Return the peers whose postings for a stage are believed, also after aging or moving."""
-        return frozenset(
-            self.succession(stage, beacon) + self._by_rank.first(self.members, stage, beacon)
-        )
+    def candidates(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
+        """Return up to three candidates for the stewardship of a stage, in the order in which they
+        take it over while it is vacant. Only their postings are believed."""
+        return self._shortlist.first(self.members, stage, beacon)
 
     def holders(self, stage: Stage) -> frozenset[PeerId]:
         """Return the peers that serve or fetch a stage, with either seat."""
@@ -278,43 +272,15 @@ class Population:
         needed = self.costs[home].memory_bytes + self.costs[second].memory_bytes
         return member.seats >= 2 and member.memory_bytes >= needed and self.rate(peer, second) > 0
 
-    def second_stage(self, peer: PeerId, home: Stage, second: Stage) -> Trade:
-        """Return what a second stage, and averaging it, make of a step. The answer does not change
-        when others take or leave second stages.
-
-        Args:
-            peer: the member that asks.
-            home: its home.
-            second: the stage beside it.
-        """
-        homes = self._homes
-        if self._averaging is None or not all(homes):
-            return Trade(0.0, 0.0)
-        levels = (sum(self.rate(p, Stage(s)) for p in members) for s, members in enumerate(homes))
-        return second_stage(
-            self._averaging,
-            self.costs,
-            [[self._line(each) for each in members] for members in homes],
-            lowest=min(levels),
-            fair=self.fair_level,
-            line=self._line(peer),
-            stages=(home, second),
-        )
+    def averaging(self, peer: PeerId, second: Stage) -> float:
+        """Return what averaging a second stage would add to a step of ``peer``, in steps."""
+        if self._averaging is None:
+            return 0.0
+        flops, uplink, downlink = self._believed(self.members[peer])
+        line = min(uplink, downlink)
+        return self._averaging.added(self.costs[second], line, flops, self.fair_level)
 
     # --- inside ---------------------------------------------------------------------------------
-
-    @cached_property
-    def _homes(self) -> tuple[tuple[PeerId, ...], ...]:
-        """The members at home in every stage."""
-        found: list[list[PeerId]] = [[] for _ in self.costs]
-        for member in self.members.values():
-            if member.home_stage is not None:
-                found[member.home_stage].append(member.peer)
-        return tuple(map(tuple, found))
-
-    def _line(self, peer: PeerId) -> Line:
-        flops, uplink, downlink = self._believed(self.members[peer])
-        return Line(min(uplink, downlink), flops)
 
     def _count_rates(self) -> None:
         """Recompute all members' rates, after the medians that cap claims changed."""

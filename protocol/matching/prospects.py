@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from protocol.ids import Stage
 from protocol.matching import preferences
-from protocol.matching.averaging import Trade
+from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.context import Context
@@ -181,15 +181,14 @@ class Beside(Prospects):
             return None
         if not population.is_fast(me) or population.download_s(me, stage) > SECOND_FETCH_S:
             return "we are too slow for two"
-        trade = self.loss(stage, held=False)
-        return f"averaging it takes more than it is worth: {trade}" if trade else None
+        return self.dear(stage, held=False)
 
-    def loss(self, stage: Stage, *, held: bool) -> Trade | None:
-        """Return what a second stage would cost if it is not worth its averaging; else None."""
-        if self._home is None:
+    def dear(self, stage: Stage, *, held: bool) -> str | None:
+        """Return that averaging a second stage takes too long, in words, or None."""
+        added = self._context.population.averaging(self._context.me, stage)
+        if added <= (DROP if held else WORTH):
             return None
-        trade = self._context.population.second_stage(self._context.me, self._home, stage)
-        return None if trade.is_worth(held=held) else trade
+        return f"averaging it takes more than it is worth: {added:.3g} times as long as a step"
 
     def in_words(self, notices: Notices, now: float) -> str:
         """Return, in words, why we hold no second stage if that is for its averaging."""

@@ -156,10 +156,9 @@ class Seats:
         if stage is None or now < self._weigh_at + SECOND_LOOK_S:
             return []
         self._weigh_at = now
-        trade, notice = self._beside.loss(stage, held=True), context.board.current(stage, now)
-        if trade is None or notice is None or notice.posting.copies <= notice.posting.r:
+        reason, notice = self._beside.dear(stage, held=True), context.board.current(stage, now)
+        if reason is None or notice is None or notice.posting.copies <= notice.posting.r:
             return []
         if not context.population.serves_without(stage, context.me):
             return []
-        reason = f"averaging it takes more than it is worth: {trade}"
         return self.second_seat.release(reason, now)

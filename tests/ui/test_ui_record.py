@@ -9,7 +9,6 @@ from client.control.snapshot import (
     HeldOutView,
     NetworkView,
     PauseView,
-    SampleView,
 )
 from client.control.updates import HeldOutPoint, StepPoint
 from client.ui.header import header
@@ -22,7 +21,7 @@ from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, pe
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words, reason
-from client.views.swarm import samples, samples_height, swarm_head
+from client.views.swarm import swarm_head
 from tests.ui.examples import (
     ANNA,
     BORIS,
@@ -125,18 +124,6 @@ def test_a_repeated_version_replaces_later_ones() -> None:
     told = (evaluated(1, 4, 3.5), evaluated(2, 8, 3.0), evaluated(3, 4, 3.6))
     record = recorded_from(update(9, *told))
     assert [(p.version, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
-
-
-def test_samples_are_shown_where_there_are_any() -> None:
-    record = recorded_from(update(9))
-    assert not samples(record, Box(60, 6))
-    assert not samples_height(record, 24)
-    told = SampleView(version=50, prompt="def f(", text="x):\n\x1b[31mreturn", time=NOW)
-    record.snapshot = replace(record.snapshot, samples=[told])
-    shown = plain(samples(record, Box(60, 6))).splitlines()
-    assert shown[0] == "after step 50, likeliest tokens"
-    assert shown[1].startswith("def f( ▸ x): ")
-    assert "\x1b" not in shown[1]
 
 
 # --- header ----------------------------------------------------------------------------------

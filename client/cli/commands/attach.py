@@ -1,4 +1,10 @@
-"""``volunteer attach``: show the volunteer that runs here."""
+"""Show the volunteer that runs here.
+
+$ volunteer attach  # the screen; d closes it
+
+One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
+machine: ssh -t me@lab volunteer attach.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""``volunteer data``: makes folders of tokens out of text, mixes, lists, verifies, shows them."""
+"""Turn text into tokens to train on; list, verify and show them.
+
+Group: the model
+
+$ volunteer data build books/ --tokenizer train:16384 --out tokens  # on all cores; resumable
+$ volunteer create --data tokens  # a swarm that trains on them
+$ volunteer data verify tokens  # read everything and check it
+$ volunteer data show 0 tokens  # the text of the first sample
+
+A build reads text and .jsonl, both also as .gz or .zst, .parquet, and .bin files of llm.c and
+nanoGPT. One that was interrupted goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +28,11 @@ from client.cli.founding.tokenizing import (
     say_skipped,
 )
 from client.cli.terminal.mixture_text import repeats, shares, times
-from client.cli.terminal.output import human_bytes, print_json, printable, say
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
+from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
 if TYPE_CHECKING:

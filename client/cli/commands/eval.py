@@ -1,4 +1,11 @@
-"""``volunteer eval``: how good the newest model is on a text."""
+"""Measure the newest model on a text.
+
+Group: the model
+
+$ volunteer eval --text book.txt  # perplexity and bits per byte
+
+For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).
+"""
 
 from __future__ import annotations
 

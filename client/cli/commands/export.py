@@ -1,5 +1,12 @@
-"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads,
-its adapter in that of ``peft``, or all of it as a file that llama.cpp loads."""
+"""Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.
+
+Group: the model
+
+$ volunteer export --out model  # the newest version
+$ volunteer export --out model --gguf --dtype bf16  # one file, for llama.cpp and ollama
+
+--gguf needs the gguf package: pip install "volunteer[gguf]".
+"""
 
 from __future__ import annotations
 

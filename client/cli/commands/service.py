@@ -1,8 +1,16 @@
-"""``volunteer service``: install and remove services of this machine or this user.
+"""Run as a service: install or remove it.
 
-Installing writes files and names the commands of the service manager that start, stop and show
-them; nothing starts by itself unless asked. A service is the only one, or an instance
-(``--instance NAME``) with its own swarm, home and device.
+Group: this machine
+
+$ volunteer service install --swarm x.swarm  # write the unit of this user; starts nothing
+$ volunteer service install --swarm x.swarm --start  # also start it, now and at every login
+$ volunteer service install --system --dry-run  # print the unit and what would be done
+$ volunteer service install --system --instance gpu1 --gpu 1 --swarm x.swarm
+  # one of several, each with its own swarm, home and graphics card
+$ volunteer service uninstall --instance gpu1  # stops it; its home stays
+
+--system makes it a service of the machine, which needs root. Installing prints the commands of
+systemctl or launchctl that start and stop it, and show its state and log.
 """
 
 from __future__ import annotations

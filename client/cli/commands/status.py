@@ -1,4 +1,13 @@
-"""``volunteer status``: the state of the volunteer on this machine, whole or one section of it."""
+"""Show what the volunteer on this machine is doing.
+
+$ volunteer status  # once
+$ volunteer status --watch  # every second
+$ volunteer status --watch --plain  # a line per step, for screen readers and logs
+$ volunteer status peers  # who is near, and how far each is trusted; also stages, members
+$ volunteer status matches  # why this volunteer has its stages
+$ volunteer status leaderboard  # who contributed how much, as others counted it
+$ volunteer status --json | jq .loss  # for programs
+"""
 
 from __future__ import annotations
 

@@ -36,18 +36,19 @@ from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.cli.terminal.output import human_bytes
 from client.compute.memory import USUAL_GRAPHS, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES
 from model_zoo.specs.data import Answers, DataSpec, Source
-from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
@@ -148,6 +149,7 @@ def _founding(
     notes: tuple[str, ...] = ()
     if run.audit and spec.experts is not None:
         run, notes = replace(run, audit=None), (UNAUDITED,)
+    _check_precision(run)
     _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
     check_corpus(corpus, spec.context)
     sequences = run.sequences or preset.sequences_per_microbatch
@@ -203,6 +205,23 @@ def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
         f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
         "text's tokenizer",
     )
+
+
+def _check_precision(run: RunChoices) -> None:
+    """Refuse audits of volunteers that compute in unlike types.
+
+    Raises:
+        UserError: there are both.
+    """
+    if run.compute_dtype == "auto" and run.audit:
+        raise UserError(
+            "audits need one type of numbers: with --compute-dtype auto an honest volunteer's work "
+            "is up to 15 % from what another computes, and no tolerance that forgives so much "
+            "finds a liar",
+            "take --compute-dtype fp32, or bf16 if every volunteer has a card that is fast in it; "
+            "among friends take --audit 0 or --private",
+            ExitCode.USAGE,
+        )
 
 
 def _check_aggregation(name: str, microbatches: int) -> None:

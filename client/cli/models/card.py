@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
-from client.cli.terminal.output import human_bytes
 from client.control.snapshot import AmendmentView, ContributorView
 from client.quantities import plural
+from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import POSSIBLE

@@ -12,11 +12,11 @@ from client.cli.founding.outlook import LONG_S
 from client.cli.founding.presets import BYTES
 from client.cli.planning.run import PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
-from client.cli.terminal.output import human_duration
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Machine, Prediction, StageTerms
 from client.quantities import plural
+from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices

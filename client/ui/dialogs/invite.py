@@ -26,8 +26,8 @@ class InviteDialog(Dialog[None]):
         Binding("c,x", "copy", show=False),
     ]
 
-    def __init__(self, view: InviteView, *, ascii_only: bool) -> None:
-        self._invite, self._ascii_only = view, ascii_only
+    def __init__(self, view: InviteView) -> None:
+        self._invite = view
         super().__init__("Invite", self._lines, 0)
 
     def compose(self) -> ComposeResult:
@@ -52,5 +52,4 @@ class InviteDialog(Dialog[None]):
             self._invite,
             Box(min(box.width, CELLS), room),
             light_on_dark=self.app.theme != themes.LIGHT,
-            ascii_only=self._ascii_only,
         )

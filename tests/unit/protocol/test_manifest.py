@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_zoo.specs.architecture import Experts, Lora, Rope
+from model_zoo.specs.architecture import Experts, Lora, Rope, Scales
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.model import ModelSpec
@@ -79,11 +79,15 @@ DEFAULTS = {
     "ModelSpec.rope_theta": 10_000.0,
     "ModelSpec.norm_eps": 1e-5,
     "ModelSpec.gelu": "exact",
+    "ModelSpec.rope": Rope(),
     "Rope.kind": "default",
     "Rope.factor": 1.0,
     "Rope.low": 1.0,
     "Rope.high": 4.0,
     "Rope.original": 8192,
+    "Scales.embedding": 1.0,
+    "Scales.residual": 1.0,
+    "Scales.logits": 1.0,
     "Experts.shares": "chosen",
     "Experts.balance": 0.001,
     "Lora.base": "bf16",
@@ -110,10 +114,21 @@ def test_defaults_are_part_of_the_protocol() -> None:
         *("created", "data", "founder", "microbatches_per_step", "model", "name", "optimizer"),
         *("protocol", "seed", "sequences_per_microbatch", "stages", "steps"),
     }
-    described = (Manifest, Policy, ModelSpec, Rope, Experts, Lora, OptimizerSpec, DataSpec, Answers)
+    described = (
+        Manifest,
+        Policy,
+        ModelSpec,
+        Rope,
+        Scales,
+        Experts,
+        Lora,
+        OptimizerSpec,
+        DataSpec,
+        Answers,
+    )
     defaults = {
         f"{part.__name__}.{field.name}": field.default
-        for part in (*described, Part, TokenizerSpec, ChatFormat)
+        for part in (*described, DataSpec, Answers, Part, TokenizerSpec, ChatFormat)
         for field in msgspec.structs.fields(part)
         if field.default not in (msgspec.NODEFAULT, None, False, (), "")
     }
