@@ -306,8 +306,9 @@ class Population:
         """Add a member to the sums, or (-1) subtract it."""
         self._sums = self._sums.plus(rates, sign)
         home, second = member.home_stage, member.second
-        if home in self.stages and member.may_decide:
-            beside = second if second in self.stages and abs(second - home) == 1 else None
+        if home is not None and home in self.stages and member.may_decide:
+            near = second is not None and second in self.stages and abs(second - home) == 1
+            beside = second if near else None
             self._served = self._served.after(home, beside, rates, sign=sign)
 
     def _figures_of(self, peer: PeerId) -> Figures:
