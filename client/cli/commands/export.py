@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
 from client.cli.models.held_out import held_out_words
-from client.cli.reach.contributors import contributors_of, members_met, own_work
+from client.cli.reach.contributors import contributors_of, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
@@ -334,7 +334,6 @@ def write_card(
         adapter_alone=alone,
         gguf=gguf,
         own=home.signer().peer if microbatches else None,
-        met=members_met(home, trained.swarm),
         contributors=_contributors(home, trained),
         own_microbatches=microbatches,
         own_tokens=tokens,
