@@ -136,22 +136,6 @@ class Board:
         notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
 
-    def is_shared(self, author: PeerId, stage: Stage, mandate: Mandate, now: float) -> bool:
-        """Tell whether another candidate has posted under an author's mandate.
-
-        Args:
-            author: the first holder of the mandate.
-            stage: the stage.
-            mandate: beacon and term.
-            now: monotonic seconds.
-        """
-        return any(
-            notice.author != author
-            and notice.posting.mandate == mandate
-            and self._believed(notice, now)
-            for notice in self._kept[stage].values()
-        )
-
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last believed posting of a stage, which a successor continues."""
         return self._last_believed.get(stage)

@@ -135,15 +135,9 @@ class Pool:
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
             if place.confirmed and not here:
                 gone.append(place.peer)
-            self._store(
-                replace(
-                    place,
-                    rate=rate,
-                    second=second if here else place.second,
-                    locked=place.locked or here,
-                    confirmed=place.confirmed or here,
-                )
-            )
+            if here and not (place.confirmed and place.locked and place.second == second):
+                place = replace(place, second=second, locked=True, confirmed=True)
+            self._store(place if rate == place.rate else replace(place, rate=rate))
         return gone
 
     def put(self, place: HeldPlace) -> None:
