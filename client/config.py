@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from client.quantities import (
     parse_percent,
     parse_rate,
     parse_size,
-    parse_watts,
     spell_rate,
     spell_size,
 )
@@ -154,22 +152,13 @@ def lent_bytes_per_s(relay: str, upload_bytes_per_s: float) -> float:
     return float(parse_rate(relay))
 
 
-def _check_trackers(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not _TRACKER.fullmatch(name):
-            raise ValueError(f"{name!r} is no tracker: wandb or trackio, or wandb:PROJECT")
-    return names
-
-
 Port = Annotated[int, Meta(ge=0, le=65535)]
-_TRACKER: Final = re.compile(r"(wandb|trackio)(:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 SIZE: Final = Form(parse_size, spell_size, _check_size)
 Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
 """Bytes; may be written like ``512MiB`` or ``10MB``."""
 Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_rate)]
 """Bytes per second; may be written like ``2MB/s`` or ``20Mbit/s``."""
 Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
-Watts = Annotated[int, Meta(ge=0, le=10_000), Form(parse_watts)]
 Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
 Device = Annotated[str, Meta(max_length=256), Form(check=_check_device)]
 Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
@@ -244,11 +233,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--daily-quota",
         ),
     ] = 0
-    control_group: Annotated[
-        str,
-        Meta(max_length=64),
-        About("Group whose members may also watch the volunteer; for a system service."),
-    ] = ""
     nickname: Annotated[
         str,
         Meta(max_length=256),
@@ -272,9 +256,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=1024),
         About(
-            "CPU threads to compute with; 0: this machine's cores, shared with its other "
-            "volunteers.",
-            zero="its share of the cores",
+            "CPU threads to compute with; 0: one per core of this machine.",
+            zero="one per core",
         ),
     ] = 0
     compute_share: Annotated[Share, About("Share of the time to compute, such as 50%.")] = 100
@@ -289,8 +272,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_limit_bytes: Annotated[
         Size,
         About(
-            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's, less what its other "
-            "volunteers need.",
+            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's.",
             zero="85 % of the memory",
             short_flag="--memory-limit",
         ),
@@ -310,14 +292,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "AMD GPU."
         ),
     ] = "auto"
-    power_limit_w: Annotated[
-        Watts,
-        About(
-            "Most watts for the GPU; the driver must permit it.",
-            zero="no limit",
-            short_flag="--power-limit",
-        ),
-    ] = 0
     only_when_idle: Annotated[bool, About("Compute only while nobody uses this machine.")] = False
     """By its keyboard and screen."""
     idle_after_minutes: Annotated[
@@ -370,21 +344,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(max_length=4096),
         Form(check=_check_folder),
-        About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
+        About("Folder to write every step to, in metrics.jsonl."),
     ] = ""
-    log_to: Annotated[
-        tuple[str, ...],
-        Meta(max_length=2),
-        Form(check=_check_trackers),
-        About(
-            "Experiment tracker that gets every step, too: wandb or trackio, with a project as in "
-            "wandb:mine; may be repeated."
-        ),
-    ] = ()
-    samples: Annotated[
-        bool,
-        About("Continue the founder's prompts here with each new version of the model."),
-    ] = False
     """In a process of its own with one thread. It needs memory for the whole model, and copies what
     is not on this disk from members."""
     log_level: Annotated[

@@ -1,4 +1,4 @@
-"""Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``150 W``, ``50%``.
+"""Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``50%``.
 
 Pure. Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
 """
@@ -70,11 +70,6 @@ def spell_rate(bytes_per_s: int) -> str:
 def _spellings(amount: int, units: Mapping[str, int]) -> list[str]:
     exact = [(amount // size, unit) for unit, size in units.items() if amount % size == 0]
     return [str(amount), *(f"{number}{unit}" for number, unit in exact if number)]
-
-
-def parse_watts(text: str) -> int:
-    """Parse a power: ``150`` or ``150 W``; raises ``ValueError``."""
-    return _whole(text, "w", "not a power", "150 W")
 
 
 def parse_percent(text: str) -> int:

@@ -10,10 +10,8 @@ it is applied: step s's at the parameters after max(s - 1, 0) updates and as far
 of these changed them, though it makes s + 1 of s.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -39,10 +37,6 @@ from model_zoo.stages import (
     summed_loss,
 )
 from model_zoo.threads import limited_threads
-from model_zoo.unfinished import Unfinished
-
-KEPT_EVERY_S = 60.0
-"""How much of a run that is kept on disk a cut may cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +110,6 @@ def train_reference(
     wire: Wire | None = None,
     threads: int | None = None,
     on_step: Callable[[int, float], None] | None = None,
-    keep_in: Path | None = None,
     start: Mapping[str, Tensor] | None = None,
 ) -> ReferenceRun:
     """Train `plan` on `corpus` in this process.
@@ -126,14 +119,10 @@ def train_reference(
         threads: CPU threads of torch during the run; None leaves them as they are.
         on_step: called with every step and its loss, after its update; with delayed updates
             before it, after that of the step before.
-        keep_in: a file to which the run is written every minute and from which it goes on; it
-            stays when the run has ended. One file per wire, which it cannot tell from another, and
-            which must not remember anything.
         start: the whole model's parameters to begin with; None: those of the plan's seed.
 
     Raises:
         DataError: the corpus is shorter than one sample.
-        ValueError: ``keep_in`` is another run's.
     """
     parts = [whole_slice(plan.spec)] if wire is None else slices(plan.layers_per_stage)
     stages = [_stage(plan, part, start) for part in parts]
@@ -145,13 +134,8 @@ def train_reference(
     losses = list[float]()
     pending: list[Tensor | None] = [None] * len(parameters)
     earlier: list[Tensor | None] = [None] * len(parameters)
-    unfinished, kept_at = None, time.monotonic()
-    if keep_in is not None:
-        cut = "cut" if wire is not None else "whole"
-        unfinished = Unfinished(keep_in, f"{plan} {cut} {corpus.digest}")
-        losses = unfinished.load(parameters, optimizer, pending, earlier)
     with limited_threads(threads):
-        for step in range(len(losses), plan.steps):
+        for step in range(plan.steps):
             now = _move_on(parameters, earlier) if plan.delayed else []
             losses.append(_accumulate(plan, corpus, stages, step, wire))
             if plan.delayed:
@@ -159,9 +143,6 @@ def train_reference(
                 pending = _exchange(parameters, pending)
             if step or not plan.delayed:
                 _update(plan, groups, optimizer, step - plan.delayed)
-            if unfinished is not None and time.monotonic() - kept_at >= KEPT_EVERY_S:
-                unfinished.save(losses, parameters, optimizer, pending, earlier)
-                kept_at = time.monotonic()
             if on_step is not None:
                 on_step(step, losses[-1])
         if plan.delayed:

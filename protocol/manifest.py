@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from model_zoo.specs import aggregation as aggregations
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
 from model_zoo.specs.model import ModelSpec
@@ -31,16 +32,6 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.names import MAX_PURPOSE_CHARS, purpose_problem
 
-Codec = Literal["s8", "bf16", "fp32"]
-AveragingCodec = Codec | Literal["ring16"]
-"""``ring16``: masked integers, where sums are secret, and nowhere else."""
-WIRE_BYTES_PER_ELEMENT: dict[AveragingCodec, float] = {
-    "s8": 1 + 2 / 128,
-    "bf16": 2.0,
-    "fp32": 4.0,
-    "ring16": 2.0,
-}
-"""Of an averaged gradient."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 
 
@@ -259,8 +250,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (
             manifest.compute != "auto" or not manifest.audits,
-            "honest passes in bf16 and in fp32 are up to 5 % apart, which audits take for lies: "
-            "with audits all volunteers compute in bf16, or all in fp32",
+            "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
+            "audits all volunteers compute in bf16, or all in fp32",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

@@ -9,7 +9,8 @@ that is left out, an "and" in place of an "or", or another operator in a sum. It
 memory of the processes that run it: no file is changed (``mutant_hook``). The unit tests nearest to
 it run first: those that import its module or mirror its folder, and that name what it changes. At
 the first failure it is killed. It survives the tests of ``--limit`` processor seconds. A failure
-counts only if the same test passes without the mutant.
+counts only if the same test fails again with the mutant, and passes without it: on a busy machine
+some tests take longer than they may.
 
 Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, and
 branches for other systems. Some mutants are no faults all the same (a bound that is never met), so
@@ -362,7 +363,7 @@ class Trials:
                 left_s -= took_s
                 if not failed:
                     break
-                if self._passes(failed):
+                if self._passes(failed) and self._run([failed], self.limit_s, mutant)[0]:
                     return replace(mutant, killed_by=failed)
                 if f"--deselect={failed}" in unsound:
                     raise RuntimeError(f"without a mutant fails {failed}")

@@ -7,8 +7,7 @@ their last copy may be here.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,23 +68,6 @@ def remove(kinds: Iterable[Kept]) -> int:
             freed += _size(path)
             path.unlink(missing_ok=True)
     return freed
-
-
-def remove_tree(folder: Path, names: Iterable[str], tell: Callable[[Path], None]) -> None:
-    """Remove the entries ``names`` from ``folder``, and the folder if it is empty then; ``tell``
-    reports each."""
-    for name in names:
-        path = folder / name
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path)
-        else:
-            continue
-        tell(path)
-    if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-        folder.rmdir()
-        tell(folder)
 
 
 def _is_aside(path: Path) -> bool:

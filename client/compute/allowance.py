@@ -40,8 +40,7 @@ def enforce(request: OpenStage, device: torch.device) -> None:
     elif device.type == "mps":
         torch.mps.set_per_process_memory_fraction(request.vram_share / 100)
     elif request.memory_bytes:
-        threads = max(request.threads, request.most_threads)
-        extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES
+        extra = _LIBRARIES_BYTES + request.threads * _PER_THREAD_BYTES
         _limit_data(request.memory_bytes + extra)
 
 

@@ -32,6 +32,7 @@ from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumCompared, SumDecoded
 from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce, SumAgain
 from model_zoo.specs.aggregation import DEFAULT, RULES
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
 
 _USUAL_STEPS = 16
@@ -77,7 +78,7 @@ class Averager:
         self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest gradients
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
-        lossy = replica.wire.averaging_codec != "fp32"
+        lossy = not CODECS[replica.wire.averaging_codec].lossless
         feedback = lossy and RULES[rule].feedback
         self._residual = replica.home.zeros(replica.size) if feedback else None
 

@@ -1,4 +1,4 @@
-"""Tensors to wire payloads and back, in one of three codecs: `s8`, `bf16`, `fp32`.
+"""Tensors to wire payloads and back, in the codecs of `model_zoo.specs.codec`.
 
 `encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
 Numbers are coded by torch where they are, and only bytes are copied; on the CPU the C kernel does
@@ -9,29 +9,30 @@ Shapes: any of up to four dimensions; R rows (all but the last), C channels (the
 
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning, native, s8
+from client.compute import conditioning
+from client.compute.codecs import s8
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane, lane_to
 from client.compute.payload import (
-    BLOCK_BYTES,
     HEADER,
     PRESCALED,
     ROTATED,
     SCALE_BYTES,
     TILE_BLOCKS,
-    TILE_BYTES,
     Buffer,
-    CodecName,
     Direction,
     Header,
     read_header,
     write_header,
 )
+from model_zoo.specs.codec import CODECS, AveragingCodec
 
 _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -41,7 +42,7 @@ POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 def encode(
     tensor: Tensor,
-    codec: CodecName,
+    codec: AveragingCodec,
     *,
     direction: Direction,
     out: bytearray | None = None,
@@ -67,8 +68,8 @@ def encode(
     if tensor.dtype != torch.float32 or tensor.numel() == 0:
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype}")
     numbers = tensor.detach().contiguous()
-    if codec == "s8":
-        return _encode_s8(numbers, direction, out, like, waits=waits)
+    if CODECS[codec].block:
+        return _encode_blocks(codec, numbers, direction, out, like, waits=waits)
     header = Header(codec, direction, tuple(tensor.shape))
     payload = _prepare(header, out, tensor.device)
     body = _view(payload[header.body_start :], torch.uint8)
@@ -80,7 +81,7 @@ def decode(
     buffer: Buffer,
     expected_shape: Sequence[int],
     *,
-    codec: CodecName | None = None,
+    codec: AveragingCodec | None = None,
     direction: Direction | None = None,
     out: Tensor | None = None,
     device: torch.device = _HOST,
@@ -101,10 +102,10 @@ def decode(
     header = read_header(buffer, expected_shape, codec, direction)
     result = torch.empty(header.shape, device=device) if out is None else out
     body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
-    if header.codec == "s8":
+    if CODECS[header.codec].block:
         factors = _checked_factors(buffer, header) if header.prescaled else None
-        if not _decode_s8(body, result.view(-1, header.shape[-1]), factors, header):
-            s8.refuse(body)
+        if not _decode_blocks(body, result.view(-1, header.shape[-1]), factors, header):
+            _quantiser(header.codec).refuse(body)
         return result
     flat = result.view(-1)
     flat.copy_(lane_to(flat.device).to_device(body).view(_PLAIN_DTYPES[header.codec]))
@@ -114,7 +115,12 @@ def decode(
     return result
 
 
-def _encode_s8(
+def _quantiser(codec: AveragingCodec) -> ModuleType:
+    return import_module(f"client.compute.codecs.{codec}")
+
+
+def _encode_blocks(
+    codec: AveragingCodec,
     numbers: Tensor,
     direction: Direction,
     out: bytearray | None,
@@ -124,7 +130,7 @@ def _encode_s8(
 ) -> memoryview:
     rows = numbers.view(-1, numbers.shape[-1])
     flags, factors = 0, None
-    theirs = None if like is None else _header_of(like, numbers.shape, direction)
+    theirs = None if like is None else _header_of(like, numbers.shape, codec, direction)
     conditioned = None if theirs is None else theirs.flags != 0
     if numbers.dim() == 1:
         pass  # a vector has no channels
@@ -135,31 +141,34 @@ def _encode_s8(
             factors = conditioning.nearest_factors(factors, known)
     elif direction == "backward" and conditioning.needs_rotation(rows, conditioned):
         flags = ROTATED
-    header = Header("s8", direction, tuple(numbers.shape), flags)
+    header = Header(codec, direction, tuple(numbers.shape), flags)
     payload = _prepare(header, out, numbers.device)
     reciprocals = None
     if factors is not None:
         _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
-    if native.takes(rows):
+    native = _quantiser(codec).native
+    if native is not None and native.takes(rows):
         if not native.encode(rows, body, reciprocals, header.rotated):
             raise PoisonedTensor(POISON)
     else:
         waits = waits or factors is not None  # its bytes are looked at below
-        there = _view(body, torch.uint8)
-        _encode_rows(rows, there, reciprocals, rotated=header.rotated, waits=waits)
-    if factors is not None and not _sane_product(body, factors):
+        _encode_rows(header, rows, _view(body, torch.uint8), reciprocals, waits=waits)
+    if factors is not None and not _sane_product(body, factors, codec):
         raise PoisonedTensor("tensor holds an absurd magnitude")
     return payload
 
 
 def _encode_rows(
-    rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, rotated: bool, waits: bool
+    header: Header, rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, waits: bool
 ) -> None:
     """Encode rows (R, C) where they are; each piece is copied while the next one is computed."""
     lane, largest, chunk = lane_to(rows.device), [], s8.chunk_of(rows.device)
-    for place, piece, scale in s8.encode(rows, reciprocals, rotated=rotated, chunk=chunk):
+    encode_pieces = _quantiser(header.codec).encode
+    for place, piece, scale in encode_pieces(
+        rows, reciprocals, rotated=header.rotated, chunk=chunk
+    ):
         lane.to_host(piece, body[place])
         largest.append(scale)
     _sent(lane, bool(torch.stack(largest).amax() <= s8.LARGEST_SCALE), waits=waits)
@@ -187,19 +196,23 @@ def _sent(lane: Lane, sane: bool, *, waits: bool) -> None:
         raise PoisonedTensor(POISON)
 
 
-def _decode_s8(body: Tensor, rows: Tensor, factors: Tensor | None, header: Header) -> bool:
+def _decode_blocks(body: Tensor, rows: Tensor, factors: Tensor | None, header: Header) -> bool:
     """Decode a body into rows (R, C), where these are; False: it is not good."""
-    if native.takes(rows):
-        return native.decode(body.numpy().data, rows, factors, header.rotated)
+    quantiser = _quantiser(header.codec)
+    native = quantiser.native
+    if native is not None and native.takes(rows):
+        return bool(native.decode(body.numpy().data, rows, factors, header.rotated))
     there = lane_to(rows.device).to_device(body)
     factors = None if factors is None else factors.to(rows.device)
     chunk = s8.chunk_of(rows.device)
-    return bool(s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk))
+    return bool(quantiser.decode(there, rows, factors, rotated=header.rotated, chunk=chunk))
 
 
-def _header_of(buffer: Buffer, shape: Sequence[int], direction: Direction) -> Header | None:
+def _header_of(
+    buffer: Buffer, shape: Sequence[int], codec: AveragingCodec, direction: Direction
+) -> Header | None:
     try:
-        return read_header(buffer, shape, "s8", direction)
+        return read_header(buffer, shape, codec, direction)
     except CodecError:
         return None
 
@@ -213,17 +226,19 @@ def _checked_factors(buffer: Buffer, header: Header) -> Tensor:
     """Return the prescale factors in a payload from outside, fp32 (P,) on the CPU."""
     factors = _factors_of(buffer, header).float()
     s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
-    if not _sane_product(memoryview(buffer)[header.body_start :], factors):
+    if not _sane_product(memoryview(buffer)[header.body_start :], factors, header.codec):
         raise CodecError("prescale and scales make an absurd magnitude")
     return factors
 
 
-def _sane_product(body: memoryview, factors: Tensor) -> bool:
+def _sane_product(body: memoryview, factors: Tensor, codec: AveragingCodec) -> bool:
     """Whether the largest scale is allowed even where the largest prescale factor meets it."""
+    block = CODECS[codec].block_bytes
+    tile = TILE_BLOCKS * block
     data = np.frombuffer(body, np.uint8)
-    split = len(data) // TILE_BYTES * TILE_BYTES
-    whole, tail = data[:split].reshape(-1, TILE_BYTES), data[split:]
-    tail_scales = tail[: len(tail) // BLOCK_BYTES * SCALE_BYTES]
+    split = len(data) // tile * tile
+    whole, tail = data[:split].reshape(-1, tile), data[split:]
+    tail_scales = tail[: len(tail) // block * SCALE_BYTES]
     scales = (whole[:, : TILE_BLOCKS * SCALE_BYTES], tail_scales)
     # as integers bf16 numbers that are not negative keep their order, with NaN above all
     largest = max((int(part.view("<u2").max()) for part in scales if part.size), default=0)

@@ -374,7 +374,6 @@ class WorkerGroup(Worker):
             request,
             device=torch_name(self._devices[rank]),
             threads=_part(request.threads, ranks),
-            most_threads=request.most_threads and _part(request.most_threads, ranks),
             memory_bytes=request.memory_bytes // (1 if self._is_cut else ranks),
         )
         follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from client.compute.payload import CodecName
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.architecture import Tensors
+from model_zoo.specs.codec import CODECS, AveragingCodec
+from model_zoo.specs.family import Tensors
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -84,7 +84,7 @@ def required_bytes(
     sequences: int,
     tokens: int,
     graphs_kept: int,
-    averaging_codec: CodecName,
+    averaging_codec: AveragingCodec,
     state: StateSpec,
     aggregation: str = SUM,
     precision: Compute = DEFAULT,
@@ -172,7 +172,7 @@ class _Held:
 def _need_alone(
     held: _Held,
     graphs_kept: int,
-    averaging_codec: CodecName,
+    averaging_codec: AveragingCodec,
     state: StateSpec,
     aggregation: str,
     *,
@@ -181,7 +181,7 @@ def _need_alone(
     """What one process needs that has the whole stage."""
     parameters = held.parameters
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
-    lossy = averaging_codec != "fp32"
+    lossy = not CODECS[averaging_codec].lossless
     averaging = parameters * 2 * lossy
     if RULES[aggregation].secret:  # the contribution before its masks, and a mask
         averaging += parameters * 2

@@ -15,7 +15,6 @@ padded to whole blocks. bf16, fp32 and ring16 bodies are the plain little-endian
 ring16 are masked integers modulo 2^16, of which only a sum means numbers.
 """
 
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,15 +24,14 @@ from typing import Literal, TypeAlias, get_args
 from blake3 import blake3
 
 from client.compute.errors import CodecError
+from model_zoo.specs.codec import CODECS, AveragingCodec
 
-CodecName = Literal["s8", "bf16", "fp32", "ring16"]
 Direction = Literal["forward", "backward", "average"]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-BLOCK = 128
+BLOCK, BLOCK_BYTES = CODECS["s8"].block, CODECS["s8"].block_bytes
 TILE_BLOCKS = 512
 SCALE_BYTES = 2
-BLOCK_BYTES = SCALE_BYTES + BLOCK
 TILE_BYTES = TILE_BLOCKS * BLOCK_BYTES
 
 HEADER = struct.Struct("<4sBBBBBBH4I32s4x")
@@ -48,16 +46,15 @@ PRESCALED = 1
 ROTATED = 2
 _CONDITIONING: dict[Direction, int] = {"forward": PRESCALED, "backward": ROTATED, "average": 0}
 
-_CODECS: tuple[CodecName, ...] = get_args(CodecName)
+_CODECS: dict[int, AveragingCodec] = {spec.number: name for name, spec in CODECS.items()}
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-_PLAIN_BYTES = {"bf16": 2, "fp32": 4, "ring16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """A checked header: `size_bytes` of payload encode a tensor of `shape`."""
 
-    codec: CodecName
+    codec: AveragingCodec
     direction: Direction
     shape: tuple[int, ...]
     flags: int = 0
@@ -85,9 +82,7 @@ class Header:
     @property
     def size_bytes(self) -> int:
         """Size of the whole payload."""
-        if self.codec == "s8":
-            return self.body_start + block_count(self.shape) * BLOCK_BYTES
-        return self.body_start + math.prod(self.shape) * _PLAIN_BYTES[self.codec]
+        return self.body_start + CODECS[self.codec].body_bytes(self.shape)
 
 
 def padded_width(shape: Sequence[int]) -> int:
@@ -95,14 +90,9 @@ def padded_width(shape: Sequence[int]) -> int:
     return -(-shape[-1] // BLOCK) * BLOCK
 
 
-def block_count(shape: Sequence[int]) -> int:
-    """The number of blocks of 128 in an S8 tensor of this shape."""
-    return math.prod(shape[:-1]) * (padded_width(shape) // BLOCK)
-
-
-def largest_payload_bytes(shape: Sequence[int], codec: CodecName) -> int:
+def largest_payload_bytes(shape: Sequence[int], codec: AveragingCodec) -> int:
     """The most bytes of a payload of this shape, which bounds a receiver's buffer."""
-    flags = PRESCALED if codec == "s8" else 0
+    flags = PRESCALED if CODECS[codec].block else 0
     return Header(codec, "forward", tuple(shape), flags).size_bytes
 
 
@@ -120,12 +110,12 @@ def write_header(buffer: bytearray | memoryview, header: Header) -> None:
         0,
         _MAGIC,
         _VERSION,
-        _CODECS.index(header.codec),
+        CODECS[header.codec].number,
         header.flags,
         _DIRECTIONS.index(header.direction),
         len(dims),
         _DTYPE_FP32,
-        _block_field(header.codec),
+        CODECS[header.codec].block,
         *_four(dims),
         bytes(DIGEST_BYTES),
     )
@@ -134,7 +124,7 @@ def write_header(buffer: bytearray | memoryview, header: Header) -> None:
 def read_header(
     buffer: Buffer,
     expected_shape: Sequence[int],
-    codec: CodecName | None = None,
+    codec: AveragingCodec | None = None,
     direction: Direction | None = None,
 ) -> Header:
     """Check a received payload's header and size against the manifest; return the header.
@@ -168,10 +158,10 @@ def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
     )
     if magic != _MAGIC or version != _VERSION:
         raise CodecError("payload does not start with a known magic and version")
-    if codec_id >= len(_CODECS) or direction_id >= len(_DIRECTIONS) or dtype != _DTYPE_FP32:
+    if codec_id not in _CODECS or direction_id >= len(_DIRECTIONS) or dtype != _DTYPE_FP32:
         raise CodecError(f"unknown codec {codec_id}, direction {direction_id} or dtype {dtype}")
     codec, direction = _CODECS[codec_id], _DIRECTIONS[direction_id]
-    if block != _block_field(codec):
+    if block != CODECS[codec].block:
         raise CodecError(f"block size {block} is not the one of {codec}")
     if flags & ~_allowed_flags(codec, direction, ndim):
         raise CodecError(f"flags {flags:#x} are not allowed for {codec} {direction}")
@@ -180,13 +170,9 @@ def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
     return Header(codec, direction, expected_shape, flags)
 
 
-def _allowed_flags(codec: CodecName, direction: Direction, ndim: int) -> int:
-    """Conditioning works along channels: only S8 boundary tensors have any."""
-    return _CONDITIONING[direction] if codec == "s8" and ndim > 1 else 0
-
-
-def _block_field(codec: CodecName) -> int:
-    return BLOCK if codec == "s8" else 0
+def _allowed_flags(codec: AveragingCodec, direction: Direction, ndim: int) -> int:
+    """Conditioning works along channels: only boundary tensors in blocks have any."""
+    return _CONDITIONING[direction] if CODECS[codec].block and ndim > 1 else 0
 
 
 def _four(dims: tuple[int, ...]) -> tuple[int, ...]:

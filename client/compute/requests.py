@@ -12,7 +12,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from client.compute.payload import CodecName
 from client.compute.replies import (
     Applied,
     BackwardDone,
@@ -41,12 +40,12 @@ from client.compute.replies import (
     VersionShared,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import DEFAULT, Compute
 from model_zoo.specs.state import StateSpec
-from model_zoo.specs.tokens import DEFAULT as BYTES
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
@@ -66,9 +65,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
             until then they are zero.
         sequences, tokens: B and T of a microbatch.
         graphs_kept: most forward graphs held for their backward.
-        threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
-            more; choose_threads: use fewer where that is as fast; device: `cpu`, `cuda`, `cuda:1`,
-            or `auto`.
+        threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
+            `cuda`, `cuda:1`, or `auto`.
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
@@ -85,8 +83,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     optimizer: OptimizerSpec
     precision: Compute = DEFAULT
     """In which passes compute."""
-    boundary_codec: CodecName
-    averaging_codec: CodecName
+    boundary_codec: AveragingCodec
+    averaging_codec: AveragingCodec
     aggregation: str = SUM
     """Name of the rule by which segments are aggregated."""
     sequences: Positive
@@ -95,7 +93,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
     threads: Positive = 1
-    most_threads: Count = 0
     choose_threads: bool = False
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
@@ -108,8 +105,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
-    tokenizer: str = BYTES
-    """Name of the tokenizer."""
     token_data: DataSpec | None = None
     """What the file has, where it has tokens and not a text."""
     delayed: bool = False

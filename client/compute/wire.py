@@ -15,10 +15,11 @@ from client.compute.codec import decode, encode
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
-from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
+from client.compute.payload import Buffer, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
-from model_zoo.tokenizers.tokenizer import Tokens
+from model_zoo.tokenizers.arrays import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Wire:
     tokens: int
     width: int
     vocab: int
-    boundary_codec: CodecName
-    averaging_codec: CodecName
+    boundary_codec: AveragingCodec
+    averaging_codec: AveragingCodec
     device: torch.device
     masked: bool = False
     """Whether tokens say if they are learned."""

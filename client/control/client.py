@@ -1,34 +1,32 @@
-"""The calling side of the control socket for commands: asks, and waits for the answer."""
+"""The calling side of the control socket for commands: asks, and waits for the answer.
+
+Blocking; every wait has a deadline. Lines are bounded and typed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
+import select
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from client.control import rpc
 from client.control.methods import METHODS, OF_NODE, ControlApi, Greeting
 from client.control.sockets import live_sockets
 from client.control.updates import Subscribed, Update
-from client.control.wire import (
-    Answered,
-    ErrorBody,
-    Gone,
-    Received,
-    Wire,
-    WireError,
-    decode,
-    decode_update,
-)
+from client.decoding import json_decoder
 from client.errors import ExitCode, UserError
 
-MAX_WAITING = 8
-"""Updates that came before an answer and are not read yet."""
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+Answered = TypeVar("Answered")
 
 
 class ControlError(UserError):
@@ -50,8 +48,26 @@ class NoAnswer(ControlError):
     """A node listens, but does not answer in time."""
 
 
+class _Refusal(Struct, frozen=True):
+    code: int
+    message: str
+
+
+class _Line(Struct, frozen=True):
+    """A line from the node: an answer if it has an ``id``, else an update."""
+
+    id: int | None = None
+    params: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: _Refusal | None = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
 class ControlClient(ControlApi):
-    """One connection to one node; use it as a context manager. It calls the methods of the node.
+    """One connection to one node; use it as a context manager. It calls the methods of the node, or
+    listens to its updates.
 
     Raises:
         NotRunning: nobody listens on ``path``.
@@ -60,10 +76,13 @@ class ControlClient(ControlApi):
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
         self._path, self._timeout_s = path, timeout_s
-        self._updates: list[Update] = []
+        self._buffer, self._number = bytearray(), 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
         try:
-            self._wire = Wire(path, timeout_s)
-        except Gone as error:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
             raise NotRunning(f"no volunteer listens on {path}") from error
         try:
             self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
@@ -84,17 +103,15 @@ class ControlClient(ControlApi):
 
     def close(self) -> None:
         """Close the connection; the node goes on."""
-        self._wire.close()
+        self._socket.close()
 
-    def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
-        """Have the node send updates, which ``next_update`` returns.
+    def subscribe(self, events_since: int = 0) -> None:
+        """Have the node send updates, which ``next_update`` returns; it answers nothing else then.
 
         Args:
             events_since: send events after this number; 0: all remembered ones.
-            matches: whether updates carry the matching.
-            hz: most updates per second.
         """
-        self.call("subscribe", Subscribed, events_since=events_since, matches=matches, hz=hz)
+        self.call("subscribe", Subscribed, events_since=events_since)
 
     def next_update(self, timeout_s: float) -> Update | None:
         """Return the next update; None: none came in time.
@@ -103,13 +120,8 @@ class ControlClient(ControlApi):
             NotRunning: the node is gone.
             ControlError: it could not describe itself.
         """
-        if self._updates:
-            return self._updates.pop(0)
-        with self._in_words():
-            reply = self._wire.receive(max(timeout_s, 1e-3))
-            if reply is not None and reply.error is not None:
-                raise _refusal(reply.error)
-            return decode_update(reply) if reply is not None else None
+        line = self._receive(max(timeout_s, 1e-3))
+        return None if line is None else _decoded(Update, line.params)
 
     def call(self, method: str, kind: type[Answered], **params: Any) -> Answered:
         """Call a method and return its typed result.
@@ -117,36 +129,56 @@ class ControlClient(ControlApi):
         Raises:
             ControlError: an error answer, a malformed answer, or none in time.
         """
-        with self._in_words():
-            number = self._wire.send(method, **params)
-            reply = self._answer()
-            if reply.error is not None:
-                raise _refusal(reply.error)
-            if reply.id != number:
-                raise ControlError("the volunteer answered another request")
-            return decode(reply, kind)
-
-    def _answer(self) -> Received:
-        """Return the next line that is no update; updates wait, the newest ``MAX_WAITING``."""
-        deadline = time.monotonic() + self._timeout_s
-        while time.monotonic() <= deadline:
-            reply = self._wire.receive(self._timeout_s)
-            if reply is None:
-                break
-            if not reply.method:
-                return reply
-            self._updates = [*self._updates, decode_update(reply)][-MAX_WAITING:]
-        raise NoAnswer(f"the volunteer at {self._path} does not answer")
-
-    @contextlib.contextmanager
-    def _in_words(self) -> Iterator[None]:
-        """Turn errors of the connection into ones that say what to do."""
+        self._number += 1
         try:
-            yield
-        except Gone as error:
-            raise NotRunning(f"the volunteer at {self._path} has ended") from error
-        except WireError as error:
-            raise ControlError(str(error)) from error
+            self._socket.sendall(rpc.encode_request(method, params, self._number))
+        except TimeoutError as error:
+            raise self._no_answer() from error
+        except OSError as error:
+            raise self._ended() from error
+        line = self._receive(self._timeout_s)
+        if line is None:
+            raise self._no_answer()
+        if line.id != self._number:
+            raise ControlError("the volunteer answered another request")
+        return _decoded(kind, line.result)
+
+    def _receive(self, timeout_s: float) -> _Line | None:
+        """Return the next line, None if none comes in time.
+
+        Raises:
+            ControlError: the connection ended, the line is malformed, or it is a refusal.
+        """
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            left_s = max(0.0, deadline - time.monotonic())  # else a slow line could last for ever
+            try:
+                ready, _, _ = select.select([self._socket], [], [], left_s)
+                if self._socket not in ready:
+                    return None
+                chunk = self._socket.recv(256 * 1024)
+            except (OSError, ValueError) as error:
+                raise self._ended() from error
+            if not chunk:
+                raise self._ended()
+            self._buffer += chunk
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise ControlError("the volunteer sent an answer that is too long")
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        try:
+            found = _lines.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ControlError(f"the volunteer sent something unexpected: {error}") from error
+        if found.error is not None:
+            raise _refused(found.error)
+        return found
+
+    def _no_answer(self) -> NoAnswer:
+        return NoAnswer(f"the volunteer at {self._path} does not answer")
+
+    def _ended(self) -> NotRunning:
+        return NotRunning(f"the volunteer at {self._path} has ended")
 
 
 def _asking(name: str, declared: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,11 +197,14 @@ for _name in OF_NODE:
     setattr(ControlClient, _name, _asking(_name, getattr(ControlApi, _name)))
 
 
-def _refusal(error: ErrorBody) -> ControlError:
-    if error.code == rpc.FORBIDDEN:
-        refused = ControlError(error.message, "ask its owner, or use sudo")
-        refused.exit_code = ExitCode.REFUSED
-        return refused
+def _decoded(kind: type[Answered], raw: msgspec.Raw) -> Answered:
+    try:
+        return json_decoder(kind).decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ControlError(f"the volunteer's answer is malformed: {error}") from error
+
+
+def _refused(error: _Refusal) -> ControlError:
     if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
         return ControlError(
             error.message,

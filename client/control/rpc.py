@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 API_VERSION = 1
 MAX_REQUEST_BYTES = 64 * 1024
@@ -22,7 +22,6 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 WRONG_VERSION = -32001
 TOO_LARGE = -32002
-FORBIDDEN = -32003
 IMPOSSIBLE = -32004
 
 RequestId = int | str | None
@@ -45,22 +44,12 @@ class RpcError(Exception):
 
 
 class Request(Struct, frozen=True):
-    """A request; without an ``id`` it is a notification and gets no answer."""
+    """A request."""
 
     jsonrpc: str
     method: str
-    params: dict[str, Any] | list[Any] = msgspec.field(default_factory=dict)
-    id: int | str | UnsetType | None = UNSET
-
-    @property
-    def is_notification(self) -> bool:
-        """Whether it gets no answer."""
-        return self.id is UNSET
-
-    @property
-    def answer_id(self) -> RequestId:
-        """The id to answer with."""
-        return None if isinstance(self.id, UnsetType) else self.id
+    id: int | str
+    params: dict[str, Any] = {}
 
 
 _decoder = msgspec.json.Decoder(Request)
@@ -79,7 +68,7 @@ def parse_request(line: bytes) -> Request:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RpcError(PARSE_ERROR, f"not JSON: {error}") from error
     if request.jsonrpc != "2.0":
-        raise RpcError(INVALID_REQUEST, "jsonrpc must be '2.0'", request.answer_id)
+        raise RpcError(INVALID_REQUEST, "jsonrpc must be '2.0'", request.id)
     return request
 
 
@@ -87,13 +76,13 @@ def parse_params(request: Request, kind: type[Params]) -> Params:
     """Convert the named parameters of a request to a struct.
 
     Raises:
-        RpcError: positional, missing, unknown or mistyped parameters.
+        RpcError: missing, unknown or mistyped parameters.
     """
     try:
         return msgspec.convert(request.params, kind)
     except msgspec.ValidationError as error:
         message = f"parameters of {request.method}: {error}"
-        raise RpcError(INVALID_PARAMS, message, request.answer_id) from error
+        raise RpcError(INVALID_PARAMS, message, request.id) from error
 
 
 def encode_request(method: str, params: object, request_id: int) -> bytes:

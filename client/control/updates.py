@@ -13,34 +13,27 @@ from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 
 UPDATE_METHOD = "update"
-MAX_HZ = 4.0
+EVERY_S = 0.5
 MATCHES_EVERY_S = 2.0
 MAX_POINTS = 500
 
 
 class Subscribe(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of ``subscribe``; a second request replaces the first."""
+    """Parameters of ``subscribe``."""
 
     events_since: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Events after this number; 0: all that are remembered."""
-    matches: bool = False
-    """Whether updates carry the matching, every ``MATCHES_EVERY_S`` at most."""
-    hz: Annotated[float, Meta(gt=0, le=MAX_HZ)] = 2.0
-    """Updates per second at most."""
 
 
 class Subscribed(Struct, frozen=True):
-    """Answer to ``subscribe``; updates follow on the same connection."""
+    """Answer to ``subscribe``; updates follow on the same connection, and nothing else."""
 
     subscribed: bool = True
-    seq: int = 0
 
 
 class Update(Struct, frozen=True, kw_only=True):
     """One moment of a node, and the events since the previous update."""
 
-    seq: int
-    """Rises by one per update that was due; gaps are updates that newer ones have replaced."""
     time: float
     """Unix seconds."""
     snapshot: Snapshot
@@ -49,27 +42,18 @@ class Update(Struct, frozen=True, kw_only=True):
     missed: int = 0
     """Events that the node had forgotten before this front end read them."""
     matches: MatchesSnapshot | None = None
+    """Every ``MATCHES_EVERY_S``."""
 
 
 class StepPoint(Struct, frozen=True):
-    """One point of the loss curve."""
+    """One point of a loss curve."""
 
     step: int
     time: float
     """Unix seconds."""
     loss: float
     """Nats per token."""
-    tokens_per_s: float
-
-
-class HeldOutPoint(Struct, frozen=True):
-    """The loss of one version on held-out text."""
-
-    version: int
-    time: float
-    """Unix seconds."""
-    loss: float
-    """Nats per token."""
+    tokens_per_s: float = 0.0
 
 
 class Curve(Struct, frozen=True):
@@ -77,5 +61,5 @@ class Curve(Struct, frozen=True):
     oldest first, thinned evenly."""
 
     points: list[StepPoint]
-    held_out: list[HeldOutPoint] = []
-    """Of the versions that were evaluated, oldest first."""
+    held_out: list[StepPoint] = []
+    """On held-out text, after so many steps; oldest first."""

@@ -5,7 +5,6 @@ Reads the kernel's files at each call. No state.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -20,17 +19,6 @@ from client.errors import ExitCode, UserError
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
 CPUS: Final = Path("/sys/devices/system/cpu")
-_V1_MOUNTS: Final = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
-_V2_MOUNTS: Final = ("", "unified")
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """Processor time that a control group may take, in cores."""
-
-    cores: float
-    group: str
-    """Identifies the control group without revealing its path; equal for all its members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +29,18 @@ class Cores:
     """Logical processors, by the kernel's numbers."""
     physical: int
     """Physical cores of ``cpus``; two threads of one core are hardly faster than one."""
-    quota: Quota | None = None
+    quota: float | None = None
+    """Processor time that the control group may take, in cores; None: all."""
 
     @property
     def usable(self) -> int:
         """Threads that can compute at full speed at once; at least 1."""
-        return min(self.physical, max(1, math.floor(self.quota.cores) if self.quota else 2**16))
+        return min(self.physical, max(1, math.floor(self.quota) if self.quota else 2**16))
 
     @property
     def most_threads(self) -> int:
         """The most threads that can run at once."""
-        quota = math.ceil(self.quota.cores) if self.quota else len(self.cpus)
+        quota = math.ceil(self.quota) if self.quota else len(self.cpus)
         return max(1, min(len(self.cpus), quota))
 
 
@@ -69,13 +58,13 @@ def physical_cores(cpus: frozenset[int], folder: Path = CPUS) -> int:
     return len({_siblings(folder / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
 
 
-def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Quota | None:
-    """Return the tightest limit of our control groups and their ancestors; None if there is none.
+def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> float | None:
+    """Return the tightest limit of our control groups and their ancestors, in cores; None if there
+    is none.
 
-    Both versions of control groups are read, with all visible ancestors.
+    Groups of version 2 are read, with all visible ancestors.
     """
-    quotas = [Quota(cores, _name(folder)) for folder, cores in _limits(_read(own), mounts)]
-    return min(quotas, key=lambda quota: quota.cores, default=None)
+    return min(_limits(_read(own), mounts), default=None)
 
 
 def check_threads(threads: int) -> None:
@@ -88,8 +77,7 @@ def check_threads(threads: int) -> None:
     if threads > most:
         raise UserError(
             f"{threads} threads are more than the {plural_cores(most)} that may be used here",
-            f"use at most --threads {most}, or leave it out: "
-            "volunteers of one machine share its cores automatically",
+            f"use at most --threads {most}, or leave it out",
             ExitCode.CONFIG,
         )
 
@@ -99,18 +87,13 @@ def plural_cores(count: int) -> str:
     return f"{count} {'core' if count == 1 else 'cores'}"
 
 
-def _limits(own: str, mounts: Path) -> Iterator[tuple[Path, float]]:
-    """Yield every control group around this process that limits its processor time, in cores."""
+def _limits(own: str, mounts: Path) -> Iterator[float]:
+    """Yield the processor time that each control group around this process allows, in cores."""
     for line in own.splitlines()[:64]:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for mount in _V1_MOUNTS if controllers else _V2_MOUNTS:
-            for folder in _ancestry(mounts / mount, path):
-                cores = _v1_cores(folder) if controllers else _v2_cores(folder)
-                if cores is not None:
-                    yield folder, cores
+        if line.startswith("0::"):
+            for folder in _ancestry(mounts, line.removeprefix("0::")):
+                if (cores := _cores_of(folder)) is not None:
+                    yield cores
 
 
 def _ancestry(mount: Path, path: str) -> Iterator[Path]:
@@ -120,16 +103,8 @@ def _ancestry(mount: Path, path: str) -> Iterator[Path]:
         yield mount.joinpath(*parts[:length])
 
 
-def _v2_cores(folder: Path) -> float | None:
+def _cores_of(folder: Path) -> float | None:
     quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
-    return _ratio(quota, period)
-
-
-def _v1_cores(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
-
-
-def _ratio(quota: str, period: str) -> float | None:
     try:
         cores = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):  # "max", or not there
@@ -139,10 +114,6 @@ def _ratio(quota: str, period: str) -> float | None:
 
 def _siblings(folder: Path) -> str:
     return _read(folder / "core_cpus_list") or _read(folder / "thread_siblings_list")
-
-
-def _name(folder: Path) -> str:
-    return hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
 
 
 def _read(path: Path) -> str:

@@ -6,7 +6,6 @@ complete (if asked to end then), or with an error that says what to do.
 
 from __future__ import annotations
 
-import grp
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -37,13 +36,13 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.sockets import SocketFolderError, socket_path
-from client.control.updates import MAX_POINTS, HeldOutPoint
+from client.control.sockets import SocketFolderError, listening_sockets, socket_path
+from client.control.updates import MAX_POINTS
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
@@ -53,30 +52,25 @@ from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.relaying import Relaying
-from client.node.sampling import Sampling
 from client.node.status import (
     drain_costs_of,
     limits_view,
     machine_view,
-    pause_view,
-    sample_views,
     take_snapshot,
 )
-from client.store.curve import CurveFile
+from client.quantities import plural
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
+from client.store.saving import save_every_minute
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
-from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
-from client.train.machine.power import keep_power_cap
-from client.train.machine.sensing import Sensing
 from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
@@ -85,8 +79,7 @@ from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.reporting.step_writer import Log, StepWriter
-from client.train.reporting.tracker import Tracker, is_installed, target
+from client.train.reporting.step_writer import StepWriter
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
@@ -248,12 +241,11 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
         self._show_event = on_event
-        held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
+        curve = Curve(path=folders.curve(swarm.swarm))
+        held_out = Curve(path=folders.held_out(swarm.swarm))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
-        self._step_writers = self._open_step_logs()
-        self._sampling = self._open_sampling()
+        self._step_writer = self._open_step_log()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
@@ -266,8 +258,6 @@ class Node(ControlApi):
         self._pauses = Pauses(folders.data, self._event_sink.explain)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
-        self._cores = CoreSharing(options.settings.threads, self._event_sink.explain)
-        self._sensing = Sensing(options.settings.devices)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -275,69 +265,33 @@ class Node(ControlApi):
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
 
-    def _open_step_logs(self) -> list[StepWriter]:
-        """Return what writes every step to the owner's folder and trackers.
-
-        Raises:
-            UserError: a tracker is not installed.
-        """
-        settings, swarm = self._options.settings, self._swarm
-        logs: list[Log] = [StepLog(Path(settings.log_dir))] if settings.log_dir else []
-        for name in settings.log_to:
-            run = f"{swarm.swarm[:12]}-{self._signer.peer[-6:]}"
-            of = target(name, run, self._folders.trackers)
-            if not is_installed(of.kind):
-                words = f"--log-to {name} needs the package {of.kind}"
-                next_step = f'pip install "volunteer[{of.kind}]", or leave it out'
-                raise UserError(words, next_step, ExitCode.CONFIG)
-            logs.append(Tracker(of))
-        stages = range(swarm.manifest.stage_count)
-        return [
-            StepWriter(
-                log,
-                swarm.swarm[:12],
-                lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
-                lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
-                self._event_sink.explain,
-            )
-            for log in logs
-        ]
-
-    def _open_sampling(self) -> Sampling | None:
-        """Return what lets the model write; None: the owner does not want it, or no prompt is
-        there."""
-        settings, swarm = self._options.settings, self._swarm
-        if not settings.samples or not swarm.manifest.prompts:
+    def _open_step_log(self) -> StepWriter | None:
+        """Return what writes every step to the owner's folder; None: there is no such folder."""
+        if not (folder := self._options.settings.log_dir):
             return None
-        policy = swarm.manifest.policy
-
-        def saved() -> int:
-            step = min((s.version for s in self.status().stages), default=0)
-            ended = step >= self._engine.amending.book.steps
-            return step if ended else policy.newest_saved(step)
-
-        return Sampling(
-            swarm.swarm,
-            settings.data_dir,
-            self._folders.samples(swarm.swarm),
-            saved,
-            lambda: self._pauses.now is not None,
-            self._event_sink,
+        stages = range(self._swarm.manifest.stage_count)
+        return StepWriter(
+            StepLog(Path(folder)),
+            self._swarm.swarm[:12],
+            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
+            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
+            self._event_sink.explain,
         )
 
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
-        for writer in self._step_writers:
-            writer.hear(event)
+        if self._step_writer is not None:
+            self._step_writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
     def status(self) -> Snapshot:
         """Describe the node now."""
-        stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
+        stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
+        capacity = self._training.capacity
+        limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
         started = self._training.entered or paused is not None
         if self._options.relay_only and not stopping:
             started = self._engine.own_advert.entered
@@ -345,14 +299,11 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            machine=machine_view(
-                self._training.capacity, self._sensing.readings, self._cores.share.threads
-            ),
+            machine=machine_view(capacity),
             credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),
-            samples=[] if self._sampling is None else sample_views(self._sampling.newest),
         )
         if started or stopping:
             return now
@@ -367,10 +318,6 @@ class Node(ControlApi):
         found = self._event_sink.log.since(since).entries
         return EventBatch.of([EventView.of(entry) for entry in found], since)
 
-    def stop(self) -> None:
-        """Begin to drain."""
-        self.finish()
-
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
         self._leaving.ask(discard=discard)
@@ -380,19 +327,15 @@ class Node(ControlApi):
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
-        held_out = self._event_sink.held_out_curve.points(points)
-        return RunCurve(
-            self._event_sink.curve.points(points),
-            [HeldOutPoint(one.step, one.time, one.loss) for one in held_out],
-        )
+        sink = self._event_sink
+        return RunCurve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False
     ) -> PauseView:
         """Begin to give up every stage; return the pause."""
         self._leaving.ask_pause(discard=discard)
-        kept = self._pauses.pause(until, reason)
-        return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
+        return self._pauses.pause(until, reason)
 
     def resume(self) -> bool:
         """Take part again."""
@@ -491,15 +434,13 @@ class Node(ControlApi):
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
-        group = _group_id(self._options.settings.control_group)
-        async with serve_control(path, self, group=group):
+        self._say_who_else_runs_here(path)
+        async with serve_control(path, self):
             if self._options.ready is not None:
                 self._options.ready(self)
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._follow_settings)
-            nursery.start_soon(self._cap_power)
-            nursery.start_soon(self._sensing.run)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
             if not self._options.settings.no_port_mapping:
@@ -510,17 +451,28 @@ class Node(ControlApi):
                 nursery.start_soon(self._training.run)
                 nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
-            nursery.start_soon(self._credit.run)
-            nursery.start_soon(self._engine.contributions.run)
-            for writer in self._step_writers:
-                nursery.start_soon(writer.run)
-            if self._sampling is not None:
-                nursery.start_soon(self._sampling.run)
-            nursery.start_soon(self._training.audit_log.run)
+            if self._step_writer is not None:
+                nursery.start_soon(self._step_writer.run)
+            saves = [
+                self._credit.save,
+                self._engine.contributions.save,
+                self._training.audit_log.save,
+                self._event_sink.curve.save,
+                self._event_sink.held_out_curve.save,
+            ]
+            nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
             nursery.start_soon(self._relaying.run)
             await self._until_over()
             await self._leave()
+
+    def _say_who_else_runs_here(self, own: Path) -> None:
+        """Warn where volunteers of one machine would all take its cores and memory."""
+        others = len({*listening_sockets()} - {own})
+        if others and not self._options.settings.threads:
+            words = f"{plural(others, 'other volunteer')} run on this machine: give each of them "
+            words += "--threads and --memory-limit, or they take each other's cores and memory"
+            self._event_sink.explain(Explain("swarm", words, "warning"))
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
@@ -573,7 +525,6 @@ class Node(ControlApi):
             self._folders.data,
             folder,
             self._reach,
-            self._cores,
             folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
@@ -695,12 +646,6 @@ class Node(ControlApi):
         spent = self._limiting.used_up and not self._training.held_stages.held
         return "its owner's quota for today is used up" if spent else ""
 
-    async def _cap_power(self) -> None:
-        settings, explain = self._options.settings, self._event_sink.explain
-        async with trio.open_nursery() as nursery:
-            for device in settings.devices:
-                nursery.start_soon(keep_power_cap, settings.power_limit_w, device, explain)
-
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""
         reach = self._engine.reach
@@ -791,19 +736,6 @@ class Node(ControlApi):
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "leaving")
-
-
-def _group_id(name: str) -> int | None:
-    """Return the group that may look at the node; None: nobody but its owner.
-
-    Raises:
-        UserError: there is no such group.
-    """
-    try:
-        return grp.getgrnam(name).gr_gid if name else None
-    except KeyError as error:
-        words = f"there is no group {name!r} on this machine"
-        raise UserError(words, "see --control-group", ExitCode.CONFIG) from error
 
 
 def _parsed(texts: Iterable[str]) -> list[Address]:

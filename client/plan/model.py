@@ -5,14 +5,15 @@ A step of M microbatches takes
     T = (M - 1) tau + max(tau, L + E)
 
     tau  time between microbatches at the slowest stage, 1 / min_s sum over its replicas of c_vs
-         (protocol/matching/README.md); a longer one where memory keeps too few in flight
+         (protocol/matching/README.md)
     L    latency of a microbatch through the empty pipeline and back
     E    the part of the averaging that is not hidden
 
 The last stages close their step while earlier ones still drain, and the next step begins at stage
 0 as soon as that has committed: the averaging of stage s, A_s, has the time p_s of a microbatch
 from stage s to stage 0 and back before any stage waits for it, so E = max_s max(0, A_s - p_s).
-Everything else is assumed to overlap: computing, sending, receiving.
+Everything else is assumed to overlap: computing, sending, receiving. A machine takes a stage that
+fits its memory, and works at full speed.
 
 No term grows when a machine gets faster, or its line gets wider or shorter.
 """
@@ -24,21 +25,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from client.plan.machines import Machine, StageWork
+from protocol.manifest import StageCost
 from protocol.rounds.shards import heeded, round_s, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
 (protocol/SPEC.md, section 10)."""
-RECOMPUTED = 4 / 3
-"""Work of a microbatch with a recomputed forward; backward costs twice the forward."""
 SPARE = 1.25
 """Microbatches in flight, relative to the number that just fills the pipeline."""
 LEAST_RATE, MOST_RATE = 1e-30, 1e30
 """Bounds of microbatches per second; outside them floats would overflow."""
 COSTS_NOTHING = "a stage is said to cost nothing"
 
-Limit = Literal["compute", "link", "latency", "averaging", "memory"]
+Limit = Literal["compute", "link", "latency", "averaging"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One volunteer. Upload and download are separate; both may be used at the same time."""
+
+    name: str
+    flop_per_s: float
+    """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
+    memory_bytes: float
+    """Bytes that stages may use."""
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
+    rtt_s: float = 0.0
+    """Round trip to a typical other member."""
+
+
 Placement = Sequence[Sequence[Machine]]
 """The replicas of every stage."""
 
@@ -47,7 +63,7 @@ Placement = Sequence[Sequence[Machine]]
 class Run:
     """Parameters of the whole pipeline."""
 
-    stages: tuple[StageWork, ...]
+    stages: tuple[StageCost, ...]
     microbatches: int
     """Per step: M."""
     tokens_per_microbatch: int
@@ -83,7 +99,7 @@ class StageTerms:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One step. The five terms add up to ``step_s``."""
+    """One step. The four terms add up to ``step_s``."""
 
     stages: tuple[StageTerms, ...]
     bottleneck: int
@@ -99,8 +115,6 @@ class Prediction:
     latency_s: float
     """Filling and draining the pipeline: L - tau."""
     averaging_s: float
-    memory_s: float
-    """Loss due to small memory: recomputed forwards, or too few microbatches in flight."""
     tokens_per_s: float
     efficiency: float
     """Of min(compute bound, link bound): M tau / T."""
@@ -114,47 +128,65 @@ def predict(run: Run, placement: Placement) -> Prediction:
     """
     if not all(placement) or len(placement) != len(run.stages):
         raise ValueError("every stage needs a replica")
-    for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
-        _check_rate(stage, sum(map(work.rate, members)))
     terms = _stage_terms(run, placement)
     slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
     tau = 1 / terms[slowest].rate_per_s
     way = sum(t.compute_s + t.boundary_s for t in terms)
-    exposed, rounds = max(t.exposed_s for t in terms), max(t.averaging_s for t in terms)
-
-    def step_s(
-        pace: tuple[float, float], exposed: float = exposed, rounds: float = rounds
-    ) -> float:
-        alone = (run.microbatches - 1) * pace[0] + max(tau, pace[1] + exposed)
-        # a step waits for the update of the one before the last; there is one round at a time
-        return max(run.microbatches * pace[0], alone / 2, rounds) if run.delayed else alone
-
-    paced, slower_way = best = min(_paces(run, placement, tau, way), key=step_s)
-    unhindered, step = step_s((tau, way)), step_s(best)
     steady = run.microbatches * tau
-    filling = step_s((tau, way), exposed=0.0, rounds=0.0) - steady
+
+    def step_s(exposed: float, rounds: float) -> float:
+        alone = (run.microbatches - 1) * tau + max(tau, way + exposed)
+        # a step waits for the update of the one before the last; there is one round at a time
+        return max(steady, alone / 2, rounds) if run.delayed else alone
+
+    step = step_s(max(t.exposed_s for t in terms), max(t.averaging_s for t in terms))
+    filling = step_s(exposed=0.0, rounds=0.0) - steady
     computing = terms[slowest].compute_per_s <= terms[slowest].link_per_s
     parts: dict[Limit, float] = {
         "compute": steady if computing else 0.0,
         "link": 0.0 if computing else steady,
         "latency": filling,
-        "averaging": unhindered - steady - filling,
-        "memory": step - unhindered,
+        "averaging": step - steady - filling,
     }
     return Prediction(
         stages=terms,
         bottleneck=slowest,
         limit=max(parts, key=lambda limit: parts[limit]),
-        in_flight=min(run.microbatches, in_flight(slower_way, paced)),
+        in_flight=min(run.microbatches, in_flight(way, tau)),
         step_s=step,
         compute_s=parts["compute"],
         link_s=parts["link"],
         latency_s=filling,
         averaging_s=parts["averaging"],
-        memory_s=parts["memory"],
         tokens_per_s=run.microbatches * run.tokens_per_microbatch / step,
         efficiency=steady / step,
     )
+
+
+def fits(cost: StageCost, machine: Machine) -> bool:
+    """Whether the machine can be a replica of a stage, by the matching's rule."""
+    return machine.memory_bytes >= cost.memory_bytes
+
+
+def rate(cost: StageCost, machine: Machine) -> float:
+    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
+
+    As in the matching, without fixed point. 0 if memory is too small.
+    """
+    if not fits(cost, machine):
+        return 0.0
+    return min(_ratio(machine.flop_per_s, cost.flops), _link_rate(cost, machine))
+
+
+def _link_rate(cost: StageCost, machine: Machine) -> float:
+    return min(
+        _ratio(machine.upload_bytes_per_s, cost.uplink_bytes),
+        _ratio(machine.download_bytes_per_s, cost.downlink_bytes),
+    )
+
+
+def _ratio(supply: float, demand: float) -> float:
+    return supply / demand if demand > 0 else float("inf")
 
 
 def in_flight(way_s: float, tau_s: float) -> int:
@@ -190,28 +222,26 @@ def _owned(members: Sequence[Machine], elements: float) -> list[float]:
     return shares(heeded(_lines(members), segments(int(elements), len(members))))
 
 
-def _check_rate(stage: int, rate: float) -> None:
-    if rate < LEAST_RATE:
-        raise ValueError(f"no replica of stage {stage} can do its work")
-    if rate > MOST_RATE:
-        raise ValueError(COSTS_NOTHING)
-
-
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
     found = []
     path = 0.0
-    for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
-        compute = _sum(members, "flop_per_s") / max(work.cost.flops, 1e-30)
+    for stage, (cost, members) in enumerate(zip(run.stages, placement, strict=True)):
+        whole = sum(rate(cost, member) for member in members)
+        if whole < LEAST_RATE:
+            raise ValueError(f"no replica of stage {stage} can do its work")
+        if whole > MOST_RATE:
+            raise ValueError(COSTS_NOTHING)
+        compute = _sum(members, "flop_per_s") / max(cost.flops, 1e-30)
         boundary = _boundary_s(run, placement, stage)
-        averaging = averaging_s(members, work.cost.parameters, run.averaging_bytes_per_parameter)
+        averaging = averaging_s(members, cost.parameters, run.averaging_bytes_per_parameter)
         taken = len(members) / compute
-        traffic = _traffic(run, work, members)
+        traffic = _traffic(run, cost, members)
         found.append(
             StageTerms(
                 replicas=len(members),
                 compute_per_s=compute,
-                link_per_s=_link_rate(work, members),
-                rate_per_s=sum(map(work.rate, members)),
+                link_per_s=sum(_link_rate(cost, member) for member in members),
+                rate_per_s=whole,
                 compute_s=taken,
                 boundary_s=boundary,
                 averaging_s=averaging,
@@ -224,18 +254,17 @@ def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
     return tuple(found)
 
 
-def _traffic(run: Run, work: StageWork, members: Sequence[Machine]) -> list[tuple[float, float]]:
+def _traffic(run: Run, cost: StageCost, members: Sequence[Machine]) -> list[tuple[float, float]]:
     """Return the bytes that each replica sends and receives in a step.
 
     Its share of the microbatches is its share of the stage's rate. In a round it sends as much as
     it receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
     """
-    cost = work.cost
     size = cost.parameters * run.averaging_bytes_per_parameter
-    whole = sum(map(work.rate, members))
+    whole = sum(rate(cost, member) for member in members)
     found = []
     for member, owned in zip(members, _owned(members, cost.parameters), strict=True):
-        taken = run.microbatches * work.rate(member) / whole
+        taken = run.microbatches * rate(cost, member) / whole
         averaged = size * (1 + (len(members) - 2) * owned)
         found.append((taken * cost.uplink_bytes + averaged, taken * cost.downlink_bytes + averaged))
     return found
@@ -250,7 +279,7 @@ def _boundary_s(run: Run, placement: Placement, stage: int) -> float:
     if stage == len(placement) - 1:
         return 0.0
     here, there = placement[stage], placement[stage + 1]
-    forward, backward = run.stages[0].cost.uplink_bytes, run.stages[-1].cost.uplink_bytes
+    forward, backward = run.stages[0].uplink_bytes, run.stages[-1].uplink_bytes
     out = max(
         forward * len(here) / _sum(here, "upload_bytes_per_s"),
         forward * len(there) / _sum(there, "download_bytes_per_s"),
@@ -261,31 +290,6 @@ def _boundary_s(run: Run, placement: Placement, stage: int) -> float:
     )
     rtt = (_sum(here, "rtt_s") / len(here) + _sum(there, "rtt_s") / len(there)) / 2
     return out + back + rtt
-
-
-def _link_rate(work: StageWork, members: Sequence[Machine]) -> float:
-    return sum(work.rate(member, slower=0.0) for member in members)
-
-
-def _paces(
-    run: Run, placement: Placement, tau: float, way: float
-) -> tuple[tuple[float, float], ...]:
-    """Return the time between microbatches and the latency, for each of two uses of memory.
-
-    Either the microbatches in flight are limited by the graphs that stages before the last keep, or
-    as many as needed are in flight and every forward before the last stage is recomputed for its
-    backward. The last stage runs both in one pass and keeps no graph.
-    """
-    pairs = list(zip(run.stages, placement, strict=True))[:-1]
-    if not pairs:
-        return ((tau, way),)
-    most = min(sum(work.graphs(m) for m in members) for work, members in pairs)
-    slowest = min(sum(work.rate(m, RECOMPUTED) for m in members) for work, members in pairs)
-    again = sum(
-        (RECOMPUTED - 1) * work.cost.flops * len(members) / _sum(members, "flop_per_s")
-        for work, members in pairs
-    )
-    return (max(tau, way / most), way), (max(tau, 1 / slowest), way + again)
 
 
 def _sum(members: Sequence[Machine], field: str) -> float:

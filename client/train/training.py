@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from client.compute.process import RequestFailed, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.limits.cores import find_cores
 from client.store.checkpoints import CheckpointFolder
 from client.store.paths import Entry
 from client.store.texts import TextStore
@@ -28,10 +28,9 @@ from client.train.machine.capacity import (
     Capacity,
     advert,
     kept_line,
-    lent_flops,
     measured_capacity,
 )
-from client.train.machine.core_sharing import CoreSharing
+from client.train.machine.disk_room import DiskRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
@@ -50,7 +49,6 @@ from client.train.workers.opening import advertised_bytes, check_fits
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
-from protocol.manifest import Manifest
 
 USUAL_SEATS = 2
 """The home and a second stage; the matching checks whether memory holds both."""
@@ -72,7 +70,6 @@ class Site:
     checkpoints: CheckpointFolder
     addresses: Callable[[], list[str]]
     """The addresses at which others reach us."""
-    cores: CoreSharing
     audits: Path | None = None
     """The file of what our audits came to; None: it is not kept."""
 
@@ -90,7 +87,7 @@ class Training:
         start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses = pauses
+        self._pauses, self._disk_room = pauses, DiskRoom(pauses)
         self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
@@ -123,12 +120,9 @@ class Training:
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             history=history,
-            cores=site.cores,
             amendments=lambda: engine.amending.book,
             leaves=_leaves(engine, site, texts),
         )
-        self._fits: list[bool] = []
-        """Which stages fit by themselves."""
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
         self.audit_log = AuditLog(site.audits)
@@ -143,7 +137,7 @@ class Training:
         sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
-            nursery.start_soon(self._site.cores.run, self._computes, self._set_threads)
+            nursery.start_soon(self._disk_room.run)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -174,20 +168,6 @@ class Training:
         self.held_stages.close()
         self._engine.offer_no_seats()
 
-    def _computes(self) -> bool:
-        return bool(self.held_stages.held)
-
-    def _set_threads(self, threads: int) -> None:
-        self.held_stages.set_threads(threads)
-        self._say_speed()
-
-    def _say_speed(self) -> None:
-        """Advertise the compute of the present threads."""
-        if self._capacity is not None:
-            threads = self._site.cores.threads
-            flops = lent_flops(self._capacity, self._site.settings, threads)
-            self._engine.own_advert.compute(flops)
-
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
         engine = self._engine
@@ -216,17 +196,12 @@ class Training:
         addresses = tuple(self._site.addresses())
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
-        own = replace(own, memory_bytes=self._advertised_bytes())
+        usable, manifest = self._terms.usable_bytes(), engine.manifest
+        fits = check_fits(manifest, usable, self._terms.devices())
+        own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_text=not problem)
-        self._say_speed()
         self.entered = True
-        self._updater = AdvertUpdater(
-            engine,
-            self._site.settings,
-            data,
-            self._site.addresses,
-            memory_bytes=self._advertised_bytes,
-        )
+        self._updater = AdvertUpdater(engine, settings, data, self._site.addresses)
         await self._updater.run()
 
     def limit(self, settings: Settings) -> None:
@@ -247,22 +222,6 @@ class Training:
         if told:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
-    def _fitting(self, manifest: Manifest) -> list[bool]:
-        """Return which stages fit into what the machine's other volunteers leave; if none does,
-        which would fit without these, for they may leave.
-
-        Raises:
-            UserError: none would.
-        """
-        terms = self._terms
-        devices = terms.devices()
-        with suppress(UserError):
-            return check_fits(manifest, terms.left_bytes(), devices)
-        return check_fits(manifest, terms.usable_bytes(), devices)
-
-    def _advertised_bytes(self) -> int:
-        return advertised_bytes(self._engine.manifest, self._terms.left_bytes(), self._fits)
-
     async def _measured(self) -> tuple[Capacity, str]:
         """Return the measured capacity, and why the training text is not here; empty: it is here.
 
@@ -275,13 +234,12 @@ class Training:
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.worker_ready()
-                self._capacity = await measured_capacity(
-                    worker, settings, data, self._site.cores.threads
-                )
+                threads = settings.threads or find_cores().usable
+                self._capacity = await measured_capacity(worker, settings, data, threads)
                 for kind, why in self._capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
-                self._fits = self._fitting(manifest)
+                check_fits(manifest, self._terms.usable_bytes(), self._terms.devices())
                 self.phase = "reading the training text"
                 return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
@@ -307,6 +265,7 @@ class Training:
             engine, self._terms, self._start_worker, self.counters, self.audit_log
         )
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
+        held_stages.lacks_room = self._disk_room.lacks
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,

@@ -58,13 +58,6 @@ def ways(record: Record, link: Link) -> list[Way]:
             f"drains its stages: finishes the step, saves, leaves; you can watch it. {cover}",
             "warn" if last else "plain",
         ),
-        Way(
-            "s",
-            "stop",
-            "Stop",
-            "the same, but this view closes at once and it drains in the background",
-            "warn" if last else "plain",
-        ),
     ]
 
 

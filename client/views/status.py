@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from client.control.snapshot import (
+    HOW_TO_UPDATE,
     WHEN_DONE,
-    CardView,
     DrainCostView,
     LimitsView,
     Snapshot,
@@ -27,10 +27,6 @@ Fact = tuple[str, Line]
 Part = str | tuple[str, Tone]
 MOST_AMENDMENTS = 4
 MOST_EXPELLED = 3
-MOST_OF_SAMPLE = 120
-"""Characters of a prompt, and of what follows, in one line."""
-SAMPLE_MARK = " ▸ "
-"""Between a prompt and what the model has written."""
 STANDINGS: dict[str, tuple[str, Tone]] = {
     "proven": ("proven", "good"),
     "unproven": ("not proven yet", "muted"),
@@ -121,13 +117,12 @@ def run(now: Snapshot) -> Iterator[Fact]:
     if (number := now.contradicted_amendment) is not None:
         told = f"the founder has signed two different amendments {number}: neither counts"
         yield _fact("amended", (told, "warn"))
+    if now.newer:
+        yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
     if now.given_up is not None:
-        at = words.clock(now.given_up.at, False)
+        at = words.clock(now.given_up.time, False)
         yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))
     yield from held_out(now)
-    for sample in now.samples:
-        said = f"{sample.prompt[:MOST_OF_SAMPLE]}{SAMPLE_MARK}{sample.text[:MOST_OF_SAMPLE]}"
-        yield _fact("sample", (f"step {sample.version}: ", "muted"), " ".join(clean(said).split()))
     if now.certified_version:
         links = plural(now.certified_links, "link")
         told = f"version {now.certified_version}, {links} from the founder's signature"
@@ -256,7 +251,7 @@ def _vouched(now: Snapshot) -> str:
 
 def machine(now: Snapshot) -> Iterator[Fact]:
     """Yield the memory and the devices that are used, how well, and what the owner allows."""
-    workers = now.workers or [now.worker]
+    workers = now.workers
     used = now.rss_bytes + sum(worker.rss_bytes for worker in workers)
     limit = now.limits.memory_bytes
     tone: Tone = "warn" if limit and used > 0.9 * limit else "plain"
@@ -273,14 +268,13 @@ def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
     running = sum(worker.state == "running" for worker in workers)
     restarts = sum(worker.restarts for worker in workers)
     shares = [worker.mfu for worker in workers if worker.mfu is not None]
-    state = f"{running} running" if running else workers[0].state
-    threads = f" with {plural(found.threads_now, 'thread')} of {found.cores}"
-    beside = f" ({found.volunteers} volunteers compute here)" if found.volunteers > 1 else ""
+    state = f"{running} running" if running or not workers else workers[0].state
+    threads = f" with {plural(found.threads_now, 'thread')}"
     return line(
         (state, "good" if running == len(workers) else "warn"),
         (f", restarted {restarts}x" if restarts else "", "warn"),
         (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
-        (f"{threads}{beside}" if found.threads_now else "", "muted"),
+        (threads if found.threads_now else "", "muted"),
     )
 
 
@@ -296,7 +290,6 @@ def limits(found: LimitsView) -> str:
         f"▼ {down}" if found.download_bytes_per_s else "",
         f"{used} of {words.size(found.daily_bytes)} today" if found.daily_bytes else "",
         f"{found.vram_share} % of the GPU's memory" if 0 < found.vram_share < 100 else "",
-        f"{found.power_w} W" if found.power_w else "",
         *(clean(word, 40) for word in found.when[:4]),
     ]
     return ", ".join(filter(None, told)) or f"none; {used} sent and received today"
@@ -321,20 +314,6 @@ def _devices(now: Snapshot) -> Iterator[Fact]:
             there, back = words.size(found.to_device_bytes_per_s), found.to_host_bytes_per_s
             copies = f"; copies {there}/s to the GPU, {words.size(back)}/s back"
         yield _fact("measured", f"{', '.join(peaks)}{copies}")
-    for card in found.cards:
-        if told := _card(card):
-            yield _fact("card", f"{card.device}: {told}")
-
-
-def _card(card: CardView) -> str:
-    of = f" of {card.power_limit_w:.0f}" if card.power_limit_w is not None else ""
-    slow = f" (slows down at {card.slows_at_c})" if card.slows_at_c is not None else ""
-    told = [
-        "" if card.power_w is None else f"{card.power_w:.0f}{of} W",
-        "" if card.temperature_c is None else f"{card.temperature_c} °C{slow}",
-        "" if card.used_bytes is None else f"{words.size(card.used_bytes)} in use",
-    ]
-    return ", ".join(filter(None, told))
 
 
 def _flops(flop_per_s: float) -> str:
@@ -371,10 +350,6 @@ def _relays(now: Snapshot) -> Iterator[Fact]:
     if relay.through:
         through = words.listed([words.named(peer, now.names) for peer in relay.through])
         yield _fact("reached", f"through {through}, which relay: nobody can dial this volunteer")
-    if relay.through and 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
-        lent, own = words.per_s(relay.through_bytes_per_s), words.per_s(relay.line_bytes_per_s)
-        told = f"they lend {lent} to all whom they relay for; with a port that others can dial"
-        yield _fact("gain", f"{told} it would be your own line's {own}")
     if relay.rate_bytes_per_s:
         members, links = plural(relay.members, "member"), plural(relay.circuits, "connection")
         at = f"at up to {words.per_s(relay.rate_bytes_per_s)}"

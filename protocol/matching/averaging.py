@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT, Manifest, StageCost
+from model_zoo.specs.codec import CODECS
+from protocol.manifest import Manifest, StageCost
 
 MICRO = 1_000_000
 WORK_PER_PARAMETER = 2000.0
@@ -41,7 +42,7 @@ class Averaging:
         """Return the averaging of a swarm."""
         return cls(
             manifest.microbatches_per_step,
-            WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec],
+            CODECS[manifest.averaging_codec].bytes_per_number,
             manifest.delayed_update is True,
         )
 

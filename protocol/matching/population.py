@@ -306,10 +306,10 @@ class Population:
         """Add a member to the sums, or (-1) subtract it."""
         self._sums = self._sums.plus(rates, sign)
         home, second = member.home_stage, member.second
-        if home not in self.stages or not member.may_decide:
+        if home is None or home not in self.stages or not member.may_decide:
             return
-        beside = second if second in self.stages and abs(second - home) == 1 else None
-        self._served = self._served.after(home, beside, rates, sign=sign)
+        near = second is not None and second in self.stages and abs(second - home) == 1
+        self._served = self._served.after(home, second if near else None, rates, sign=sign)
         for coming in (member.fetching & member.held) - {home, second}:  # it moves there
             if coming in self.stages:
                 self._served = self._served.after(coming, None, rates, sign=sign)

@@ -43,7 +43,7 @@ from protocol.recovery.choice import (
 from protocol.recovery.company import Company
 from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
-from protocol.recovery.meeting import MANY, Line, Meetings, first
+from protocol.recovery.meeting import FETCH_S, MANY, Line, Meetings, first
 from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
@@ -81,6 +81,8 @@ UNMET_S: Final = 15.0
 """A returning replica waits this long for peers it has worked with before it trusts strangers."""
 STALLED_S: Final = 120.0
 """A replica that has not closed a step for this long has little to lose and trusts strangers."""
+IN_VAIN_S: Final = 300.0
+"""A stage is given what it begins with in this time, or others may know that nobody has it."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: its holder may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -93,8 +95,8 @@ REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 MOST_FAILURES: Final = 3
 REFUSED_S: Final = 60.0
-"""A line whose state could not be had, so many times, or that we have just left, is no reason to
-give up ours for so long."""
+"""A line whose state could not be had, so many times or in time, or that we have just left, is no
+reason to give up ours for so long."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -166,6 +168,8 @@ class FetchLine:
     lineage: Lineage
     copies: tuple[Copy, ...]
     donors: tuple[PeerId, ...]
+    within_s: float = FETCH_S
+    """Seconds after which all of them are here, or it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,7 @@ class Recovery:
         self._met, self._company = frozenset(met) | {me}, company
         self._founder, self._meetings = founder, Meetings()
         self._fetching: FetchLine | None = None
+        self._fetching_since = 0.0
         self._fetched: tuple[Copy, ...] = ()
         self._fetched_of: Lineage | None = None
         self._failures = 0
@@ -314,7 +319,10 @@ class Recovery:
         """They cannot be had, or are not what was named."""
         if (wanted := self._fetching) is not None:
             self._fetching, self._failures = None, self._failures + 1
-            if self._failures >= MOST_FAILURES:
+            slow = now >= self._fetching_since + wanted.within_s
+            if slow:
+                self._meetings.too_slow(wanted.lineage)
+            if slow or self._failures >= MOST_FAILURES:
                 self._refused[wanted.lineage], self._failures = now + REFUSED_S, 0
         return self._look(now)
 
@@ -389,6 +397,13 @@ class Recovery:
             return ()
         return self._waypoint[2]
 
+    def begun_with(self, stage: int, *, had: bool, now: float) -> list[RecoveryEffect]:
+        """Note whether the state with which a stage begins was had from those who name it. If it
+        was not, again and again, the run goes on at a version that others have."""
+        named_by = [p for p in holders(self.stored_live(), self.lineage, stage) if p != self._me]
+        (self.evidence.had if had else self.evidence.not_had)(named_by)
+        return self._look(now)
+
     def forget(self, author: PeerId) -> None:
         """A record expired."""
         if author != self._me:
@@ -458,8 +473,14 @@ class Recovery:
         return {p: s for p, s in self._stored.items() if p in self._context.live or p == self._me}
 
     def newest_whole(self) -> Lineage:
-        """Return the newest version that every stage has with live members, as far as we know."""
+        """Return the newest version that every stage has with live members, as far as we know. What
+        only doubted members name comes last."""
         seen = self.stored_live(), self._stages, self.lineage, self._reached()
+        sure = {peer: said for peer, said in seen[0].items() if not self.evidence.doubts(peer)}
+        if len(sure) < len(seen[0]):
+            found = newest_whole(sure, *seen[1:], self.weigh, self._me, self._has_voice)
+            if found.version:
+                return found
         return newest_whole(*seen, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
@@ -592,7 +613,10 @@ class Recovery:
 
     def _can_begin(self, stage: int) -> bool:
         begin = self.lineage
-        return not begin.version or bool(holders(self.stored_live(), begin, stage))
+        there = holders(self.stored_live(), begin, stage)
+        if there and all(map(self.evidence.doubts, there)):
+            return self.newest_whole().version in (0, begin.version)
+        return not begin.version or bool(there)
 
     def _time_steps(self, now: float) -> None:
         """Note how long steps take, and which stages stay behind one next to them."""
@@ -880,8 +904,9 @@ class Recovery:
         return apart or not self.evidence.contradicts(lineage)
 
     def _would_choose(self, lineage: Lineage) -> bool:
-        """Whether nothing newer is whole, and it begins at the states that we believe."""
-        if lineage.version < self.newest_whole().version:
+        """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
+        believe."""
+        if lineage.version < self.newest_whole().version and not self._begins_in_vain():
             return False
         version, reached = lineage.version, self._reached()
         if reached is not None and version > reached and len(self._who_has(version)) < 2:
@@ -889,6 +914,13 @@ class Recovery:
         said = self._said_before(lineage)
         known = believed(said, version, self._stages, self.weigh, self._me)
         return not lineage.version or known == lineage.hashes
+
+    def _begins_in_vain(self) -> bool:
+        """Whether our lineage has begun and some stage has long been without its state: who tries
+        to hold that stage knows better whether anybody gives it."""
+        since = self._stalled_since
+        lost = None in self._context.versions and self._newest <= self.lineage.version
+        return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
 
     def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:
         """Return what live members said before they followed a lineage: a copy that is named only
@@ -1096,7 +1128,8 @@ class Recovery:
             return said
         wanted = None if self._fetching is not None else self._copies_of(line, stages, least)
         if wanted is not None:
-            self._fetching, self._fetched_of, self._fetched = wanted, None, ()
+            self._fetching, self._fetching_since = wanted, now
+            self._fetched_of, self._fetched = None, ()
             return [*said, wanted]
         self._due = until = self._since(self._greater_since) + PATIENCE_S
         if now >= until:
@@ -1125,7 +1158,8 @@ class Recovery:
             best = max(count, key=lambda copy: (count[copy], copy))
             copies.append(best)
             donors |= {peer for peer, held in said.items() if best in held}
-        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)))
+        within_s = self._meetings.fetch_s(line.lineage)
+        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
 
     def _give_up(self, line: Line, now: float) -> list[RecoveryEffect]:
         version = self._steps_made()

@@ -10,7 +10,8 @@ the other side does, so one at most gives up): one that ``MANY`` or more members
 before a smaller one, so that one liar resets no three; then the one with more steps, then the
 founder's, then that of the lowest peer id.
 
-State of ``Meetings``: since when each other line is seen, and how far it was then.
+State of ``Meetings``: since when each other line is seen, how far it was then, and how often its
+state came too slowly.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ MEET_S: Final = 20.0
 """A line is seen for so long before another one is given up for it: a roll-back takes less, and
 whoever has not heard of it yet follows meanwhile."""
 MANY: Final = 3
+FETCH_S: Final = 600.0
+"""So long the state of a line is fetched before others are tried. Each attempt at the same line may
+take twice as long as the one before: a slow donor is not left out, and one whose bytes drip holds
+up nobody for good."""
+MOST_DOUBLINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,21 @@ class Meetings:
 
     def __init__(self) -> None:
         self._first: dict[Lineage, tuple[float, int]] = {}
+        self._slow: dict[Lineage, int] = {}
 
     def see(self, lines: Iterable[Line], now: float) -> None:
         """Take all other lines that members serve now."""
         new = {line.lineage: (now, line.steps) for line in lines}
         self._first = {lineage: self._first.get(lineage, first) for lineage, first in new.items()}
+        self._slow = {lineage: count for lineage, count in self._slow.items() if lineage in new}
+
+    def fetch_s(self, lineage: Lineage) -> float:
+        """Return how long the next attempt to fetch a line's state may take."""
+        return FETCH_S * 2.0 ** min(self._slow.get(lineage, 0), MOST_DOUBLINGS)
+
+    def too_slow(self, lineage: Lineage) -> None:
+        """A line's state was not fetched in that time."""
+        self._slow[lineage] = self._slow.get(lineage, 0) + 1
 
     def trains(self, line: Line, steps: int, now: float) -> bool:
         """Whether a line has been there for long and has gone on meanwhile, or is at the run's last

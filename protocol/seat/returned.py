@@ -52,12 +52,10 @@ class Telling:
             idle: whether no more results of our step are expected for now.
             now: monotonic seconds.
         """
-        effects, self.due = list[Send](), None
-        if self._place.last:
-            return effects
+        effects, dues = list[Send](), list[float]()
         newest, told = max(ledgers), dict[tuple[PeerId, int], tuple[int, float]]()
         counted = [(of, ids, count) for of, ids in ledgers.items() if (count := count_of(ids))]
-        for replica in view.serving(self._place.stage + 1) if counted else ():
+        for replica in view.serving(self._place.stage + 1):
             for of, ids, count in counted:
                 if replica.version > of:
                     continue
@@ -69,7 +67,8 @@ class Telling:
                     effects.append(Send(to[0], Returned(self._place.stage + 1, of, ids)))
                     known, at, due = count, now, now + REPEAT_S
                 told[to] = known, at
-                self.due = due if self.due is None or due < self.due else self.due
+                dues.append(due)
+        self.due = min(dues, default=None)
         self._told = told
         return effects
 
@@ -104,11 +103,9 @@ class Confirmed:
 
     def whole(self) -> bool:
         """Whether everything of the step has been returned."""
-        if self._place.first:
-            return True
         if len(self._ids.get(self._step, ())) == self._place.per_step:
             return True
-        before = self._view.serving(self._place.stage - 1)
+        before = self._view.serving(self._place.stage - 1)  # nobody before the first stage
         past = sum(replica.version > self._step for replica in before)
         return not before or 2 * past > len(before)
 

@@ -4,13 +4,16 @@ Donors whose offers agree in size and root serve the same bytes. The list of the
 comes first, from one of them. Chunks are striped over them with a few requests in flight per donor,
 so a faster donor serves more. A chunk counts when its digest matches; a donor that sends another
 one is dropped. Verified chunks are kept: when a donor goes, only its chunks in flight are requested
-again. Donors that offer other bytes wait: when all donors of the chosen blob are gone, the fetch
-switches to the blob that most of the others offer.
+again. Donors that offer other bytes wait for their turn: it comes when all donors of the chosen
+blob are gone, or when that one takes long. The next turn of a blob is twice as long as its last, so
+that the whole comes in the end, and a liar whose bytes drip does not keep others from giving
+theirs.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +30,8 @@ QUERY_RETRY_S = 0.25
 """A donor does not answer while it still writes its snapshot, so it is asked again."""
 CHUNK_TIMEOUT_S = 30.0
 """A donor that sends nothing for so long while chunks are in flight is given up."""
+FIRST_TURN_S = CHUNK_TIMEOUT_S
+"""After so long the bytes that other donors offer are fetched for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class _Donor:
 
 
 FetchEffect = Send | Penalise | StoreChunk
+_Bytes = tuple[int, int, bytes] | None
+"""Version, size and root."""
 
 
 class Fetch:
@@ -69,7 +76,9 @@ class Fetch:
         self._missing: list[int | None] = []
         self._have = 0
         self._held: dict[int, bytes] = {}
-        self._sources = set[PeerId]()
+        self._sources = dict[_Bytes, set[PeerId]]()
+        self._turns = Counter[_Bytes]()
+        self._turn_ends = math.inf
         self._asked_at: float | None = None
 
     @property
@@ -90,7 +99,7 @@ class Fetch:
     @property
     def sources(self) -> frozenset[PeerId]:
         """The donors that served a chunk of the blob being fetched."""
-        return frozenset(self._sources)
+        return frozenset(self._sources.get(_bytes_of(self._chosen), ()))
 
     @property
     def hopeless(self) -> bool:
@@ -130,7 +139,7 @@ class Fetch:
             del self._donors[sender]
             return [Penalise(sender, "offer-inconsistent", 20)]
         donor.offer = offer
-        self._choose_again()
+        self._choose_again(now)
         return self._ask(now)
 
     def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
@@ -144,7 +153,7 @@ class Fetch:
         donor = self._donors.get(sender)
         if donor is None or not self._is_refusal(donor, answer):
             return []
-        self._lose(sender)
+        self._lose(sender, now)
         return self._ask(now)
 
     def chunk(
@@ -165,7 +174,7 @@ class Fetch:
         if chunk.index not in donor.outstanding:
             return []
         if digest != self._expected(chunk.index) or not self._is_whole(chunk.index, payload):
-            self._lose(sender)
+            self._lose(sender, now)
             return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
         del donor.outstanding[chunk.index]
         donor.heard = now
@@ -173,13 +182,13 @@ class Fetch:
             self._take_list(split(payload))
             return self._ask(now)
         self._held[chunk.index] = digest
-        self._sources.add(sender)
+        self._sources.setdefault(_bytes_of(self._chosen), set()).add(sender)
         self._have += 1
         return [StoreChunk(chunk.index), *self._ask(now)]
 
     def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
         """Drop a lost donor; its chunks in flight are requested elsewhere."""
-        self._lose(peer)
+        self._lose(peer, now)
         return self._ask(now)
 
     def tick(self, now: float) -> list[FetchEffect]:
@@ -187,7 +196,9 @@ class Fetch:
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
             if now - max(oldest, donor.heard) >= CHUNK_TIMEOUT_S:
-                self._lose(peer)
+                self._lose(peer, now)
+        if now >= self._turn_ends:
+            self._choose_again(now)
         effects = self._ask(now)
         if self._asked_at is not None and now >= self._asked_at + QUERY_RETRY_S:
             effects += self.start(now)
@@ -202,7 +213,8 @@ class Fetch:
         if chosen is None:
             return []
         effects: list[FetchEffect] = []
-        ready = [(p, d) for p, d in self._donors.items() if _same(d.offer, chosen)]
+        wanted = _bytes_of(chosen)
+        ready = [(p, d) for p, d in self._donors.items() if _bytes_of(d.offer) == wanted]
         while self._missing:
             free = [
                 (len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < self._window
@@ -216,22 +228,32 @@ class Fetch:
             effects.append(Send(peer, request))
         return effects
 
-    def _lose(self, peer: PeerId) -> None:
+    def _lose(self, peer: PeerId, now: float) -> None:
         donor = self._donors.pop(peer, None)
         if donor is None:
             return
         self._missing += sorted(donor.outstanding, key=_last_first)
         self._missing.sort(key=_last_first)
-        self._choose_again()
+        self._choose_again(now)
 
-    def _choose_again(self) -> None:
-        """Switch to the blob that most donors offer if nobody offers the chosen one (any more)."""
+    def _choose_again(self, now: float) -> None:
+        """Switch to another blob if nobody offers the chosen one (any more) or its turn is over: of
+        those that had the fewest turns to the one that most donors offer."""
         offers = [d.offer for d in self._donors.values() if d.offer is not None]
-        if self.done or not offers or any(_same(offer, self._chosen) for offer in offers):
+        count = Counter(map(_bytes_of, offers))
+        goes_on = _bytes_of(self._chosen) in count
+        if self.done or not offers or (goes_on and (now < self._turn_ends or len(count) == 1)):
             return
-        self._chosen = max(offers, key=lambda o: sum(_same(o, other) for other in offers))
+        least = min(map(self._turns.__getitem__, count))
+        self._chosen = max(
+            (offer for offer in offers if self._turns[_bytes_of(offer)] == least),
+            key=lambda offer: count[_bytes_of(offer)],
+        )
+        self._turn_ends = now + FIRST_TURN_S * 2**least
+        self._turns[_bytes_of(self._chosen)] += 1
         self._listed, self._missing, self._have = None, [None], 0
-        self._sources.clear()
+        for donor in self._donors.values():
+            donor.outstanding.clear()
 
     def _take_list(self, digests: list[bytes]) -> None:
         """The received chunks whose digests are in the list are kept."""
@@ -267,15 +289,9 @@ class Fetch:
         )
 
 
-def _same(offer: BlobOffer | None, chosen: BlobOffer | None) -> bool:
-    """Whether two offers describe the same bytes."""
-    if offer is None or chosen is None:
-        return False
-    return (offer.version, offer.size_bytes, offer.root) == (
-        chosen.version,
-        chosen.size_bytes,
-        chosen.root,
-    )
+def _bytes_of(offer: BlobOffer | None) -> _Bytes:
+    """Return what names the offered bytes."""
+    return None if offer is None else (offer.version, offer.size_bytes, offer.root)
 
 
 def _last_first(index: int | None) -> int:

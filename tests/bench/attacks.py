@@ -42,14 +42,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,12 @@ from client.cli.founding.options import (
 )
 from client.cli.reach.home import free_port
 from client.errors import UserError
-from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.local_swarm import (
+    LocalSwarm,
+    environment,
+    terminate_as_interrupt,
+    volunteer_command,
+)
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
@@ -74,7 +80,6 @@ from protocol.address import Address
 from protocol.ids import short
 from protocol.manifest import Manifest
 from tests.bench.machines import commit, this_machine
-from tests.bench.security import held_out_loss
 from tests.hostile.attack import Attack, attack_named
 from tests.hostile.scene import HOST, LIAR, POLL_S, START_S, Misplaced, Scene
 
@@ -197,9 +202,7 @@ class Course(Scene):
                 if self._lies:
                     self._attack()
                 row = self._follow(manifest, lied_from)
-                loss = None
-                with suppress(SystemExit):
-                    loss = round(held_out_loss(self.folder / "v1"), 4)
+                loss = held_out_loss(self.folder / "v1")
             finally:
                 self._end_attack()
                 for member in swarm.alive:
@@ -292,6 +295,15 @@ class Course(Scene):
                     self._wrongly[name] = f"{name} ({one.by}: {one.reason[:200]})"
             audits += now.audits.done if now.audits else 0
         return audits
+
+
+def held_out_loss(home: Path) -> float | None:
+    """Return the loss of the finished model; None: there is none to export."""
+    command = [*volunteer_command(), "export", "--out", str(home / "model"), "--json"]
+    done = subprocess.run(
+        command, env=environment(home), capture_output=True, text=True, check=False
+    )
+    return None if done.returncode else round(json.loads(done.stdout)["held_out_loss"], 4)
 
 
 def now(layout: str) -> tuple[str, str, float, int]:

@@ -1,6 +1,6 @@
 """Speed of the wire codecs against a memcpy of the same numbers, one thread, in one run.
 
-Run: python -m tests.bench.codec [--mib 2 16 32] [--repeats N] [--json] [--check] [--record]
+Run: python -m tests.bench.codec [--mib 2 16 32] [--repeats N] [--json] [--check]
 
 Prints medians in GB/s of fp32 input and their ratio to memcpy. The targets hold for S8 on tensors
 of every size: 2 MiB, where memcpy runs in the cache, as well as 32, where it runs at the speed of
@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -24,8 +24,8 @@ import torch
 from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.native import KERNEL
-from client.compute.payload import CodecName, Direction, seal
-from tests.bench import figures as page
+from client.compute.payload import Direction, seal
+from model_zoo.specs.codec import AveragingCodec
 
 TARGETS = {"s8 encode": 0.8, "s8 decode": 0.9}
 CHANNELS = 1024
@@ -60,7 +60,7 @@ def contenders(mib: int) -> list[Contenders]:
     numbers = torch.randn(mib * (1 << 20) // 4 // CHANNELS, CHANNELS)
     copy, outlier = torch.empty_like(numbers), numbers.clone()
     outlier[:, 7] *= 60
-    sources: list[list[tuple[str, CodecName, torch.Tensor, Direction]]] = [
+    sources: list[list[tuple[str, torch.Tensor, Direction]]] = [
         [("s8", "s8", numbers, "forward")],
         [("s8 prescaled", "s8", outlier, "forward"), ("s8 rotated", "s8", outlier, "backward")],
         [("bf16", "bf16", numbers, "forward"), ("fp32", "fp32", numbers, "forward")],
@@ -96,7 +96,11 @@ def _by_torch(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def _encode_and_decode(
-    name: str, coded: CodecName, source: torch.Tensor, direction: Direction, target: torch.Tensor
+    name: str,
+    coded: AveragingCodec,
+    source: torch.Tensor,
+    direction: Direction,
+    target: torch.Tensor,
 ) -> Contenders:
     out = bytearray()
     payload = encode(source, coded, direction=direction, out=out)
@@ -132,28 +136,6 @@ def measure(mib: int, repeats: int) -> Iterator[Figure]:
             yield Figure(mib, name, mib * (1 << 20) / seconds, of_copy, TARGETS.get(name))
 
 
-def rows(figures: Sequence[Figure], repeats: int) -> list[page.Figure]:
-    """Return the rows of the page: what S8 does at every size."""
-    sizes = " / ".join(map(str, dict.fromkeys(figure.mib for figure in figures)))
-    names = dict.fromkeys(figure.name for figure in figures if figure.name.startswith("s8"))
-    found = []
-    for name in names:
-        here = [figure for figure in figures if figure.name == name]
-        aimed_at = f"; {TARGETS[name]} was aimed at" if name in TARGETS else ""
-        found.append(
-            page.figure(
-                "codec",
-                f"{name.replace('s8', 'S8')}, 1 thread, against memcpy of the same fp32 tensor of "
-                f"{sizes} MiB{aimed_at}",
-                f"**{' / '.join(f'{figure.of_copy:.2f}' for figure in here)} x**",
-                f"medians of {repeats} turns; kernel: {KERNEL}",
-                "python -m tests.bench.codec",
-                ("client/compute",),
-            )
-        )
-    return found
-
-
 def main() -> int:
     """Print the table; 1 if --check and a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -161,7 +143,6 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
-    page.add_record_flag(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.json:
@@ -174,8 +155,6 @@ def main() -> int:
                 print(figure, flush=True)
     if arguments.json:
         print(json.dumps({"kernel": KERNEL, "figures": [asdict(figure) for figure in figures]}))
-    if arguments.record:
-        page.record(rows(figures, arguments.repeats))
     return 1 if arguments.check and any(figure.missed for figure in figures) else 0
 
 

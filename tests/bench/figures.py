@@ -1,9 +1,8 @@
 """The figures on the page: read, record, and write the page from them.
 
 ``page.md`` is the prose, with a line ``{{NAME}}`` where the table of that name goes. The rows are
-the lines of ``results/figures.jsonl``. A benchmark adds or replaces its own lines with ``record``;
-those of the others are written by hand. A row is stale if what it measures has changed since the
-version of the code that it names, or if it names none.
+the lines of ``results/figures.jsonl``. ``make figures`` (``renew``) and benchmarks with
+``--record`` put their rows in place of those that are there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -41,9 +41,7 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True):
     command: str
     machine: str
     code: str
-    """The commit that was measured, or that wrote the figures shortly after; empty: not known."""
-    measures: tuple[str, ...]
-    """Files and folders that, when they change, make the figure one of older code."""
+    """The commit that was measured, or that wrote the figures shortly after, and the day."""
 
 
 def read(path: Path = FIGURES) -> list[Figure]:
@@ -51,56 +49,36 @@ def read(path: Path = FIGURES) -> list[Figure]:
     return [msgspec.json.decode(line, type=Figure) for line in path.read_text().splitlines()]
 
 
-def page(figures: list[Figure], prose: str, is_stale: Callable[[Figure], bool]) -> str:
+def page(figures: Sequence[Figure], prose: str) -> str:
     """Return the page.
 
     Args:
-        figures: All rows.
-        prose: The text with places for tables.
-        is_stale: Whether a figure is of older code.
+        figures: all rows.
+        prose: the text with places for tables; a place without rows says so.
 
     Raises:
-        KeyError: a table has no place, or a place no table.
+        KeyError: a table has no place.
     """
     tables: dict[str, list[str]] = {}
-    for figure in figures:
-        tables.setdefault(figure.table, []).append(_row(figure, stale=is_stale(figure)))
-    text = PLACE.sub(lambda place: "\n".join([HEAD, *tables.pop(place[1])]), prose)
+    for one in figures:
+        tables.setdefault(one.table, []).append(_row(one))
+    text = PLACE.sub(
+        lambda place: "\n".join([HEAD, *tables.pop(place[1], ["| not measured yet | | | | | |"])]),
+        prose,
+    )
     if tables:
         raise KeyError(f"no place on the page for {sorted(tables)}")
     return text
 
 
-def _row(figure: Figure, *, stale: bool) -> str:
-    code = f"`{figure.code}`" if figure.code else "unknown"
-    said = f"{code}, stale" if stale else code
-    command = f"`{figure.command}`" if figure.command else ""
-    cells = (figure.what, figure.value, figure.spread, command, figure.machine, said)
+def _row(one: Figure) -> str:
+    cells = (one.what, one.value, one.spread, f"`{one.command}`", one.machine, one.code)
     return f"| {' | '.join(cells)} |"
 
 
-def is_stale(figure: Figure, repository: Path = REPOSITORY) -> bool:
-    """Tell whether what a figure measures was changed after its code, by the dates of commits."""
-    if not figure.code:
-        return True
-    measured = _date(repository, figure.code)
-    changed = _date(repository, "HEAD", "--diff-filter=M", "--", *figure.measures)
-    return measured is None or (changed is not None and changed > measured)
-
-
-def _date(repository: Path, *arguments: str) -> int | None:
-    """Return when the newest commit that fits was made, in seconds; None: there is none."""
-    git = ["git", "-C", str(repository), "log", "-1", "--format=%ct", *arguments]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
-
-
-def write_page() -> tuple[int, int]:
-    """Write the page; return the number of rows, and how many of them are of older code."""
-    figures = read()
-    stale = {figure for figure in figures if is_stale(figure)}
-    PAGE.write_text(page(figures, PROSE.read_text(), stale.__contains__))
-    return len(figures), len(stale)
+def write_page() -> None:
+    """Write the page."""
+    PAGE.write_text(page(read(), PROSE.read_text()))
 
 
 # --- recording -------------------------------------------------------------------------------
@@ -113,42 +91,52 @@ def add_record_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def figure(
-    table: str, what: str, value: str, spread: str, command: str, measures: Sequence[str]
-) -> Figure:
+def figure(table: str, what: str, value: str, spread: str, command: str) -> Figure:
     """Return a figure of this machine and of the code that is checked out.
 
     Args:
-        table: Name of the table on the page.
-        what: What was measured; a later measurement with the same words replaces it.
-        value: The figure with its unit.
-        spread: How far it varied, and of how many runs it is the median.
-        command: What measures it again.
-        measures: Files and folders, as in ``Figure``. If one of them differs from the last commit,
-            the row names no code.
+        table: name of the table on the page.
+        what: what was measured.
+        value: the figure with its unit.
+        spread: how far it varied, and of how many runs it is the median.
+        command: what measures it again.
     """
     machine = f"{this_machine()}, load {os.getloadavg()[0]:.0f}"
-    code = _checked_out(REPOSITORY, measures)
-    return Figure(table, what, value, spread, command, machine, code, tuple(measures))
+    return Figure(table, what, value, spread, command, machine, _checked_out())
 
 
-def _checked_out(repository: Path, measures: Sequence[str]) -> str:
-    """Return the commit that is checked out; empty if files that are measured are changed."""
-    git = ("git", "-C", str(repository))
-    changed = [*git, "status", "--porcelain", "--", *measures]
-    if subprocess.run(changed, capture_output=True, text=True, check=True).stdout:
-        return ""
+def _checked_out() -> str:
+    """Return the commit that is checked out, whether the product differs from it, and the day."""
+    git = ("git", "-C", str(REPOSITORY))
+    product = [*git, "status", "--porcelain", "--", "client", "protocol", "model_zoo"]
     head = [*git, "rev-parse", "--short", "HEAD"]
-    return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    changed, commit = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        for command in (product, head)
+    )
+    return f"`{commit}`{' and changes' if changed else ''}, {date.today().isoformat()}"
 
 
-def record(new: Sequence[Figure], path: Path = FIGURES) -> None:
+def record(new: Sequence[Figure], path: Path = FIGURES, *, whole: bool = False) -> None:
     """Put figures in place of those of the same table with the same words, or at the table's end,
-    and write the page."""
-    figures = merged(read(path), new)
-    lines = (json.dumps(msgspec.to_builtins(each), ensure_ascii=False) for each in figures)
+    and write the page. ``whole``: they are all of their table."""
+    known = read(path)
+    known = replaced(known, new) if whole else merged(known, new)
+    lines = (json.dumps(msgspec.to_builtins(each), ensure_ascii=False) for each in known)
     path.write_text("".join(f"{line}\n" for line in lines))
     write_page()
+
+
+def replaced(known: Sequence[Figure], new: Sequence[Figure]) -> list[Figure]:
+    """Return the figures with the tables of the new ones replaced, each where it was."""
+    tables = dict.fromkeys(one.table for one in [*known, *new])
+    renewed = {one.table for one in new}
+    return [
+        one
+        for table in tables
+        for one in (new if table in renewed else known)
+        if one.table == table
+    ]
 
 
 def merged(known: Sequence[Figure], new: Sequence[Figure]) -> list[Figure]:

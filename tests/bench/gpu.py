@@ -28,10 +28,13 @@ import argparse
 import itertools
 import json
 import os
+import random
 import statistics
+import string
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,11 +48,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client.cli.founding.presets import PRESETS
-from client.compute import s8
 from client.compute.codec import decode, encode
+from client.compute.codecs import s8
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
-from client.compute.replies import Failed
+from client.compute.replies import Failed, Reply
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -61,20 +64,23 @@ from client.compute.requests import (
     OpenStage,
     Probe,
     Reduce,
+    Request,
 )
 from client.compute.worker import copy_beside
 from client.lab.bench.efficiency import found, median_interval
 from client.lab.local_swarm import LocalSwarm, Member, environment, terminate_as_interrupt
+from model_zoo.datasets.build import build
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.stages import Stage, build_stage
-from tests.bench.patience import call
 from tests.support.compute_stages import LocalWorker
 
 H100_FLOPS = 989e12
 """Dense bf16 products a second by its maker; MFU is by this and by what `rates` measures."""
 WARM = 2
+CALL_S = 900.0
+"""A call of a large stage takes minutes."""
 Found = dict[str, Any]
 
 
@@ -609,6 +615,23 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     }
 
 
+def call(worker: LocalWorker, request: Request[Any], *payloads: bytes) -> tuple[Any, list[bytes]]:
+    """Call a worker and return its reply and payloads; a large stage takes minutes."""
+    answered, replies = threading.Event(), list[tuple[Reply, list[bytes]]]()
+
+    def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+        replies.append((reply, [bytes(payload) for payload in sent]))
+        answered.set()
+
+    worker.executor.execute(request, payloads, answer)
+    if not answered.wait(CALL_S):
+        raise SystemExit(f"no answer within {CALL_S:.0f} s")
+    reply, sent = replies[0]
+    if isinstance(reply, Failed):
+        raise SystemExit(reply.message)
+    return reply, sent
+
+
 def _payloads(worker: LocalWorker, one: Work) -> tuple[bytes, bytes]:
     drawn = torch.randn(one.sequences, one.spec.context, one.spec.width, generator=_drawn(3))
     there = drawn.to(worker.replica.wire.device)
@@ -616,10 +639,22 @@ def _payloads(worker: LocalWorker, one: Work) -> tuple[bytes, bytes]:
     return bytes(out(there, "forward")), bytes(out(there / 1000, "backward"))
 
 
+def made_up(folder: Path) -> str:
+    """Build tokens of words that mean nothing, as many as the model knows; return the folder."""
+    rng, words = random.Random(1), set[str]()
+    while len(words) < 60_000:
+        words.add("".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 9))))
+    text, vocab = folder / "words.txt", PRESETS["gpt2-124m"].model.vocab
+    text.write_text(3 * (" ".join(sorted(words)) + "\n"))
+    made = build([text], folder / "tokens", tokenizer=vocab, workers=1)
+    if made.index.tokenizer is None or made.index.tokenizer.vocab != vocab:
+        raise SystemExit(f"the words make fewer than {vocab} tokens")
+    return str(made.path)
+
+
 def swarm(asked: argparse.Namespace) -> Found:
     """Train in a swarm of two volunteers on the device, then let them pause."""
     from client.cli.founding.options import ModelChoices, RunChoices
-    from tests.bench.gpt2 import made_up
 
     end = time.monotonic() + asked.limit - 25
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as name:

@@ -350,7 +350,6 @@ def _conclude(found: Mapping[str, Sequence[Result]], asked: argparse.Namespace) 
             f"**{ratio:.2f} x**",
             said,
             "python -m tests.bench.homes",
-            ["client/net", "protocol/relay", "protocol/punching"],
         )
         figures.record([row])
 

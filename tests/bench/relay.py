@@ -41,9 +41,8 @@ from protocol.relay.messages import Connect, Status
 from protocol.wire.messages import Backward
 from tests.bench import figures
 from tests.netlab.internet import Internet, Place
-from tests.netlab.lab import Lab
+from tests.netlab.lab import Lab, uniform
 from tests.netlab.routers import Router
-from tests.netlab.table import Link, uniform
 
 PAYLOAD_BYTES = 256 * 1024
 PORT, REQUEST_BYTES = 4001, 1024
@@ -279,7 +278,7 @@ def peers() -> Iterator[Callable[..., Peer]]:
 def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, float, float]:
     """Return the shares of the line through a relay and directly, the relay's CPU ms/MB, and the
     most KiB that waited there."""
-    with Lab(uniform(["a", "r", "b"], mbit, Link(rtt_ms=rtt_ms))) as lab:
+    with Lab(uniform(["a", "r", "b"], mbit), rtt_ms) as lab:
         shares = []
         cpu_ms = most_kib = 0.0
         for relayed in (True, False):
@@ -396,7 +395,6 @@ def _record_rate(medians: Sequence[float], asked: argparse.Namespace) -> None:
         f"at most {kib:.0f} KiB waited at the relay, {cpu_ms:.0f} ms of CPU per MB; median of "
         f"{asked.runs} runs of {asked.seconds:g} s, load {os.getloadavg()[0]:.0f}",
         f"python -m tests.bench.relay --parts rate --mbit {asked.mbit:g} --rtt-ms {asked.rtt_ms:g}",
-        ["client/net", "protocol/relay"],
     )
     figures.record([row])
 
@@ -415,7 +413,6 @@ def _tell_first(part: str, asked: argparse.Namespace) -> None:
             f"**{p95:.2f} s** (p95)",
             words,
             f"python -m tests.bench.relay --parts {part} --rtt-ms {asked.rtt_ms:.0f}",
-            ["client/net", "protocol/relay"],
         )
         figures.record([row])
 

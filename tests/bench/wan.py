@@ -33,20 +33,17 @@ from pathlib import Path
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.planning.work import ModelWorks
 from client.errors import UserError
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.plan.machines import Machine
-from client.plan.model import Prediction, Run, predict
+from client.plan.model import Machine, Prediction, Run, predict
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.machines import left_out, of_newest, this_machine
-from tests.bench.plan_check import costing, timed_together, wait_until_served
-from tests.netlab.lab import Lab
-from tests.netlab.table import Link, uniform
+from tests.bench.timing import costing, timed_together, wait_until_served
+from tests.netlab.lab import Lab, uniform
 
 MODEL = ModelChoices(layers=2, width=128, heads=1, ffn_width=32, context=16)
 """As little computing as a boundary of a block's width allows: 128, what one S8 scale is for."""
@@ -123,16 +120,16 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
     """Measure every codec over one line."""
     timings: list[list[float]] = []
     seen = []
-    with Lab(uniform(HOSTS, mbit, Link(rtt_ms=rtt))) as lab:
+    with Lab(uniform(HOSTS, mbit), rtt) as lab:
         for codec in asked.codecs:
             with home(folder) as homes:
                 run = choices(codec, asked.microbatches)
                 manifest = found(lab, homes, run, MODEL)
                 if not timings:
-                    timings.append(timed_together(manifest, 1))
+                    timings.append(timed_together(manifest))
                 seen.append((manifest, codec, measured(lab, homes, asked.steps, mbit)))
-        timings.append(timed_together(manifest, 1))
-    lost = lab.wire_counts.get("lost", 0) + lab.wire_counts.get("overflowed", 0)
+        timings.append(timed_together(manifest))
+    lost = lab.wire_counts.get("overflowed", 0)
     seconds = [statistics.mean(both) for both in zip(*timings, strict=True)]
     results = []
     for manifest, codec, (intervals, share, load) in seen:
@@ -242,10 +239,9 @@ def measured(
 
 def prediction(manifest: Manifest, seconds: Sequence[float], mbit: float, rtt: float) -> Prediction:
     """Return what the efficiency model expects of stages that take so long over such a line."""
-    stages = ModelWorks.of(manifest, RunChoices(measure=False))(2) or []
     line = mbit * 1e6 / 8
     run = Run(
-        stages=tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True)),
+        stages=tuple(map(costing, manifest.stages, seconds)),
         microbatches=manifest.microbatches_per_step,
         tokens_per_microbatch=manifest.tokens_per_microbatch,
         averaging_bytes_per_parameter=0.0,  # one replica each

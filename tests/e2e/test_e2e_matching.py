@@ -10,8 +10,8 @@ import pytest
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.lab.local_swarm import Member
-from tests.bench.matching_watch import Watch
 from tests.support.e2e_local import HOST, found, killed_at_the_end
+from tests.support.watched_swarm import Watch
 
 pytestmark = pytest.mark.long
 STAGES = 3

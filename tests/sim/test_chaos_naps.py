@@ -3,7 +3,7 @@
 Without ``Quorum.needs`` each of three (seed 23) sets another one aside and is left with one
 elector, so that all of them stand still for more than a minute. Before ``Quorum.suffice``,
 ``Patience.unbroken`` and the forgiveness in ``Standing``, one of two (seed 14) was out for more
-than two minutes. ``python -m tests.bench.naps`` looks at many seeds.
+than two minutes.
 """
 
 from __future__ import annotations

@@ -53,37 +53,9 @@ def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
     assert single <= lp
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_prices_are_as_good_as_those_of_a_fine_grid(seed: int) -> None:
-    rates = _machines(seed, 30)
-    shares = [(a, b, 1 - a - b) for a in np.arange(0, 1, 0.02) for b in np.arange(0, 1 - a, 0.02)]
-    grid = min((rates * np.array(prices)).max(axis=1).sum() for prices in shares)
-    assert Prices(ONE_OF_EACH).bound(rates) <= grid * 1.01
-
-
-def test_equal_volunteers_reach_the_bound() -> None:
-    rates = np.ones((12, 3))
-    assert Prices(ONE_OF_EACH).bound(rates) == pytest.approx(4)
-
-
-def test_too_few_volunteers_cannot_cover_every_stage() -> None:
-    rates = np.ones((2, 3))
-    assert single_bound(rates, Prices(ONE_OF_EACH).bound(rates), Prices(ONE_OF_EACH)) <= 0.01
-
-
 def test_a_planner_comes_close_to_the_bound_of_a_large_swarm() -> None:
     nature = draw(Setting(500, 8, seed=1))
     bounds = oracle(nature)
     rates = nature.rates.astype(float)
     plan = anneal(free(rates), _strongest_first(rates), 200, np.random.default_rng(0))
     assert 0.95 * bounds.single[-1] <= plan.levels.min() <= bounds.single[-1]
-
-
-def test_the_oracle_follows_the_population() -> None:
-    nature = draw(Setting(40, 4, churn=1.0, seed=2))
-    bounds = oracle(nature)
-    times = np.array([0.0, 30.0, 61.0])
-    lp, single = bounds.at(times)
-    assert lp[0] == 0
-    assert lp[1] < lp[2]
-    assert (single <= lp).all()

@@ -16,49 +16,6 @@ def _swarm(stages: int, seed: int = 0) -> Nature:
     return draw(Setting(12, stages, seed=seed))
 
 
-def test_the_lowest_level_counts() -> None:
-    nature = _swarm(2)
-    capacity = Capacity(nature)
-    for volunteer in range(3):
-        capacity.serve(volunteer, (0,))
-    capacity.serve(3, (1,))
-    assert capacity.throughput() == min(nature.rates[:3, 0].sum(), nature.rates[3, 1])
-    assert capacity.replicas == [3, 1]
-
-
-def test_nobody_is_left_over_after_everybody_has_gone() -> None:
-    capacity = Capacity(_swarm(3))
-    for volunteer in range(9):
-        capacity.serve(volunteer, (volunteer % 3, (volunteer % 3 + 1) % 3))
-    assert capacity.throughput() > 0
-    for volunteer in range(9):
-        capacity.serve(volunteer, ())
-    assert capacity.replicas == [0, 0, 0]
-    assert capacity.throughput() == 0
-
-
-def test_one_volunteer_alone_splits_its_time() -> None:
-    nature = draw(Setting(12, 2, charged=False))
-    capacity = Capacity(nature)
-    capacity.serve(0, (0, 1))
-    here, there = nature.dual_rates[0, :2].tolist()
-    assert capacity.throughput() == pytest.approx(here * there / (here + there), rel=2 * TOLERANCE)
-
-
-def test_averaging_a_second_stage_takes_of_the_link_only() -> None:
-    nature = _swarm(8)
-    assert (nature.dual_rates <= nature.rates).all()
-    assert (nature.dual_rates < nature.rates).any()
-    assert (nature.dual_rates == nature.rates).any()
-
-
-def test_an_empty_stage_stops_everything() -> None:
-    capacity = Capacity(_swarm(3))
-    capacity.serve(0, (0, 1))
-    capacity.serve(1, (0, 1))
-    assert capacity.throughput() == 0
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_the_split_is_the_best_there_is(seed: int) -> None:
     """Between the best of random splits and the bound by the best of many prices."""

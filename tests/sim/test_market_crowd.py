@@ -14,8 +14,6 @@ from client.lab.simulate.market.policies.policy import Policy
 from client.lab.simulate.market.run import Record, play
 from client.lab.simulate.market.score import score
 from client.lab.simulate.market.setting import Setting
-from client.lab.simulate.market.stability import count_blocking_pairs
-from protocol.matching.population import Population
 
 
 def _play(nature: Nature, *, shared: bool) -> tuple[Record, Crowd]:
@@ -47,23 +45,3 @@ def test_a_crash_is_mended_by_the_machines() -> None:
     assert len(record.losses_s) > 3
     assert not record.empty[-30:].any()
     assert crowd.said.penalties == 0
-
-
-def test_the_view_names_what_everybody_holds() -> None:
-    nature = draw(Setting(12, 3, hours=0.1, seed=2))
-    _, crowd = _play(nature, shared=True)
-    held = [member.held for member in crowd.population.members.values()]
-    assert len(held) == 12
-    assert all(held)
-    assert all(m.home in m.held for m in crowd.population.members.values())
-
-
-def test_crowds_are_deterministic() -> None:
-    one, other = (_play(draw(Setting(10, 2, 1.0, hours=0.1)), shared=True) for _ in range(2))
-    assert one[0].throughput.tolist() == other[0].throughput.tolist()
-    assert one[1].said == other[1].said
-
-
-def test_nothing_is_counted_before_every_stage_has_spoken() -> None:
-    nature = draw(Setting(4, 2))
-    assert count_blocking_pairs(Population((), nature.costs, 2), {}) is None

@@ -20,29 +20,6 @@ from client.lab.simulate.market.setting import DETECTION_S, STEP_S, Setting
 SINGLE = [name for name in BASELINES if "dual" not in name]
 
 
-def test_equal_settings_are_equal_worlds() -> None:
-    one, other, third = (draw(Setting(50, 8, 0.5, seed=seed)) for seed in (1, 1, 2))
-    assert one.joins_s.tolist() == other.joins_s.tolist()
-    assert one.rates.tolist() == other.rates.tolist()
-    assert one.joins_s.tolist() != third.joins_s.tolist()
-
-
-def test_the_population_is_stationary_and_most_departures_are_crashes() -> None:
-    nature = draw(Setting(2000, 8, 0.5, seed=3))
-    for at_s in (600.0, 5000.0, 10_000.0):
-        assert 0.85 * 2000 < nature.alive(at_s).sum() < 1.15 * 2000
-    gone = nature.leaves_s < nature.horizon_s
-    assert 0.65 < nature.crashes[gone].mean() < 0.85
-
-
-def test_the_median_volunteer_is_bound_by_compute_with_twice_the_link() -> None:
-    setting = Setting(10, 8)
-    cost = setting.stage_cost(3)
-    assert setting.median_flops / cost.flops * 2 == pytest.approx(12.5e6 / cost.uplink_bytes)
-    assert setting.stage_cost(0).uplink_bytes == cost.uplink_bytes / 2
-    assert setting.stage_cost(7).flops == cost.flops * 1.25
-
-
 @pytest.mark.parametrize("name", SINGLE)
 def test_no_policy_of_one_stage_each_exceeds_the_bound_at_any_moment(name: str) -> None:
     nature = draw(Setting(40, 6, 0.5, hours=1.5, seed=4))
@@ -136,13 +113,6 @@ def _run(agenda: Agenda) -> None:
         pass
 
 
-def test_in_the_first_step_there_is_nothing_to_fetch() -> None:
-    agenda, fleet, done = _hands(STEP_S - 1)
-    fleet.fetch(0, 2)
-    _run(agenda)
-    assert done == [(STEP_S - 1, 2)]
-
-
 def test_stages_are_fetched_one_after_the_other_and_served_until_dropped() -> None:
     agenda, fleet, done = _hands(STEP_S)
     fleet.fetch(0, 1)
@@ -155,25 +125,6 @@ def test_stages_are_fetched_one_after_the_other_and_served_until_dropped() -> No
     fleet.drop(0, 1)
     assert fleet.serving(0) == (2,)
     assert (fleet.effort.downloads, fleet.effort.moves) == (2, 1)
-
-
-def test_an_abandoned_download_never_arrives_and_the_next_begins() -> None:
-    agenda, fleet, done = _hands(STEP_S)
-    fleet.fetch(0, 1)
-    fleet.fetch(0, 2)
-    fleet.drop(0, 1)
-    _run(agenda)
-    assert [stage for _, stage in done] == [2]
-    assert fleet.effort.moves == 0
-
-
-def test_who_is_gone_loads_nothing() -> None:
-    agenda, fleet, done = _hands(STEP_S)
-    fleet.fetch(0, 1)
-    fleet.vanish(0)
-    _run(agenda)
-    assert done == []
-    assert fleet.serving(0) == ()
 
 
 def test_recovery_is_counted_from_a_felt_loss_until_throughput_is_back() -> None:

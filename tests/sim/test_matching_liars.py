@@ -124,33 +124,3 @@ def test_a_liar_is_corrected_and_its_stage_gets_an_honest_one_instead() -> None:
         assert min(lied.levels()) >= 0.95 * min(honest.levels()), f"seed {seed}"
         mended += before != (3, 3)
     assert mended
-
-
-# --- static quality ---------------------------------------------------------------------------
-
-
-def at_rest(count: int, stages: int, seed: int, *, charged: bool) -> float:
-    """Return throughput over the LP bound once nobody moves any more.
-
-    ``charged``: averaging a second stage takes some of the link, which the bound does not know of.
-    """
-    nature = draw(Setting(count, stages, 0.0, hours=0.4, seed=seed, charged=charged))
-    record = play(nature, seat("ours"))
-    lp, _ = oracle(nature).at(record.times_s)
-    return float(record.throughput[-1] / lp[-1])
-
-
-def test_static_quality_of_a_small_swarm() -> None:
-    """Like with like .93 to .99; with averaging charged .91 to .97, .94 in the mean."""
-    assert min(at_rest(50, 8, seed, charged=False) for seed in (0, 1)) >= 0.92
-    assert sum(at_rest(50, 8, seed, charged=True) for seed in (0, 1)) / 2 >= 0.92
-
-
-@pytest.mark.long
-def test_static_quality_of_a_large_swarm(capsys: pytest.CaptureFixture[str]) -> None:
-    """At 500/32 the .97 of the design are reached (.986); at 500/8 it is .955 and not .97."""
-    wide, narrow = (at_rest(500, stages, 0, charged=True) for stages in (32, 8))
-    with capsys.disabled():
-        print(f"\nstatic quality: {wide:.3f} at 500/32, {narrow:.3f} at 500/8")
-    assert wide >= 0.97
-    assert narrow >= 0.94

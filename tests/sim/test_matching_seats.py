@@ -143,22 +143,6 @@ def test_an_uneven_placement_mends_itself_by_single_moves() -> None:
         assert sorted(world.spread()) == [2, 3], f"seed {seed}: {world.spread()}"
 
 
-def test_a_mover_serves_its_old_stage_until_it_serves_the_new_one() -> None:
-    for seed in range(5):
-        world = uneven(seed, STORMY)
-        began = len(world.log)
-        world.run(400)
-        serving: dict[PeerId, set[Stage]] = {}
-        moves = [(w, e) for _, w, e in world.log[began:] if isinstance(e, Assign | Unassign)]
-        assert moves, f"seed {seed}"
-        for who, effect in moves:
-            mine = serving.setdefault(who, set())
-            if isinstance(effect, Assign):
-                mine.add(effect.stage)
-            else:
-                assert mine - {effect.stage}, f"seed {seed}: {who} left before it had arrived"
-
-
 def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> None:
     for seed in range(5):
         world = uneven(seed, STORMY)
@@ -170,17 +154,6 @@ def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> 
             assert at - last.get(who, -1e9) >= MOVE_REST_S, f"seed {seed}"
             last[who] = at
         assert min(world.spread()) >= 2, f"seed {seed}"
-
-
-def test_an_even_swarm_does_not_move_and_says_nothing() -> None:
-    world = swarm([1.0] * 8, 2, 4, CALM, ALONE)
-    world.run(100)
-    began = len(world.log)
-    world.run(600)
-    said = [e for _, _, e in world.log[began:] if isinstance(e, Explain | Assign | Unassign)]
-    assert [e for e in said if not isinstance(e, Explain) or e.level != "debug"] == []
-    machine = next(iter(world.machines.values()))
-    assert machine.blocking_moves() == []
 
 
 def test_a_move_says_why() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
-from protocol.effects import Publish, SendLetter
-from protocol.ids import PeerId, Stage
+from protocol.ids import Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.seat import State
 from protocol.matching.timing import ALONE_S
 from tests.support.cases import usual
-from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
+from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
 
 EQUAL = 1e9
 
@@ -73,11 +70,6 @@ def test_nearly_equal_machines_on_unequal_stages_spread_evenly_too() -> None:
             world.join(member(seed * 100 + number, flops), at=world.random.uniform(0, 2))
         settle(world, 8)
         assert world.spread() == [2, 2, 2, 2], f"seed {seed}"
-
-
-def test_a_calm_swarm_is_placed_within_seconds() -> None:
-    world = swarm(8, 4, 0, CALM)
-    assert settle(world, 8) < 6
 
 
 def test_late_arrivals_fill_up_a_running_swarm() -> None:
@@ -217,65 +209,3 @@ def test_a_new_beacon_changes_stewards_and_nothing_else() -> None:
     ]
     assert len(mandates) == 2
     assert all(mandate.term > 1 for mandate in mandates)
-
-
-def test_silence_at_rest() -> None:
-    """In a minute of rest there are only renewals, their answers and repeated postings."""
-    world = swarm(8, 4, 2, CALM)
-    settle(world, 8)
-    world.run(150)  # by then every second seat has looked around
-    sent_before, began = Counter(world.sent), len(world.log)
-    world.run(60)
-    sent = world.sent - sent_before
-    assert set(sent) <= {"renewal", "hold", "posting"}
-    assert sent["renewal"] <= 8 * 5
-    assert sent["posting"] <= 4 * 4
-    talk = [e for _, _, e in world.log[began:] if not isinstance(e, SendLetter | Publish)]
-    assert talk == []
-
-
-def test_the_number_of_proposals_is_bounded() -> None:
-    """Each epoch ends in at most n S proposals; a calm start takes a handful of epochs."""
-    for seed in range(20):
-        world = swarm(8, 4, seed, CALM)
-        settle(world, 8)
-        assert world.sent["propose"] <= 8 * 4, f"seed {seed}"
-
-
-def test_a_partition_heals_into_one_matching() -> None:
-    for seed in range(10):
-        world = swarm(8, 2, seed, CALM, design=STAYING)
-        settle(world, 8)
-        before = world.matching()
-        half = set(sorted(world.machines)[:4])
-        world.cut(half)
-        world.run(90)
-        world.heal()
-        world.run(90)
-        assert world.matching() == before, f"seed {seed}"
-        stewards = Counter(stage for m in world.machines.values() for stage in m.stewardships)
-        assert stewards == {Stage(0): 1, Stage(1): 1}, f"seed {seed}"
-
-
-def test_hostile_traffic_changes_nothing_and_is_counted() -> None:
-    world = swarm(4, 2, 5, CALM)
-    settle(world, 4)
-    world.run(5)
-    before, victims = world.matching(), sorted(world.machines)
-    recorded = [(who, e) for _, who, e in world.log if isinstance(e, SendLetter)]
-    liar = PeerId(victims[0])
-    for who, effect in recorded:  # every message ever sent, again, and under a wrong name
-        world.replay(who, effect)
-        world.replay(liar, effect)
-        world.replay(who, SendLetter(victims[1], effect.kind, effect.body))
-    for target in victims[1:]:
-        for kind in ("propose", "hold", "posting", "nonsense"):
-            world.replay(liar, SendLetter(target, kind, b"\x93\x01\x02\x03"))
-            world.replay(peer(999), SendLetter(target, kind, b""))
-    world.run(30)
-    assert world.matching() == before
-    counted = sum((Counter(m.counters) for m in world.machines.values()), Counter())
-    assert counted["matching-replay"] > 0
-    assert counted["matching-not-for-us"] > 0
-    assert counted["matching-body-malformed"] > 0
-    assert counted["matching-kind-unknown"] > 0

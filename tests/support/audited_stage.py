@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from client.compute.payload import CodecName, sealed_digest
+from client.compute.payload import sealed_digest
 from client.compute.replies import ContributionCompared, Failed
 from client.compute.requests import (
     Apply,
@@ -31,6 +31,7 @@ from client.compute.requests import (
     Reduce,
     SetThreads,
 )
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
@@ -92,8 +93,8 @@ class AuditedStage:
     shares: Sequence[int] = (4, 4)
     model: ModelSpec = MODELS["gpt"]
     sequences: int = 3
-    boundary: CodecName = "s8"
-    averaging: CodecName = "s8"
+    boundary: AveragingCodec = "s8"
+    averaging: AveragingCodec = "s8"
     threads: Sequence[int] = (1, 1)
     precision: Precision = DEFAULT
     elsewhere: Sequence[OtherProcess] = ()
@@ -101,8 +102,6 @@ class AuditedStage:
     """Of the microbatches, hence of the samples."""
     step: int = 0
     work: dict[int, Sent] = field(default_factory=dict)
-    worked_s: float = 0.0
-    """Seconds that the audited member has computed for the passes of the step."""
 
     def __post_init__(self) -> None:
         half = self.model.layers // 2
@@ -141,7 +140,6 @@ class AuditedStage:
     def compute(self, lie: Lie = Lie()) -> None:  # noqa: B008
         """All replicas compute their microbatches of the step."""
         self.work.clear()
-        self.worked_s = 0.0
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
             self._set_threads(place)
             lies = lie if place == LIAR else Lie()
@@ -171,14 +169,11 @@ class AuditedStage:
         tokens = self._tokens(microbatch)
         how = {"step": self.step, "microbatch": microbatch}
         inner, last = (self.beside, member) if self.audited else (member, self.beside)
-        forward, (boundary,) = inner.call(Forward(**how), tokens)
-        both, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
-        audits = member is self.members[LIAR]
+        _, (boundary,) = inner.call(Forward(**how), tokens)
+        _, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
         if self.audited:
-            self.worked_s += both.seconds * audits
             return Sent(tokens, [boundary], [gradient])
-        backward, _ = inner.call(Backward(**how), gradient)
-        self.worked_s += (forward.seconds + backward.seconds) * audits
+        inner.call(Backward(**how), gradient)
         return Sent(tokens, [gradient, tokens], [boundary])
 
     def contribute(self) -> list[list[bytes]]:
@@ -317,7 +312,6 @@ class AuditedStage:
                 reply, _ = auditor.ask(request, *payloads)
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
-                done.seconds += reply.seconds
                 done.boundary = max(done.boundary, reply.activation, reply.gradient)
                 return audit.recomputed(reply.activation, reply.gradient, 0.0)
             case CompareTask(step, _, bounds, segments):
@@ -327,7 +321,6 @@ class AuditedStage:
                 )
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
-                done.seconds += reply.seconds
                 done.compared = reply
                 return audit.compared(reply.deviation, reply.along, 0.0)
             case Judged(_, _, grade, words):
@@ -385,8 +378,6 @@ class Audited:
     compared: ContributionCompared = ContributionCompared(deviation=0, along=0, explained=0)  # noqa: RUF009
     grade: Grade | None = None
     words: str = ""
-    seconds: float = 0.0
-    """That the auditor computed for it, but for the copy of the version."""
 
 
 @contextmanager

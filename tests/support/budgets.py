@@ -32,8 +32,6 @@ EXPECTED_SKIPS = (
     "/dev/net/tun is not there or may not be used",
     "newer versions of torch have it",
     "peft is not installed",
-    "wandb is not installed",
-    "trackio is not installed",
     "TEST_LLAMA_CPP_PYTHON names no interpreter",
     "this machine has no IPv6",
     "npm's registry cannot be reached",

@@ -11,10 +11,11 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
-from client.compute.payload import Buffer, CodecName
+from client.compute.payload import Buffer
 from client.compute.replies import Failed, Reply
 from client.compute.requests import OpenStage, Request
 from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import Stage
@@ -26,7 +27,9 @@ DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 MODELS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, TOKENS, 61),
-    "mixtral": ModelSpec("llama", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)),
+    "mixtral": ModelSpec(
+        "mixtral", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)
+    ),
 }
 MODELS["gpt-2"] = replace(MODELS["gpt"], bias=True, gelu="new")
 MODELS["lora"] = replace(
@@ -80,8 +83,8 @@ def open_request(
     cut: Sequence[int],
     *,
     model: str = "gpt",
-    boundary: CodecName = "fp32",
-    averaging: CodecName = "fp32",
+    boundary: AveragingCodec = "fp32",
+    averaging: AveragingCodec = "fp32",
     **changes: Any,
 ) -> OpenStage:
     """A request for one stage of a small model."""

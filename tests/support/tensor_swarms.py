@@ -10,7 +10,6 @@ from pathlib import Path
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.compute.payload import CodecName
 from client.lab.simulate.tensors import TensorSwarm
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
@@ -18,6 +17,7 @@ from model_zoo.datasets.corpus import open_source
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.architecture import Experts, Lora
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -27,7 +27,9 @@ SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
     "llama": ModelSpec("llama", 4, 32, 2, 1, 48, context=16),
     "tied": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16, tied=True),
-    "mixtral": ModelSpec("llama", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)),
+    "mixtral": ModelSpec(
+        "mixtral", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)
+    ),
     "lora": ModelSpec(
         "llama",
         4,
@@ -103,16 +105,14 @@ class Lab:
     folder: Path
     data: DataSpec | None = None
     """What a manifest would say of the text, where it is a data folder."""
-    references: dict[tuple[TrainingPlan, CodecName], tuple[float, ...]] = field(
-        default_factory=dict
-    )
+    references: dict[tuple[TrainingPlan], tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> Path:
         """The training text, a file of plain bytes, or a data folder."""
         return self.folder / "text"
 
-    def reference(self, plan: TrainingPlan, boundary: CodecName = "fp32") -> tuple[float, ...]:
+    def reference(self, plan: TrainingPlan, boundary: AveragingCodec = "fp32") -> tuple[float, ...]:
         """Losses of the oracle, with the wire simulated if it is lossy."""
         key = (plan, boundary)
         if key not in self.references:
@@ -126,8 +126,8 @@ class Lab:
         plan: TrainingPlan,
         replicas: int,
         *,
-        boundary: CodecName = "fp32",
-        averaging: CodecName = "fp32",
+        boundary: AveragingCodec = "fp32",
+        averaging: AveragingCodec = "fp32",
         aggregation: str = "sum",
         seed: int = 0,
         amended: Beginning | None = None,

@@ -24,12 +24,10 @@ from client.compute.process import Worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
-from client.limits.local_volunteers import Board
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
-from client.train.machine.core_sharing import CoreSharing
 from client.train.messaging.handshake import Handshake
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
@@ -345,14 +343,8 @@ class TestSwarm:
             text=engine.text,
             shelf=engine.shelf,
             history=cast(History, engine.history),
-            cores=one_thread(home),
             amendments=lambda: engine.amending.book,
         )
-
-
-def one_thread(folder: Path) -> CoreSharing:
-    """A sharing of cores whose notices nobody else sees."""
-    return CoreSharing(1, lambda said: None, Board(folder))
 
 
 ADVERT = Advert(

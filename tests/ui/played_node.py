@@ -16,7 +16,7 @@ from client.control.updates import Update
 HELLO = Greeting(1, "0.1.0", "peer", "ab" * 32, "demo", 7)
 MODERN: dict[str, object] = {
     "hello": HELLO,
-    "subscribe": {"subscribed": True, "seq": 0},
+    "subscribe": {"subscribed": True},
     "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
     "pause": {},
     "finish": [],

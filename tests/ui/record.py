@@ -107,7 +107,7 @@ def _alone(swarm: LocalSwarm, watched: Member, now: Snapshot) -> Member | None:
 
 
 def _watch(swarm: LocalSwarm, watched: Member) -> Iterable[Update]:
-    began, seq, matches_at, back = time.time(), 0, 0.0, False
+    began, matches_at, back = time.time(), 0.0, False
     victim: Member | None = None
     while time.time() < began + TIMEOUT_S:
         now, events, matches = watched.snapshot(), watched.new_events(), None
@@ -115,9 +115,8 @@ def _watch(swarm: LocalSwarm, watched: Member) -> Iterable[Update]:
             return
         if time.time() >= matches_at + MATCHES_S:
             matches_at, matches = time.time(), watched.matches()
-        seq += 1
         now_at = round(time.time(), 3)
-        yield Update(seq=seq, time=now_at, snapshot=now, events=events, matches=matches)
+        yield Update(time=now_at, snapshot=now, events=events, matches=matches)
         if victim is None and now.step >= KILL_AT:
             victim = _alone(swarm, watched, now)
             if victim is not None:

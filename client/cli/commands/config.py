@@ -1,10 +1,17 @@
-"""``volunteer config``: show or change the settings."""
+"""Show or change the settings.
+
+Group: this machine
+
+$ volunteer config show --origin  # every setting and where it comes from
+$ volunteer config set upload_limit_bytes_per_s 2MB/s  # within seconds where a volunteer runs
+$ volunteer config show --config FILE  # check a file, and what it comes to
+
+The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your file, the
+administrator's file, default.
+"""
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 from typing import Annotated
 
 import msgspec
@@ -15,17 +22,12 @@ from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.settings.config_file import save_setting
 from client.cli.settings.flags import Config, SettingFlags, given
-from client.cli.terminal.output import json_line, print_json, printable, say
+from client.cli.terminal.output import json_line, print_json, printable
 from client.cli.terminal.parameters import AsJson
-from client.config import SETTINGS, Setting, check_setting, resolve
+from client.config import SETTINGS, Setting, check_setting
 from client.errors import ConfigError, ExitCode, UserError
-from client.store.paths import find_folders, make_own
 
 app = nested_app("config")
-TEMPLATE = """\
-# Settings of volunteer, such as: threads = 2
-# volunteer config show lists all of them with their values.
-"""
 
 
 class Shown(Struct, frozen=True):
@@ -83,28 +85,6 @@ def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], 
         Its value, with a unit where it has one, such as 2MB/s; several are separated by commas.
     """
     print(save_setting(_name(key), value))
-
-
-@app.command
-def edit() -> int:
-    """Open your configuration file in $VISUAL or $EDITOR, and check it afterwards."""
-    path = find_folders().config_file
-    make_own(path.parent)
-    if not path.exists():
-        path.write_text(TEMPLATE, encoding="utf-8")
-        path.chmod(0o600)
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    try:
-        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot run {editor!r}: {error}", "set EDITOR to an editor, such as nano"
-        ) from error
-    if code != 0:
-        raise UserError(f"{editor} ended with {code}", f"the file is {path}")
-    resolve({}, {}, None, path)
-    say(f"{path} is fine")
-    return ExitCode.OK
 
 
 def _name(key: str) -> str:

@@ -1,21 +1,45 @@
-"""``volunteer plan``: the predicted speed of given machines and links, and their best cut.
+"""Predict the throughput of given machines, and the best way to cut the model.
 
-The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts of
-the model for a few seconds to measure their cost, unless it is counted.
+Group: try and measure
+
+$ volunteer plan --machines 4 --up 20Mbit/s --rtt-ms 60  # four like this one, on home lines
+$ volunteer plan --preset small --machines 16 --gflops 400 --up 50Mbit/s  # sixteen others
+$ volunteer plan --swarm x.swarm --table machines.toml  # for a founded swarm
+$ volunteer plan --machines 8 --tokens 1000000000  # how long so many tokens take
+$ volunteer plan --no-measure --json | jq .best  # for programs
+
+A table lists groups of equal machines, each under [[machine]], with any of name, count, gflops (or
+tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: count = 3, gflops =
+400.0, memory = "16GB", up = "20Mbit/s". Values that are left out are measured on this machine. One
+with several devices has the speed of all and the memory of one, or of all where they share a stage.
+
+Stages have fewer than --redundancy replicas only if there are too few machines. Not counted:
+leaving and joining, second stages, checkpoints; nor that a machine whose memory just suffices for
+its stage computes parts of it twice, which takes up to a third longer.
+
+Trains nothing and uses no network; runs parts of the model for a few seconds to measure their cost,
+unless it is counted.
 """
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Annotated
 
 import msgspec
 from cyclopts import Group, Parameter, validators
 
-from client.cli.founding.options import ModelChoices
+from client.cli.founding.options import RUN, ModelChoices, PlanChoices
 from client.cli.planning.answer import answer
-from client.cli.planning.machines import Kind, ThisMachine, read_table
-from client.cli.planning.options import RUN, MachineChoices, PlanChoices
-from client.cli.planning.setting import chosen, founded
+from client.cli.planning.machines import (
+    MAX_MACHINES,
+    Kind,
+    MachineChoices,
+    machines_of,
+    read_table,
+    this_machine,
+)
+from client.cli.planning.run import chosen, founded
 from client.cli.planning.text import report
 from client.cli.reach.home import find_home
 from client.cli.terminal.output import print_json, printable, say
@@ -38,6 +62,8 @@ def plan(
 ) -> None:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
+    The flags of the run and the model are those of volunteer create.
+
     Parameters
     ----------
     swarm
@@ -47,8 +73,14 @@ def plan(
         Train so many tokens (default: those of the run).
     """
     home = find_home()
-    setting = founded(home, swarm, run, model) if swarm else chosen(run, model)
-    found = answer(setting, _kinds(machines), ThisMachine(home), tokens)
+    kinds = _kinds(machines)
+    count = sum(kind.count for kind in kinds)
+    if count > MAX_MACHINES:
+        problem = f"more than {MAX_MACHINES} machines"
+        raise UserError(problem, "plan for a part of them", ExitCode.USAGE)
+    planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
+    here = cache(partial(this_machine, home))
+    found = answer(planned, machines_of(kinds, here, planned.flops_per_token), tokens)
     if json:
         print_json(found)
         return

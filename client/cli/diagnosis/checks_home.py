@@ -20,6 +20,7 @@ from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from protocol.errors import ProtocolError, RemoteProtocolError
 from protocol.invite import MAX_SWARM_FILE_CHARS, parse_swarm_file
 from protocol.manifest import needs_newer
+from protocol.wire.envelope import Signer
 
 
 def check_identity(data: Path) -> Check:
@@ -30,7 +31,7 @@ def check_identity(data: Path) -> Check:
         return Check("identity", "fail", error.message, error.next_step)
     if seed is None:
         return Check("identity", "ok", "none yet; the first join creates one")
-    return Check("identity", "ok", str(data / KEY_FILE))
+    return Check("identity", "ok", f"{Signer(seed).peer}, in {data / KEY_FILE}")
 
 
 def check_lock(data: Path) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Groups of flags of ``volunteer create`` as frozen dataclasses; None means: as in the preset."""
+"""Groups of flags of ``create`` and ``plan`` as frozen dataclasses; None: as in the preset."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
-from model_zoo.specs.model import ARCHITECTURES
+from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.state import StateSpec
-from protocol.limits import LEAST_TO_CONVICT
-from protocol.manifest import AveragingCodec, Codec
+from protocol.limits import LEAST_TO_CONVICT, MAX_MICROBATCHES_PER_STEP
 from protocol.names import normal, purpose_problem
 
 if TYPE_CHECKING:
@@ -62,32 +62,16 @@ OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
-class RunChoices:
-    """The model, its data, and the number of stages."""
+class PipelineChoices:
+    """What decides how fast a swarm trains: flags of ``plan``, too."""
 
     preset: PresetName = "tiny"
     """Ready-made shape and settings to start from."""
-    name: str | None = None
-    """Name of the swarm, for people."""
-    purpose: Annotated[str, Parameter(validator=_check_purpose)] = ""
-    """What the model is for, in one line; whoever joins is shown it."""
-    source: Annotated[Path | None, Parameter(name="--from")] = None
-    """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
-    weights; the preset then gives the settings of the training alone."""
-    data: str = "stdlib"
-    """Training text: stdlib (Python's own source), a text file, a .jsonl or .parquet with "text"
-    fields, packed as .gz or .zst or not, or a folder of volunteer data build."""
-    tokenizer: str | None = None
-    """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
-    one of so many tokens (default: that of --from, else bytes). A folder of volunteer data build
-    brings its own."""
-    stages: Count = 2
-    """Stages to cut the model into; each needs a volunteer."""
-    steps: OptionalCount = None
-    """Optimizer updates until the run is done."""
     sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
     """Sequences per microbatch."""
-    microbatches: OptionalCount = None
+    microbatches: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
+    ] = None
     """Microbatches per step."""
     boundary_codec: Codec = "s8"
     """Wire format of tensors between stages."""
@@ -113,21 +97,6 @@ class RunChoices:
     redundancy: OptionalCount = None
     """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
     fewer, else 2)."""
-    checkpoint_every: Count = 50
-    """Steps between checkpoints."""
-    evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
-    """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
-    none (default: as many as cost it half a percent of its computing at most)."""
-    prompt: tuple[str, ...] = ()
-    """Text that volunteers with --samples continue with each new version of the model, to see how
-    it learns; may be repeated."""
-    seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
-    """Seed of the weights and of the order of the data."""
-    private: bool = False
-    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
-    expel them."""
-    dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
-    """Let volunteers with the memory for it hold two neighbouring stages."""
     optimizer: ChosenOptimizer = optimizers.DEFAULT
     """The rule of the updates."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
@@ -152,6 +121,57 @@ class RunChoices:
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         return StateSpec(self.optimizer, self.delayed_update)
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class PlanChoices(PipelineChoices):
+    """The run of ``plan``; several numbers of stages are compared."""
+
+    stages: OptionalCount = None
+    """Consider only this number of stages."""
+    vocab: Annotated[int | None, Parameter(validator=POSITIVE)] = None
+    """Tokens of the text's tokenizer (default: the preset's: 256 bytes, or as published)."""
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class RunChoices(PipelineChoices):
+    """The model, its data, and the number of stages."""
+
+    name: str | None = None
+    """Name of the swarm, for people."""
+    purpose: Annotated[str, Parameter(validator=_check_purpose)] = ""
+    """What the model is for, in one line; whoever joins is shown it."""
+    source: Annotated[Path | None, Parameter(name="--from")] = None
+    """Begin with the model of a Hugging Face folder (config.json, safetensors) in place of random
+    weights; the preset then gives the settings of the training alone."""
+    data: str = "stdlib"
+    """Training text: stdlib (Python's own source), a text file, a .jsonl or .parquet with "text"
+    fields, packed as .gz or .zst or not, or a folder of volunteer data build."""
+    tokenizer: str | None = None
+    """Tokenizer of the text: bytes, a tokenizer.json, a folder with one, or train:16384 for a new
+    one of so many tokens (default: that of --from, else bytes). A folder of volunteer data build
+    brings its own."""
+    stages: Count = 2
+    """Stages to cut the model into; each needs a volunteer."""
+    steps: OptionalCount = None
+    """Optimizer updates until the run is done."""
+    checkpoint_every: Count = 50
+    """Steps between checkpoints."""
+    evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
+    """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
+    none (default: as many as cost it half a percent of its computing at most)."""
+    prompt: tuple[str, ...] = ()
+    """Text that volunteer sample --prompts continues, to see how the model learns; may be
+    repeated."""
+    seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
+    """Seed of the weights and of the order of the data."""
+    private: bool = False
+    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
+    expel them."""
+    dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
+    """Let volunteers with the memory for it hold two neighbouring stages."""
 
     @property
     def swarm_name(self) -> str:

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
-from client.cli.founding.presets import BYTES
-from client.cli.planning.machines import Kind, ThisMachine, machines_of
+from client.cli.planning.run import PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
-from client.cli.terminal.output import human_duration
 from client.errors import UserError
-from client.plan import compare
-from client.plan.compare import Alternative, Terms
-from client.plan.machines import Machine
-from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
+from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
+from client.plan.model import COSTS_NOTHING, Machine, Prediction, StageTerms
 from client.quantities import plural
+from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices
-from protocol.manifest import WIRE_BYTES_PER_ELEMENT
-
-if TYPE_CHECKING:
-    from client.cli.planning.setting import Setting
+from model_zoo.specs.tokens import BYTE_VOCAB
 
 
 class StageLine(Struct, frozen=True):
@@ -38,7 +31,7 @@ class StageLine(Struct, frozen=True):
     machines: dict[str, int]
     """How many of each kind."""
     memory_bytes: float
-    """Of a machine that has it."""
+    """That a machine needs for it."""
     frozen_bytes: int
     """Of weights beside adapters; 0 where everything is trained."""
     state_bytes: int
@@ -95,13 +88,55 @@ class Answer(Struct, frozen=True):
     notes: list[str]
 
 
-def row(each: Alternative, best: Alternative | None) -> Row:
-    """Return one line of the comparison."""
+def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> Answer:
+    """Predict every cut and return the best.
+
+    Args:
+        run: the run to plan.
+        machines: the volunteers.
+        tokens: tokens to train; None: those of the run.
+
+    Raises:
+        UserError: the machines cannot train the model.
+    """
+    found = [alternative(machines, cut, run.pace, run.redundancy) for cut in run.cuts]
+    best = best_of(found, run.redundancy)
+    if best is None or best.prediction is None:
+        raise _no_plan(found, run.model)
+    used = sum(map(len, best.placement))
+    stages, cost = _stage_lines(run, best, best.prediction), _cost(run, best.prediction, tokens)
+    return Answer(
+        parameters=sum(line.parameters for line in stages),
+        sequences=run.sequences,
+        microbatches=run.pace.microbatches,
+        tokens_per_step=run.tokens_per_step,
+        machines=len(machines),
+        used=used,
+        best=_row(best, best),
+        prediction=best.prediction,
+        stages=stages,
+        alternatives=[_row(each, best) for each in found],
+        cost=cost,
+        notes=list(_notes(run, len(machines) - used, best, cost)),
+    )
+
+
+def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
+    problem = found[-1].why
+    advice = "add machines or memory, allow more --stages, or choose a smaller model"
+    if problem.startswith(ONE_LAYER):
+        advice = f"{what_is_smaller(model)}; or add memory"
+    elif problem == COSTS_NOTHING:
+        advice = "ask the swarm's founder to found it again with measured costs"
+    return UserError(f"these machines cannot train it together; {problem}", advice)
+
+
+def _row(each: Alternative, best: Alternative) -> Row:
     found = each.prediction
     if found is None:
-        return Row(each.stages, each.replicas, each is best, each.why)
+        return Row(len(each.costs), each.replicas, False, each.why)
     return Row(
-        stages=each.stages,
+        stages=len(each.costs),
         replicas=each.replicas,
         best=each is best,
         why="",
@@ -113,128 +148,58 @@ def row(each: Alternative, best: Alternative | None) -> Row:
     )
 
 
-def answer(
-    setting: Setting, kinds: Sequence[Kind], here: ThisMachine, tokens: int | None
-) -> Answer:
-    """Predict the possible plans and return the best.
-
-    Args:
-        setting: the run to plan.
-        kinds: the machines.
-        here: this machine, for values that ``kinds`` leave out.
-        tokens: tokens to train; None: those of the run.
-
-    Raises:
-        UserError: the machines cannot train the model.
-    """
-    setting.fewest(sum(kind.count for kind in kinds))  # said before anything is measured
-    works = setting.works()
-    machines = machines_of(tuple(kinds), here, works.flops_per_token)
-    terms = Terms(
-        microbatches=setting.microbatches,
-        tokens_per_microbatch=setting.sequences * setting.model.context,
-        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
-        delayed=setting.run.delayed_update,
-        redundancy=setting.run.replicas,
-    )
-    found = compare.alternatives(machines, works, terms, setting.counts(len(machines)))
-    best = compare.best_of(found, setting.run.replicas)
-    if best is None:
-        raise _no_plan(found, setting.model)
-    return _tell(setting, machines, found, best, tokens)
-
-
-def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
-    reasons = [each.why for each in found if each.why]
-    problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
-    advice = "add machines or memory, allow more --stages, or choose a smaller model"
-    if problem.startswith(compare.ONE_LAYER):
-        advice = f"{what_is_smaller(model)}; or add memory"
-    elif problem == COSTS_NOTHING:
-        advice = "ask the swarm's founder to found it again with measured costs"
-    return UserError(f"these machines cannot train it together; {problem}", advice)
-
-
-def _tell(
-    setting: Setting,
-    machines: Sequence[Machine],
-    found: Sequence[Alternative],
-    best: Alternative,
-    tokens: int | None,
-) -> Answer:
-    assert best.prediction is not None and best.run is not None  # noqa: PT018  (best_of)
-    parts = slices([work.cost.layers for work in best.run.stages])
-    stages = [
+def _stage_lines(run: PlannedRun, best: Alternative, found: Prediction) -> list[StageLine]:
+    parts = slices([cost.layers for cost in best.costs])
+    return [
         StageLine(
             stage=number,
-            layers=work.cost.layers,
-            parameters=work.cost.parameters,
+            layers=cost.layers,
+            parameters=cost.parameters,
             machines=dict(Counter(machine.name for machine in members)),
-            memory_bytes=max(map(work.taken_bytes, members)),
-            frozen_bytes=frozen_bytes(setting.model, part),
-            state_bytes=work.cost.parameters * setting.run.state.bytes_per_parameter,
-            averaged_bytes=work.cost.parameters * WIRE_BYTES_PER_ELEMENT[setting.run.sent_codec],
+            memory_bytes=cost.memory_bytes,
+            frozen_bytes=frozen_bytes(run.model, part),
+            state_bytes=cost.parameters * run.state.bytes_per_parameter,
+            averaged_bytes=cost.parameters * run.pace.averaging_bytes_per_parameter,
             terms=terms,
-            bottleneck=number == best.prediction.bottleneck,
+            bottleneck=number == found.bottleneck,
         )
-        for number, (work, part, members, terms) in enumerate(
-            zip(best.run.stages, parts, best.placement, best.prediction.stages, strict=True)
+        for number, (cost, part, members, terms) in enumerate(
+            zip(best.costs, parts, best.placement, found.stages, strict=True)
         )
     ]
-    used = sum(len(members) for members in best.placement)
-    cost = _cost(setting, best, tokens)
-    return Answer(
-        parameters=sum(line.parameters for line in stages),
-        sequences=setting.sequences,
-        microbatches=setting.microbatches,
-        tokens_per_step=setting.microbatches * setting.sequences * setting.model.context,
-        machines=len(machines),
-        used=used,
-        best=row(best, best),
-        prediction=best.prediction,
-        stages=stages,
-        alternatives=[row(each, best) for each in found],
-        cost=cost,
-        notes=list(_notes(setting, len(machines) - used, best, cost)),
-    )
 
 
-def _cost(setting: Setting, best: Alternative, tokens: int | None) -> Cost:
-    assert best.prediction is not None  # (best_of)
-    per_step = setting.microbatches * setting.sequences * setting.model.context
-    wanted = tokens or setting.steps * per_step
-    steps = wanted / per_step
+def _cost(run: PlannedRun, found: Prediction, tokens: int | None) -> Cost:
+    wanted = tokens or run.steps * run.tokens_per_step
+    steps = wanted / run.tokens_per_step
     return Cost(
         tokens=wanted,
         steps=steps,
-        seconds=wanted / best.prediction.tokens_per_s,
-        sent_bytes=steps * max(terms.sent_bytes for terms in best.prediction.stages),
-        received_bytes=steps * max(terms.received_bytes for terms in best.prediction.stages),
+        seconds=wanted / found.tokens_per_s,
+        sent_bytes=steps * max(terms.sent_bytes for terms in found.stages),
+        received_bytes=steps * max(terms.received_bytes for terms in found.stages),
     )
 
 
-def _notes(setting: Setting, idle: int, best: Alternative, cost: Cost) -> Iterator[str]:
+def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
-    if best.replicas < setting.run.replicas:
-        yield (
-            f"too few machines for redundancy {setting.run.replicas}: some stage has "
-            f"{best.replicas}"
-        )
-    rule = RULES[setting.run.rule]
+    if best.replicas < run.redundancy:
+        yield (f"too few machines for redundancy {run.redundancy}: some stage has {best.replicas}")
+    rule = RULES[run.rule]
     if best.replicas < rule.replicas:
         fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
         fewer = "there is one sum of all, and it finds no liar" if rule.buckets > 1 else fewer
         yield (
-            f"{setting.run.rule}: some stage has {best.replicas} replicas, and with fewer "
+            f"{run.rule}: some stage has {best.replicas} replicas, and with fewer "
             f"than {rule.replicas} {fewer}"
         )
-    if setting.run.audit:
-        yield f"audits: {setting.run.audit} % of the work is done twice, by idle machines first"
+    if run.audit_percent:
+        yield f"audits: {run.audit_percent} % of the work is done twice, by idle machines first"
         if best.replicas < 3:
             yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
-    if setting.manifest is None:
+    if run.manifest is None:
         yield (
             f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "
             f"more, or it reads them more than {MANY_TIMES} times, which teaches less than new text"
@@ -244,13 +209,9 @@ def _notes(setting: Setting, idle: int, best: Alternative, cost: Cost) -> Iterat
             f"it takes {human_duration(cost.seconds)}: more or faster machines, fewer tokens "
             "(--tokens shows what they take), or a smaller model"
         )
-    if setting.manifest is None and setting.model.vocab != BYTES:
-        yield f"for a tokenizer of {setting.model.vocab:,} tokens; --vocab plans for another"
-    if setting.manifest is not None:
-        yield (
-            "the manifest's own cut costs what its founder measured; other cuts are estimated "
-            "from it"
-        )
-        if words := describe_mixture(setting.manifest, cost.steps):
+    if run.manifest is None and run.model.vocab != BYTE_VOCAB:
+        yield f"for a tokenizer of {run.model.vocab:,} tokens; --vocab plans for another"
+    if run.manifest is not None:
+        if words := describe_mixture(run.manifest, cost.steps):
             yield words
-        yield from warn_of_repeats(setting.manifest, cost.steps)
+        yield from warn_of_repeats(run.manifest, cost.steps)

@@ -1,4 +1,4 @@
-"""The machines of a plan: equal ones from flags, or different ones from a table in TOML or JSON.
+"""The machines of a plan: equal ones from flags, or groups of equal ones from a table in TOML.
 
 Missing values are taken from this machine: its speed is measured; memory and bandwidth are those it
 would offer to a swarm. Imports torch only to measure.
@@ -6,22 +6,19 @@ would offer to a swarm. Imports torch only to measure.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
+from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
 from client.errors import ExitCode, UserError
-from client.plan.machines import Machine
+from client.plan.model import Machine
 from client.quantities import parse_rate, parse_size
-
-if TYPE_CHECKING:
-    from client.train.machine.capacity import Capacity  # which imports trio
 
 MAX_MACHINES = 2000
 MAX_TABLE_BYTES = 1 << 20
@@ -30,6 +27,36 @@ EXAMPLE = (
     'memory = "16GB", up = "20Mbit/s", down, rtt_ms; see volunteer plan --help'
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
+
+
+MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=0)
+AtLeast0 = Annotated[float | None, Parameter(validator=validators.Number(gte=0))]
+Above0 = Annotated[float | None, Parameter(validator=validators.Number(gt=0))]
+
+
+@Parameter(name="*", group=MACHINES)
+@dataclass(frozen=True, kw_only=True)
+class MachineChoices:
+    """Alike machines, or a table of different ones; None means: not given."""
+
+    table: Path | None = None
+    """TOML file of machines, instead of the flags of this group."""
+    machines: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MACHINES))
+    ] = None
+    """Number of machines (default: 4)."""
+    gflops: Above0 = None
+    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it; of all its devices."""
+    tokens_per_s: Above0 = None
+    """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
+    memory: str | None = None
+    """Memory that one machine lends, such as 8GB; of several devices, that of one."""
+    up: str | None = None
+    """Upload of one machine, such as 20Mbit/s."""
+    down: str | None = None
+    """Download of one machine (default: this machine's, at least the upload)."""
+    rtt_ms: AtLeast0 = None
+    """Round trip between two machines in milliseconds (default: 0)."""
 
 
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +81,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_table(path: Path) -> tuple[Kind, ...]:
-    """Return the kinds of machines that a file lists; JSON by its ending, else TOML.
+    """Return the kinds of machines that a file lists.
 
     Raises:
         UserError: it cannot be read or parsed.
@@ -62,96 +89,64 @@ def read_table(path: Path) -> tuple[Kind, ...]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_TABLE_BYTES + 1)
+        if len(content) > MAX_TABLE_BYTES:
+            raise ValueError("it is larger than 1 MiB")
+        return msgspec.toml.decode(content, type=Table).machine
     except OSError as error:
-        raise UserError(
-            f"--table: cannot read {path}: {error.strerror}", EXAMPLE, ExitCode.USAGE
-        ) from error
-    if len(content) > MAX_TABLE_BYTES:
-        raise _wrong(path, "it is larger than 1 MiB")
-    try:
-        if path.suffix.lower() == ".json":
-            return msgspec.json.decode(content, type=Table).machine
-        return msgspec.convert(_parse_toml(content), Table).machine
+        problem = f"--table: cannot read {path}: {error.strerror}"
+        raise UserError(problem, EXAMPLE, ExitCode.USAGE) from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _wrong(path, str(error)) from error
+        raise UserError(f"--table: {path}: {error}", EXAMPLE, ExitCode.USAGE) from error
 
 
-def _parse_toml(content: bytes) -> dict[str, Any]:
-    return tomllib.loads(content.decode())
+def this_machine(home: Home) -> Machine:
+    """Return what this machine would offer to a swarm: measured now, its line as measured so far or
+    a household's."""
+    from client.compute.device import probe
+    from client.compute.group import together
+    from client.compute.requests import Probe
+    from client.devices import torch_name
+    from client.limits.cores import find_cores
+    from client.train.machine.capacity import (
+        PROBE_SIZES,
+        Capacity,
+        kept_line,
+        line_rates,
+        usable_memory_bytes,
+    )
 
-
-def _wrong(path: Path, reason: str) -> UserError:
-    return UserError(f"--table: {path}: {reason}", EXAMPLE, ExitCode.USAGE)
-
-
-class ThisMachine:
-    """The resources that this machine would offer to a swarm, measured at first use."""
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-
-    @property
-    def flop_per_s(self) -> float:
-        """As volunteers measure it, within the owner's share of the time."""
-        return self._capacity.fp32_flops * self._home.settings.compute_share / 100
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes that stages may use."""
-        from client.train.machine.capacity import usable_memory_bytes
-
-        return usable_memory_bytes(self._capacity, self._home.settings)
-
-    @cached_property
-    def line(self) -> tuple[float, float]:
-        """Upload and download in bytes per second: measured so far, else a household's."""
-        from client.train.machine.capacity import kept_line, line_rates
-
-        return line_rates(kept_line(self._home.folders.data), self._home.settings)
-
-    @cached_property
-    def _capacity(self) -> Capacity:
-        from client.compute.device import probe
-        from client.compute.group import together
-        from client.compute.requests import Probe
-        from client.devices import torch_name
-        from client.limits.cores import find_cores
-        from client.train.machine.capacity import PROBE_SIZES, Capacity
-
-        settings = self._home.settings
-        own = settings.threads or find_cores().usable
-        devices, threads = settings.devices, max(1, own // len(settings.devices))
-        probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
-        found = together(list(map(probe, probes)))
-        best = max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32")
-        return Capacity(
-            settings.device,
-            own,
-            best,
-            0.0,
-            found.memory_total_bytes,
-            found.copy_bytes_per_s,
-            on_gpu=not found.device.startswith("cpu"),
-        )
+    settings = home.settings
+    own = settings.threads or find_cores().usable
+    devices, threads = settings.devices, max(1, own // len(settings.devices))
+    probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
+    found = together(list(map(probe, probes)))
+    capacity = Capacity(
+        device=settings.device,
+        threads=own,
+        fp32_flops=max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32"),
+        bf16_flops=0.0,
+        memory_total_bytes=found.memory_total_bytes,
+        copy_bytes_per_s=found.copy_bytes_per_s,
+        on_gpu=not found.device.startswith("cpu"),
+    )
+    up, down = line_rates(kept_line(home.folders.data), settings)
+    speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
+    return Machine("this one", speed * settings.compute_share / 100, memory, up, down)
 
 
 def machines_of(
-    kinds: tuple[Kind, ...], here: ThisMachine, flops_per_token: Callable[[], float]
+    kinds: tuple[Kind, ...], here: Callable[[], Machine], flops_per_token: float
 ) -> list[Machine]:
     """Return the machines one by one.
 
     Args:
         kinds: the machines, by kind.
-        here: this machine, for values that ``kinds`` leave out.
+        here: returns this machine, for values that ``kinds`` leave out.
         flops_per_token: FLOP per token of the whole model, to convert tokens/s into FLOP/s.
 
     Raises:
-        UserError: too many, or an amount that cannot be parsed.
+        UserError: an amount that cannot be parsed, or two speeds.
     """
-    if sum(kind.count for kind in kinds) > MAX_MACHINES:
-        raise UserError(
-            f"more than {MAX_MACHINES} machines", "plan for a part of them", ExitCode.USAGE
-        )
     found = []
     for number, kind in enumerate(kinds, start=1):
         name = kind.name or (f"kind {number}" if len(kinds) > 1 else "machine")
@@ -159,31 +154,25 @@ def machines_of(
     return found
 
 
-def _machine(
-    name: str, kind: Kind, here: ThisMachine, flops_per_token: Callable[[], float]
-) -> Machine:
+def _machine(name: str, kind: Kind, here: Callable[[], Machine], flops_per_token: float) -> Machine:
     if kind.gflops is not None and kind.tokens_per_s is not None:
         problem = f"{name}: both gflops and tokens_per_s are given"
         raise UserError(problem, "give one of them", ExitCode.USAGE)
-    if kind.gflops is not None:
-        speed = kind.gflops * 1e9
-    elif kind.tokens_per_s is not None:
-        speed = kind.tokens_per_s * flops_per_token()
-    else:
-        speed = here.flop_per_s
+    speed = 1e9 * kind.gflops if kind.gflops is not None else None
+    if kind.tokens_per_s is not None:
+        speed = kind.tokens_per_s * flops_per_token
+        if speed <= 0:
+            problem = f"{name}: tokens_per_s cannot be used for a model without a cost"
+            raise UserError(problem, "give gflops instead", ExitCode.USAGE)
+    memory = _amount(name, "memory", kind.memory, parse_size)
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
-    if speed <= 0:
-        problem = f"{name}: tokens_per_s cannot be used for a model without a cost"
-        raise UserError(problem, "give gflops instead", ExitCode.USAGE)
-    return Machine(
-        name=name,
-        flop_per_s=speed,
-        memory_bytes=_amount(name, "memory", kind.memory, parse_size) or here.memory_bytes,
-        upload_bytes_per_s=up or here.line[0],
-        download_bytes_per_s=down or (max(up, here.line[1]) if up else here.line[1]),
-        rtt_s=kind.rtt_ms / 1000,
-    )
+    if speed is None or not memory or not up or not down:
+        own = here()
+        speed, memory = speed or own.flop_per_s, memory or own.memory_bytes
+        down = down or max(up, own.download_bytes_per_s)
+        up = up or own.upload_bytes_per_s
+    return Machine(name, speed, memory, up, down, kind.rtt_ms / 1000)
 
 
 def _amount(name: str, what: str, text: str | None, parse: Callable[[str], int]) -> float:

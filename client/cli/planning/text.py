@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from client.cli.planning.answer import Answer, Cost, Row, StageLine
-from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.table import aligned
 from client.plan.model import Limit, Prediction
 from client.quantities import plural
+from client.views.words import count_rate as human_rate
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 
 WORDS: dict[Limit, tuple[str, str]] = {
     "compute": ("computing", "faster or more machines would help most"),
@@ -21,7 +23,6 @@ WORDS: dict[Limit, tuple[str, str]] = {
         "averaging",
         "more tokens per step, or wider lines in the first stages, would help most",
     ),
-    "memory": ("lack of memory", "more memory, or smaller microbatches, would help most"),
 }
 """The limit in words, and the remedy."""
 
@@ -64,7 +65,6 @@ def _terms(found: Prediction) -> Iterator[str]:
         "link": found.link_s,
         "latency": found.latency_s,
         "averaging": found.averaging_s,
-        "memory": found.memory_s,
     }
     yield f"a step takes {_seconds(found.step_s)}:"
     for name, seconds in parts.items():

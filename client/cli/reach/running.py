@@ -1,17 +1,15 @@
 """Finds the running node for a command, among those that this user can reach.
 
-If none runs, the error says how and why the newest run of this home ended, and which other nodes of
-this machine run.
+If none runs, the error says how and why the newest run of this home ended.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client.cli.reach.services import installed_services
 from client.cli.reach.target import as_name
@@ -25,15 +23,10 @@ from client.store.paths import (
     HOME_VARIABLE,
     SYSTEM_HOME,
     Folders,
-    find_folders,
     runtime_folder,
 )
 
-if TYPE_CHECKING:
-    from client.limits.local_volunteers import Seen
-
-MAX_LISTED: Final = 8
-"""Volunteers of other homes that an error names."""
+OTHERS: Final = "volunteer list shows the volunteers of other homes, services and users"
 ENDING_S: Final = 10.0
 """A node closes its control socket some moments before its process ends."""
 LOOK_S: Final = 0.05
@@ -95,10 +88,10 @@ def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
 
 
 def not_running(folders: Folders, swarm: str | None) -> UserError:
-    """Return the error for a node that is not there; it says how the newest run of this home ended
-    and which volunteers run in other homes."""
+    """Return the error for a node that is not there; it says how the newest run of this home
+    ended."""
     what = f"no volunteer of swarm {swarm} runs" if swarm else "no volunteer runs"
-    words, start = f"{what} on this machine", "start one: volunteer join --swarm X"
+    words, start = f"{what} here", "start one: volunteer join --swarm X"
     record = RunRecord(folders.data)
     run, ending = record.load(), record.ending()
     if run is not None and _is_of(run.swarm, run.swarm_name, swarm):
@@ -107,59 +100,7 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
         elif run.runs:
             words = f"process {run.pid} does not answer yet, or no longer answers"
             start = "it may be starting or ending: read volunteer logs"
-    others = running_elsewhere(folders.runtime)
-    if others:
-        words = words.replace("on this machine", "in this home", 1)
-    return UserError(words, "\n  ".join([*others, start]), ExitCode.NOT_RUNNING)
-
-
-def running_elsewhere(runtime: Path) -> list[str]:
-    """Return a line for each volunteer of this user that runs in another home, with the command
-    that shows it; one more for those of other users.
-
-    Args:
-        runtime: the folder of this home's control sockets.
-    """
-    from client.limits.local_volunteers import Board  # slow to import, and rarely needed
-
-    seen = sorted(Board().others(), key=lambda each: each.notice.pid)
-    own = [each.notice.pid for each in seen if each.user == os.geteuid()]
-    lines = [line for pid in own if (line := _elsewhere(pid, runtime))]
-    more = [f"and {len(lines) - MAX_LISTED} more of yours"] if len(lines) > MAX_LISTED else []
-    return [*lines[:MAX_LISTED], *more, *_of_others(seen)]
-
-
-def _elsewhere(pid: int, runtime: Path) -> str:
-    """Return the home of a process of ours; empty: this one, or unknown."""
-    import psutil
-
-    try:
-        environ = psutil.Process(pid).environ()
-    except psutil.Error:
-        return ""
-    folder = find_folders(environ).runtime
-    if folder == runtime:
-        return ""
-    home = environ.get(HOME_VARIABLE)
-    where = f"in {home}" if home else "in your usual home"
-    command = f"{HOME_VARIABLE}={shlex.quote(home)}" if home else f"env -u {HOME_VARIABLE}"
-    return f"process {pid}{_swarm(pid, folder)} runs {where}: {command} volunteer status"
-
-
-def _swarm(pid: int, folder: Path) -> str:
-    """Return the swarm of a process in words; empty if it is unknown."""
-    try:
-        names = [node.swarm_name for _, node in running_nodes(folder) if node.pid == pid]
-    except OSError:
-        return ""
-    return f", of {names[0]}," if names else ""
-
-
-def _of_others(seen: Sequence[Seen]) -> list[str]:
-    count = sum(each.user != os.geteuid() for each in seen)
-    if not count:
-        return []
-    return [f"{count} {'volunteer' if count == 1 else 'volunteers'} of other users run here"]
+    return UserError(words, "\n  ".join(filter(None, (start, OTHERS))), ExitCode.NOT_RUNNING)
 
 
 def wait_for_ending(folders: Folders, pid: int) -> Ending | None:

@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from client.cli.terminal.output import printable
-from client.control.snapshot import CardView, Snapshot, WorkerView
+from client.control.snapshot import Snapshot, WorkerView
 from client.errors import ExitCode, UserError
 
 MAX_REQUEST_BYTES: Final = 8192
@@ -59,16 +59,6 @@ def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Describ
         return {labels: float(value) for labels, value in found.items() if value is not None}
 
     return Described("gauge", words, ("stage",), values)
-
-
-def _by_card(words: str, read: Callable[[CardView], float | None]) -> Described:
-    """Describe a gauge of each GPU whose driver tells it."""
-
-    def values(now: Snapshot) -> Values:
-        found = {(card.device,): read(card) for card in now.machine.cards}
-        return {labels: float(value) for labels, value in found.items() if value is not None}
-
-    return Described("gauge", words, ("device",), values)
 
 
 def _copies(now: Snapshot) -> Values:
@@ -194,18 +184,6 @@ METRICS: Final[dict[str, Described]] = {
         "Measured rate of copies: within the device, from the host to it, and back.",
         ("way",),
         _copies,
-    ),
-    "volunteer_gpu_power_watts": _by_card(
-        "Power that the GPU draws, as its driver tells.", lambda card: card.power_w
-    ),
-    "volunteer_gpu_power_limit_watts": _by_card(
-        "The most that it may draw.", lambda card: card.power_limit_w
-    ),
-    "volunteer_gpu_temperature_celsius": _by_card(
-        "Temperature of its chip.", lambda card: card.temperature_c
-    ),
-    "volunteer_gpu_used_bytes": _by_card(
-        "Its memory in use, by all processes.", lambda card: card.used_bytes
     ),
     "volunteer_rounds_committed_total": _counter(
         "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed

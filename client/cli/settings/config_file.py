@@ -19,43 +19,39 @@ from client.store.paths import find_folders, make_own
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
 
 
-def set_setting(path: Path, key: str, text: str | None) -> str:
-    """Write the setting ``key`` into the file ``path``, or remove it if ``text`` is None; return
-    the new line.
+def save_setting(key: str, text: str) -> str:
+    """Write a setting into this user's file; return a message.
 
     Raises:
         ConfigError: no such setting, an invalid value, or a file that was invalid before.
     """
-    line = "" if text is None else f"{key} = {_toml(check_setting(key, text), text)}"
-    if text is None:
-        check_setting(key, None)
-    resolve({}, {}, None, path)  # the file must be valid, otherwise we would hide a fault
-    before = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
-    kept = _replaced(before, key, line)
-    if not _same_but_for(key, before, kept):
-        raise ConfigError(
-            f"{path} has a form that this command cannot change", "volunteer config edit"
-        )
-    try:
-        make_own(path.parent)
-        write_atomic(path, ("\n".join(kept) + "\n").encode() if kept else b"")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error
-    return line
-
-
-def save_setting(key: str, text: str) -> str:
-    """Write a setting of this user; return a message. Raises ``ConfigError``."""
     path = find_folders().config_file
     if key == "threads" and text.strip().isdecimal():
         check_threads(int(text))
-    line = set_setting(path, key, text)
+    line = f"{key} = {_toml(check_setting(key, text), text)}"
+    _write(path, key, line)
     variable = f"VOLUNTEER_{key.upper()}"
     if variable in os.environ:
         return f"{line} is in {path}, but the variable {variable} is set and takes precedence"
     if key in LIVE:
         return f"{line}: within seconds where a volunteer runs, unless a flag of its start says it"
     return f"{line}: from the next start"
+
+
+def _write(path: Path, key: str, line: str) -> None:
+    resolve({}, {}, None, path)  # the file must be valid, otherwise we would hide a fault
+    before = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
+    kept = _replaced(before, key, line)
+    if not _same_but_for(key, before, kept):
+        raise ConfigError(
+            f"{path} has a form that this command cannot change",
+            "change it with an editor; volunteer config show checks it",
+        )
+    try:
+        make_own(path.parent)
+        write_atomic(path, ("\n".join(kept) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error
 
 
 def _replaced(lines: list[str], key: str, line: str) -> list[str]:
@@ -65,8 +61,8 @@ def _replaced(lines: list[str], key: str, line: str) -> list[str]:
         found = _KEY.match(text)
         if found is not None and found["key"] == key:
             end = _end_of_value(lines, index)
-            return [*lines[:index], *([line] if line else []), *lines[end:]]
-    return [*lines, line] if line else lines
+            return [*lines[:index], line, *lines[end:]]
+    return [*lines, line]
 
 
 def _end_of_value(lines: list[str], index: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from client.compute.averaging import Averager
 from client.compute.executor import Executor
-from client.compute.payload import Buffer, CodecName
+from client.compute.payload import Buffer
 from client.compute.replies import Contributed, Failed, Loaded, Reply, StageOpened
 from client.compute.requests import (
     Load,
@@ -33,6 +33,7 @@ from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_c
 from model_zoo.reference import TrainingPlan
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
 from protocol.amendments.book import Beginning
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
@@ -68,8 +69,8 @@ class TensorSwarm:
     plan: TrainingPlan
     corpus: Path
     folder: Path
-    boundary_codec: CodecName = "fp32"
-    averaging_codec: CodecName = "fp32"
+    boundary_codec: AveragingCodec = "fp32"
+    averaging_codec: AveragingCodec = "fp32"
     aggregation: str = SUM
     data: DataSpec | None = None
 

@@ -56,14 +56,11 @@ class Capacity(Struct, frozen=True):
     identity: str = ""
     """Of what was measured, see `Probed`."""
 
-    def peak_flops(self, compute: Compute, threads: int) -> float:
-        """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not measured.
-
-        On a CPU they are assumed to be proportional to the number of ``threads``.
-        """
+    def peak_flops(self, compute: Compute) -> float:
+        """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not
+        measured."""
         fast = self.bf16_flops > self.fp32_flops
-        peak = self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
-        return peak if self.on_gpu else peak * threads / self.threads
+        return self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
 
     @property
     def has_host(self) -> bool:
@@ -165,22 +162,6 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
     return min(limit_bytes or lent_bytes, lent_bytes)
 
 
-def lent_flops(capacity: Capacity, settings: Settings, threads: int) -> Flops:
-    """Return the FLOP/s that this volunteer contributes.
-
-    On a CPU they are assumed to be proportional to the number of threads.
-
-    Args:
-        capacity: the measurement, with its number of threads.
-        settings: the owner's settings; the share of time counts.
-        threads: threads to compute with.
-    """
-    share = settings.compute_share / 100
-    if not capacity.on_gpu:
-        share *= threads / capacity.threads
-    return Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops)
-
-
 def advert(
     capacity: Capacity,
     settings: Settings,
@@ -200,9 +181,10 @@ def advert(
         line: measured bandwidth, bytes/s.
     """
     upload, download = line_rates(line, settings)
+    share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=lent_flops(capacity, settings, capacity.threads),
+        flops=Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,

@@ -81,12 +81,16 @@ class LineFetch:
             self._download.lost(peer)
 
     async def fetch(self, wanted: FetchLine) -> dict[Copy, FetchedCopy] | None:
-        """Fetch all of these copies; None: one cannot be had, or is not what was named."""
+        """Fetch all of these copies; None: one cannot be had, or not in time, or is not what was
+        named."""
         fetched = dict[Copy, FetchedCopy]()
         self._donors = wanted.donors
         try:
-            for copy in wanted.copies:
-                fetched[copy] = await self._fetch(copy)
+            with trio.move_on_after(wanted.within_s) as limit:
+                for copy in wanted.copies:
+                    fetched[copy] = await self._fetch(copy)
+            if limit.cancelled_caught:
+                raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")
         except (DownloadFailed, CheckpointError, OSError) as error:
             discard(fetched.values())
             words = f"the state of the other line of the run cannot be had: {error}"

@@ -1,5 +1,5 @@
-"""Writes every committed step, held-out loss and sample to where the owner wants them, in a thread,
-so that training never waits.
+"""Writes every committed step and held-out loss to the owner's folder, in a thread, so that
+training never waits.
 
 A folder that cannot be written is told of once; training goes on, and what comes meanwhile is
 written when the folder can be written again, as far as it is remembered.
@@ -11,13 +11,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
-from client.events import Event, SampleWritten, StageClosed, StepCommitted, VersionEvaluated
-from client.store.step_log import HeldOutRecord, LogRecord, SampleRecord, StepRecord
+from client.events import Event, StageClosed, StepCommitted, VersionEvaluated
+from client.store.step_log import HeldOutRecord, LogRecord, StepLog, StepRecord
 from protocol.effects import Explain
 
 MOST_WAITING: Final = 1024
@@ -25,28 +25,6 @@ MOST_WAITING: Final = 1024
 AGAIN_S: Final = 5.0
 END_S: Final = 2.0
 """Longest wait for the disk at the end."""
-
-
-class Log(Protocol):
-    """Where steps are written."""
-
-    @property
-    def name(self) -> str:
-        """Of it, for its owner."""
-
-    @property
-    def advice(self) -> str:
-        """What its owner can do if it cannot be written."""
-
-    def append(self, records: Sequence[LogRecord]) -> None:
-        """Write what is not written yet.
-
-        Raises:
-            OSError: not now; the same may be given again.
-        """
-
-    def close(self) -> object:
-        """Nothing more comes."""
 
 
 class StepWriter:
@@ -62,7 +40,7 @@ class StepWriter:
 
     def __init__(
         self,
-        log: Log,
+        log: StepLog,
         swarm: str,
         tokens_per_s: Callable[[], float],
         members: Callable[[], list[int]],
@@ -88,8 +66,6 @@ class StepWriter:
                 self._put(self._record(event))
             case VersionEvaluated():
                 self._put(self._held_out(event))
-            case SampleWritten():
-                self._put(self._sample(event))
 
     def _put(self, record: LogRecord) -> None:
         self._lost += len(self._waiting) == MOST_WAITING
@@ -106,15 +82,6 @@ class StepWriter:
             held_out_tokens=event.tokens,
             vouchers=event.vouchers,
             claims=event.claims,
-        )
-
-    def _sample(self, event: SampleWritten) -> SampleRecord:
-        return SampleRecord(
-            swarm=self._swarm,
-            step=event.version,
-            time=time.time(),
-            prompt=event.prompt,
-            sample=event.text,
         )
 
     def _record(self, event: StepCommitted) -> StepRecord:
@@ -146,7 +113,6 @@ class StepWriter:
             if self._waiting:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + END_S):
                     await self._write()
-            self._log.close()
 
     async def _write(self) -> None:
         batch = list(self._waiting)
@@ -164,13 +130,13 @@ class StepWriter:
         if self._failed:
             self._failed = False
             lost = f"; {self._lost} steps are missing" if self._lost else ""
-            self._explain(Explain("swarm", f"{self._log.name} is written again{lost}"))
+            self._explain(Explain("swarm", f"{self._log.path} is written again{lost}"))
 
     def _tell_failure(self, problem: str) -> None:
         if not self._failed:
             words = (
-                f"cannot write {self._log.name}: {problem}; training goes on without it. "
-                f"{self._log.advice}"
+                f"cannot write {self._log.path}: {problem}; training goes on without it. "
+                "Make room, or choose another --log-dir at the next start"
             )
             self._explain(Explain("swarm", words, "warning"))
         self._failed = True

@@ -11,7 +11,6 @@ import math
 import secrets
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import msgspec
 import trio
@@ -20,13 +19,14 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
+from client.train.machine.disk_room import Lack
 from client.train.ports import Copied, Take
 from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
-from client.train.transfer.blobs import DownloadFailed
+from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Fit
@@ -62,6 +62,14 @@ DIVERGED = (
 class Diverged(UserError):
     """Training has diverged here repeatedly without tensors of others: the node pauses, not
     ends."""
+
+
+class NoRoom(UserError):
+    """The disk has no room for the stage: the node pauses until there is."""
+
+    def __init__(self, lack: Lack) -> None:
+        super().__init__(lack.words, "make room on that disk")
+        self.lack = lack
 
 
 class HeldStageDriver:
@@ -161,12 +169,6 @@ class HeldStageDriver:
         """There is a new amendment of the founder."""
         if self.driver is not None:
             self.driver.amended()
-
-    def set_threads(self, threads: int) -> None:
-        """Set the worker's threads, from the next task on."""
-        if self.worker is not None:
-            with suppress(WorkerDied):  # then the next one is told when it opens the stage
-                self.worker.submit(SetThreads(threads=threads))
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
@@ -372,7 +374,7 @@ class HeldStageDriver:
         busy_s = max(0.0, self._answers_by - self._context.owner.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
-                await worker.call(SetThreads(threads=self._context.terms.cores.threads))
+                await worker.call(SetThreads(threads=self._context.terms.capacity().threads))
         except trio.TooSlowError:
             words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
             raise WorkerDied(-signal.SIGKILL, (words,)) from None
@@ -400,6 +402,10 @@ class HeldStageDriver:
                 seat = self._new_seat(size, *at, serving=True, afresh=way.afresh)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
+            if isinstance(error, DiskFailed) and error.needed_bytes:
+                folder = self._context.terms.folders.snapshots.parent
+                self._fail(NoRoom(Lack(str(error), folder, error.needed_bytes)))
+                return
             words = f"stage {self.stage}: {error}; trying again"
             self._context.owner.perform(Explain("transfer", words, "warning"))
             self._waits(Phase.RETRY)

@@ -15,12 +15,13 @@ import trio
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
+from client.train.machine.disk_room import Lack
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
-from client.train.stage.held_stage import Diverged, HeldStageDriver
+from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import (
     Terms,
@@ -34,6 +35,7 @@ from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from model_zoo.specs.codec import CODECS
 from protocol.audit.charges import Charges
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
@@ -66,6 +68,8 @@ class HeldStages:
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[str], object] = lambda reason: None
         """Has everything given up until the user resumes, with the reason."""
+        self.lacks_room: Callable[[Lack], object] = lambda lack: None
+        """Has everything given up until the disk has room."""
         self.held: dict[int, HeldStageDriver] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
@@ -81,9 +85,6 @@ class HeldStages:
             terms.manifest,
             terms.usable_bytes,
             terms.devices,
-            terms.left_bytes,
-            terms.hold_memory,
-            lambda words: owner.perform(Explain("swarm", words, "warning")),
         )
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""
@@ -229,12 +230,7 @@ class HeldStages:
     def peak_flops(self) -> float:
         """Return what the device reaches in the run's type of numbers, FLOP/s; 0: not measured."""
         terms = self._context.terms
-        return terms.capacity().peak_flops(terms.manifest.compute, terms.cores.threads)
-
-    def set_threads(self, threads: int) -> None:
-        """Set the threads with which every open stage is computed from now on."""
-        for held in self._all():
-            held.set_threads(threads)
+        return terms.capacity().peak_flops(terms.manifest.compute)
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
@@ -321,6 +317,9 @@ class HeldStages:
             self._context.owner.perform(Explain("round", str(failure), "error"))
             self.pause(f"{failure}; {failure.next_step}")
             return
+        if not self.held and isinstance(failure, NoRoom):
+            self.lacks_room(failure.lack)
+            return
         if not self.held and not isinstance(failure, TextMissing):
             self.failure = failure
             return
@@ -337,7 +336,7 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     """Return what our audits go by; None: the run has none."""
     if not manifest.audits:
         return None
-    coarse = manifest.averaging_codec != "fp32"
+    coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
     secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
     return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)

@@ -23,7 +23,6 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
@@ -61,6 +60,9 @@ IDLE_S = 120.0
 SAVED_BYTES_PER_S = 20e6
 """At which a donor writes a snapshot at least: it copies, hashes and writes it beside its work, and
 answers when it is complete."""
+BEGIN_S, SLOW_BYTES_PER_S = 600.0, 1e6
+"""For so long, and for as long as the state takes at that rate, it is fetched from those who name
+it; then they may be doubted (``protocol/recovery/evidence.py``)."""
 LOOK_S = 2.0
 _WORDS: Final = {"data": "training text", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
@@ -100,27 +102,14 @@ class Terms:
     """The members that can be asked."""
     shelf: Shelf
     history: History
-    cores: CoreSharing
     amendments: Callable[[], Amendments]
     """The founder's that are known; asked anew for each seat."""
     leaves: LeafSupply | None = None
     """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
 
     def usable_bytes(self) -> int:
-        """Return the memory that our stages may take, if this machine has no other volunteers."""
+        """Return the memory that our stages may take."""
         return usable_memory_bytes(self.capacity(), self.settings)
-
-    def left_bytes(self) -> int:
-        """Return how much of it the machine's other volunteers leave to us now: all, if the owner
-        has said how much, or it is a card's own memory."""
-        usable_bytes = self.usable_bytes()
-        if self.capacity().has_host or self.settings.memory_limit_bytes:
-            return usable_bytes
-        return self.cores.memory_left(usable_bytes)
-
-    def hold_memory(self, size_bytes: int) -> None:
-        """Tell the machine's other volunteers how much our stages take."""
-        self.cores.hold_memory(0 if self.capacity().has_host else size_bytes)
 
     def devices(self) -> Devices:
         """Return what our devices have for a stage now."""
@@ -153,7 +142,7 @@ async def offer_text(terms: Terms) -> None:
     if terms.leaves is not None:
         terms.shelf.leaves = terms.leaves
         path, version = terms.leaves.tokenizer, TOKENIZER
-        if terms.manifest.data.brought is None or not terms.leaves.has_tokenizer():
+        if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
             return
     blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
     terms.shelf.put(blob, path, temporary=False)
@@ -237,7 +226,6 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        terms.cores.look(computing=True)  # meanwhile the other volunteers reduce their threads
         request = open_stage_request(
             terms.manifest,
             terms.swarm,
@@ -245,8 +233,7 @@ class StageAcquisition:
             terms.settings,
             fit,
             corpus,
-            terms.cores.threads,
-            terms.cores.most_threads,
+            terms.capacity().threads,
             terms.folders.compiled,
         )
         if fit.ranks > 1:
@@ -296,9 +283,8 @@ class StageAcquisition:
             else:
                 return
         path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
-        donors = self._terms.history.holders(self.stage)
         try:
-            await self._first_of(donors, partial(self._begin_from, lineage, path))
+            await self._begin_with_others(lineage, path)
         finally:
             _unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
@@ -412,6 +398,29 @@ class StageAcquisition:
                 if await load(donor):
                     return
         raise DownloadFailed(f"no replica sent the wanted state of stage {self.stage}")
+
+    async def _begin_with_others(self, lineage: Lineage, path: Path) -> None:
+        """Load the beginning of a lineage from those who name it.
+
+        Raises:
+            DownloadFailed: none of them gave it in time; the file is continued the next time.
+        """
+        history, had = self._terms.history, False
+        donors = history.holders(self.stage)
+        within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
+        try:
+            with trio.move_on_after(within_s):
+                await self._first_of(donors, partial(self._begin_from, lineage, path))
+                had = True
+            if not had:
+                names = ", ".join(map(short, donors))
+                raise DownloadFailed(f"its state did not come from {names} in {within_s:.0f} s")
+            history.begun_with(self.stage, had=True)
+        except DiskFailed:
+            raise
+        except DownloadFailed:
+            history.begun_with(self.stage, had=False)
+            raise
 
     async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
         """Load these donors' state; return whether it is the start of the lineage."""

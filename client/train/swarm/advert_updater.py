@@ -1,4 +1,4 @@
-"""Keeps our advert current: addresses, expected session, memory and bandwidth.
+"""Keeps our advert current: addresses, expected session and bandwidth.
 
 Once a minute it saves the session's length and the measured bandwidth beside the identity and
 amends the advert. Membership publishes them with the next renewal, new addresses at once.
@@ -15,7 +15,7 @@ import trio
 
 from client.config import Settings
 from client.schedule import parse_schedule
-from client.store.sessions import SessionHistory
+from client.store.sessions import SessionHistory, expected_rest_s
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
@@ -48,7 +48,6 @@ class AdvertUpdater:
         folder: data folder, which keeps session lengths and bandwidth.
         addresses: returns our addresses for others.
         local: the local clock, naive.
-        memory_bytes: returns the memory for stages; None: it stays.
     """
 
     def __init__(
@@ -58,12 +57,10 @@ class AdvertUpdater:
         folder: Path,
         addresses: Callable[[], Sequence[str]],
         local: Callable[[], datetime] = datetime.now,
-        memory_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._engine, self._folder, self._local = engine, folder, local
         self.settings = settings
         """The owner's, which may change."""
-        self._memory_bytes = memory_bytes
         self._history, self._addresses = SessionHistory(folder), addresses
         self._line = kept_line(folder)
         self._began = engine.now()
@@ -81,11 +78,9 @@ class AdvertUpdater:
         self._history.beat(length_s)
         save_line(self._folder, self._line)
         upload, download = line_rates(self._line, self.settings)
-        rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
+        rest_s = expected_rest_s(self._history.past, length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)
         self._engine.own_advert.amend(session_s=session_s, upload=upload, download=download)
-        if self._memory_bytes is not None:
-            self._engine.own_advert.hold(self._memory_bytes())
         self._engine.own_advert.move(self._addresses())
 
     def _hours_left_s(self) -> float | None:

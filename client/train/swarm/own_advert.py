@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
-from protocol.membership.advert import Advert, Flops
+from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from protocol.relay.lending import Traffic
@@ -76,18 +76,6 @@ class OwnAdvert:
                 upload_bytes_per_s=upload,
                 download_bytes_per_s=download,
             )
-            self._membership.amend(self._advert)
-
-    def hold(self, memory_bytes: int) -> None:
-        """Change the advertised memory, with the advert's next renewal."""
-        if self._advert is not None and self._advert.memory_bytes != memory_bytes:
-            self._advert = msgspec.structs.replace(self._advert, memory_bytes=memory_bytes)
-            self._membership.amend(self._advert)
-
-    def compute(self, flops: Flops) -> None:
-        """Change the advertised compute, with the advert's next renewal."""
-        if self._advert is not None:
-            self._advert = msgspec.structs.replace(self._advert, flops=flops)
             self._membership.amend(self._advert)
 
     @property

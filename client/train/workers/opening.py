@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from client.compute.memory import USUAL_GRAPHS, MemoryNeed, graphs_that_fit, required_bytes
+from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -33,8 +33,6 @@ class Fit:
     """Vectors that lie with a GPU's host; 0: all lie beside the parameters."""
     ranks: int = 1
     """Over which it is cut; 1: each of a group has all of it."""
-    usual_bytes: int = 0
-    """Memory that it usually takes: few graphs are in flight at once."""
 
     def at_once(self, ranks: int) -> int:
         """Return the microbatches that so many ranks run at a time."""
@@ -130,11 +128,8 @@ def _fit_cut(manifest: Manifest, stage: int, available_bytes: int, devices: Devi
         need = need_with(reruns_blocks=reruns_blocks)
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
         if graphs >= 0 and need.offloaded_bytes <= devices.host_bytes:
-            taken, usual = (
-                need_with(kept, reruns_blocks=reruns_blocks).total_bytes
-                for kept in (graphs, min(graphs, USUAL_GRAPHS))
-            )
-            return Fit(graphs, taken, reruns_blocks, ranks=ranks, usual_bytes=usual)
+            taken = need_with(graphs, reruns_blocks=reruns_blocks).total_bytes
+            return Fit(graphs, taken, reruns_blocks, ranks=ranks)
     return None
 
 
@@ -161,7 +156,6 @@ def _fit_whole(
             need_with(graphs).total_bytes,
             reruns_blocks,
             offloaded_bytes=need.offloaded_bytes,
-            usual_bytes=need_with(min(graphs, USUAL_GRAPHS)).total_bytes,
         )
     return None
 
@@ -206,7 +200,6 @@ def open_stage_request(
     fit: Fit,
     corpus: str,
     threads: int,
-    most_threads: int = 0,
     compile_folder: str = "",
 ) -> OpenStage:
     """Return the request that opens a stage in a worker.
@@ -219,7 +212,6 @@ def open_stage_request(
         fit: how it fits into memory.
         corpus: path of the training text; empty: not needed.
         threads: threads to compute with.
-        most_threads: threads that it may be told to use later; 0: no more.
         compile_folder: of compiled blocks; empty: there are none.
     """
     return OpenStage(
@@ -240,7 +232,6 @@ def open_stage_request(
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
         threads=threads,
-        most_threads=most_threads,
         choose_threads=not settings.threads,
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
@@ -251,7 +242,6 @@ def open_stage_request(
         ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
-        tokenizer=manifest.data.tokenizer_name,
         token_data=token_data(manifest),
     )
 

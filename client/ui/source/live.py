@@ -18,7 +18,6 @@ from client.control.updates import Update
 from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 
-HZ = 2.0
 CURVE_POINTS = 500
 SILENCE_S = 15.0
 """Seconds of silence of a node after which we connect again."""
@@ -29,14 +28,12 @@ SAID = {
     "pause": "paused: memory is freed; p resumes",
     "resume": "resumed: looking for a stage",
     "finish": "finishing: draining its stages, saving, leaving",
-    "stop": "stopping: draining its stages, saving, leaving",
 }
 NOBODY = "no volunteer answers yet"
 NOT_DONE = "nothing was done: the volunteer does not answer"
 UNHEARD = "the connection broke before the volunteer answered: it may have done it or not"
 GONE = "the volunteer has ended"
 LEFT = "the volunteer has left the swarm"
-ENDING = ("finish", "stop")
 
 
 class LiveSource:
@@ -98,7 +95,7 @@ class LiveSource:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
         self._mailbox.put_curve(node.history(CURVE_POINTS))
-        node.subscribe(events_since=self._since, matches=True, hz=HZ)
+        node.subscribe(events_since=self._since)
         self._mailbox.put_link(Link("live"))
         heard = time.monotonic()
         while not self._ended.is_set():
@@ -142,5 +139,5 @@ class LiveSource:
             return Answer(method, False, words)
         except ControlError as error:
             return Answer(method, False, error.message)
-        self._leaving |= method in ENDING
+        self._leaving |= method == "finish"
         return Answer(method, True, SAID.get(method, "done"))

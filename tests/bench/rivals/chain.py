@@ -25,12 +25,12 @@ from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import Manifest
-from tests.bench.plan_check import timed_together
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.chain_stage import STAGE
 from tests.bench.rivals.records import Record, Records, load
 from tests.bench.rivals.swarm_of_peers import ONE_THREAD, talking
+from tests.bench.timing import timed_together
 
 PART = "chain"
 OURS, BOUND = "ours", "bound"
@@ -90,7 +90,7 @@ def contender(block: Block, who: str, seconds: float, folder: Path) -> list[floa
 
 def bound(block: Block, folder: Path) -> list[float]:
     """Compute forward and backward of the block where it is, on one thread, with nothing sent."""
-    [seconds] = timed_together(manifest_of(block, folder), 1, [STAGE])
+    [seconds] = timed_together(manifest_of(block, folder), [STAGE])
     return [block.sequences / seconds for _ in IN_FLIGHT]
 
 

@@ -25,9 +25,9 @@ from client.compute.process import ALLOCATOR
 from client.lab.bench.efficiency import MODEL, RUN, found, swarm_moments
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
-from tests.bench.plan_check import expected
 from tests.bench.rivals.records import Record, Records, load
 from tests.bench.rivals.swarm_of_peers import environ
+from tests.bench.timing import expected
 
 PART = "pipeline"
 BOUND, REFERENCE, OURS, TORCH = "bound", "one process", "ours", "1F1B"
@@ -101,7 +101,7 @@ def one_f_one_b(work: Work, folder: Path) -> Turn:
 
 def bound(work: Work, folder: Path) -> Turn:
     """Return what the efficiency model allows at most: the slowest stage never waits."""
-    prediction = expected(_manifest(work, folder)[0], 1, None)
+    prediction = expected(_manifest(work, folder)[0])
     more = {"predicted": round(prediction.tokens_per_s, 1), "limit": prediction.limit}
     return [round(prediction.tokens_per_s / prediction.efficiency, 1)], more
 

@@ -91,7 +91,6 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({"checkpoint_keep": "0"}, {}, "", "--checkpoint-keep: ", "correct --checkpoint-keep"),
         ({"vram_share": "0%"}, {}, "", "--vram-share: ", "correct"),
         ({"vram_share": "half"}, {}, "", "not a percentage", "correct"),
-        ({"power_limit_w": "150 hp"}, {}, "", "not a power", "correct"),
         ({}, {"VOLUNTEER_SCHEDULE": "nights"}, "", "not a window", "correct VOLUNTEER_SCHEDULE"),
         ({}, {"VOLUNTEER_ONLY_WHEN_IDLE": "perhaps"}, "", "ONLY_WHEN_IDLE", "correct"),
         ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
@@ -177,7 +176,6 @@ def test_limits_as_people_write_them(tmp_path: Path) -> None:
     flags = {
         "upload_limit_bytes_per_s": "2 MB/s",
         "download_limit_bytes_per_s": "20 Mbit/s",
-        "power_limit_w": "150 W",
         "compute_share": "50%",
         "schedule": "22:00-7:00 Monday-Friday",
         "not_on_battery": True,
@@ -186,7 +184,7 @@ def test_limits_as_people_write_them(tmp_path: Path) -> None:
     assert found.upload_limit_bytes_per_s == 2_000_000
     assert found.download_limit_bytes_per_s == 2_500_000
     assert (found.daily_quota_bytes, found.vram_share) == (50 * 10**9, 25)
-    assert (found.power_limit_w, found.compute_share) == (150, 50)
+    assert found.compute_share == 50
     assert found.schedule == "22:00-07:00 mon-fri"
     assert found.only_when_idle
     assert found.not_on_battery
@@ -268,7 +266,7 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
         ("daily_quota_bytes", 1_234_567, "1234567"),
         ("daily_quota_bytes", 0, "no limit"),
         ("upload_limit_bytes_per_s", 2_000_000, "16Mbit/s"),
-        ("threads", 0, "its share of the cores"),
+        ("threads", 0, "one per core"),
         ("threads", 2, "2"),
         ("compute_share", 50, "50%"),
         ("only_when_idle", False, "false"),

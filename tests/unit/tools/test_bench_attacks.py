@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -69,11 +68,3 @@ def test_rows_of_every_machine_are_shown_each_beside_its_own_honest_runs() -> No
     assert "| 1.00 |" in zero
     assert "| 0.50 |" in noise
     assert zero.endswith("| another one |")
-
-
-def test_the_page_shows_the_newest_run_of_each_attack(tmp_path: Path) -> None:
-    caught = replace(LIAR, expelled=1, expelled_after=12, why="it lied", shut_out=("liar",))
-    page = attacks.markdown([BEFORE, replace(LIAR, loss=9.0), caught])
-    assert "12 steps, 1" in page
-    assert "9.0000" not in page
-    assert "+0.80%" in page

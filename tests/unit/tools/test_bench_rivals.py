@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,10 +17,7 @@ from client.lab.bench.efficiency import found
 from protocol.invite import SwarmFile
 from tests.bench.rivals import averaging, chain, pipeline, report
 from tests.bench.rivals.attempts import attempt
-from tests.bench.rivals.averaging_peer import Moments
-from tests.bench.rivals.environment import Missing
-from tests.bench.rivals.records import Record, Records, machine, ratio, spread
-from tests.bench.rivals.swarm_of_peers import PeerFailed, cpu_s, talking
+from tests.bench.rivals.records import Record, Records, machine, ratio
 
 SETTINGS = {"repeats": 2, "quick": False}
 
@@ -63,21 +59,6 @@ def test_what_was_interrupted_on_another_machine_does_not_go_on(
     assert kept.machine("chain")[what] == "another"
 
 
-@pytest.mark.parametrize("how", ["other settings", "fresh"])
-def test_otherwise_a_part_is_measured_anew_and_the_others_stay(
-    records: Records, tmp_path: Path, how: str
-) -> None:
-    records.begin("codec", SETTINGS, {})
-    records.add(record("ours", 0, 2.0, part="codec"))
-    records.add(record("ours", 0, 1.0))
-    again = Records(tmp_path / "rivals.jsonl")
-    settings = {**SETTINGS, "quick": how == "other settings"}
-    assert not again.begin("chain", settings, {"hivemind": "1"}, fresh=how == "fresh")
-    kept = Records(tmp_path / "rivals.jsonl")
-    assert kept.of("chain") == []
-    assert [r.values for r in kept.of("codec")] == [[2.0]]
-
-
 def test_what_is_complete_stays_until_it_is_measured_anew(records: Records, tmp_path: Path) -> None:
     path = tmp_path / "rivals.jsonl"
     records.add(record("ours", 0, 1.0))
@@ -95,19 +76,6 @@ def test_what_is_complete_stays_until_it_is_measured_anew(records: Records, tmp_
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_the_report_names_what_is_incomplete(records: Records, tmp_path: Path) -> None:
-    records.add(record("ours", 0, 1.0))
-    text = report.markdown(records)
-    assert "## Chain (incomplete)\n" in text
-    assert "to the end: chain.\n" in text
-    records.end("chain")
-    for shown in (records, Records(tmp_path / "rivals.jsonl")):
-        text = report.markdown(shown)
-        assert "## Chain\n" in text
-        assert "incomplete" not in text
-        assert "to the end" not in text
-
-
 def test_a_ratio_is_taken_round_by_round() -> None:
     found = [record("a", 0, 9.0, 10.0, 11.0), record("b", 0, 5.0)]
     found += [record("a", 1, 30.0), record("b", 1, 10.0), record("a", 2, 8.0)]
@@ -116,13 +84,6 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert (of_both.middle, of_both.least, of_both.most, of_both.rounds) == (2.5, 2.0, 3.0, 2)
     assert str(of_both) == "2.50 (2.00 to 3.00)"
     assert ratio(found, "a", "c") is None
-
-
-@pytest.mark.parametrize(
-    ("samples", "words"), [([], ""), ([1.2345], "1.23"), ([3, 1, 2], "2 (1 to 3)")]
-)
-def test_spread(samples: list[float], words: str) -> None:
-    assert spread(samples) == words
 
 
 def test_seconds_are_compared_the_other_way_round(records: Records) -> None:
@@ -137,24 +98,6 @@ def test_seconds_are_compared_the_other_way_round(records: Records) -> None:
     assert found["averaging 1M: hivemind"].found.middle == pytest.approx(3.2)
     assert found["averaging 1M: hivemind"].verdict == "3: met"
     assert found[f"chain {case}: hivemind"].verdict == "2: missed"
-
-
-def test_the_report_has_every_figure_and_note(records: Records) -> None:
-    records.add(record("ours", 0, 4.0, 6.0))
-    records.note("chain", "hivemind: no network\nreally")
-    text = report.markdown(records)
-    assert "| a | ours | 5 (4 to 6) samples/s | 2 |" in text
-    assert "- hivemind: no network / really\n" in text
-    assert "hivemind 1" in text
-    assert "## Codec" not in text
-    assert report.averaging_plot(records) == ""
-
-
-def test_the_plot_has_a_curve_per_contender(records: Records) -> None:
-    records.begin(averaging.PART, SETTINGS, {})
-    for size, seconds in (("1M", 0.1), ("10M", 1.0)):
-        records.add(record("hivemind", 0, seconds, part=averaging.PART, case=size))
-    assert "hivemind" in report.averaging_plot(records)
 
 
 def test_a_round_lasts_from_the_first_plan_to_the_last_result() -> None:
@@ -174,15 +117,6 @@ def test_a_round_lasts_from_the_first_plan_to_the_last_result() -> None:
     assert more == {"exchange_s": 6.0, "attempts": 2, "A_s": 2.0, "identical": True}
     differing = [*peers[:2], {**peers[2], "hash": "y"}]
     assert averaging.of_versions([peers, differing], bare=False)[1]["identical"] is False
-
-
-def test_a_round_lasts_from_its_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.monotonic", itertools.count(10.0).__next__)
-    now, seen = Moments(), []
-    for step in (0, 0, 0, 1):
-        now.begin(step)
-        seen.append((now.plan, now.attempts))
-    assert seen == [(10.0, 1), (10.0, 2), (10.0, 3), (11.0, 1)]
 
 
 class Averaging:
@@ -222,16 +156,6 @@ def test_a_round_that_did_not_average_is_tried_again(
     assert "x, attempt 1: no average: error " in note
 
 
-@pytest.mark.parametrize(("size", "millions"), [("1M", 1), ("10M", 10), ("50M", 50)])
-def test_sizes_are_what_they_say(size: str, millions: int) -> None:
-    assert averaging.parameters(size) == pytest.approx(millions * 1e6, rel=0.01)
-
-
-def test_every_case_has_a_name_of_its_own_and_a_line_for_each_peer() -> None:
-    assert len({str(case) for case in averaging.CASES}) == len(averaging.CASES)
-    assert all(len(case.mbit) in (0, case.peers) for case in averaging.CASES)
-
-
 def test_the_first_step_warms_up(tmp_path: Path) -> None:
     manifest = found(tmp_path, pipeline.QUICK.run, pipeline.QUICK.model).manifest
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
@@ -260,50 +184,6 @@ def test_everybody_is_timed_over_the_same_steps(
         rates.append(turn(pipeline.QUICK, folder)[0])
     assert len(rates[0]) == pipeline.STEPS - 1
     assert rates[0] == rates[1] == rates[2]
-
-
-def test_processes_are_spoken_to_and_end(tmp_path: Path) -> None:
-    # some kernels count CPU time in ticks of 10 ms, and miss what takes less
-    work = "sum(range(3_000_000))"
-    echo = f"import sys\nfor line in sys.stdin: {work}; print(line.upper(), end='', flush=True)"
-    with talking([[sys.executable, "-c", echo]] * 2, tmp_path) as talkers:
-        for talker in talkers:
-            talker.say("hello")
-        assert [talker.line(30.0) for talker in talkers] == ["HELLO"] * 2
-        assert cpu_s(talkers) > 0
-        processes = [talker._process for talker in talkers]
-    assert [process.returncode for process in processes] == [0, 0]
-
-
-def test_failures_are_kept_and_tried_again(records: Records, tmp_path: Path) -> None:
-    broken = [sys.executable, "-c", "import sys; sys.exit('no such luck')"]
-    calls = []
-
-    def run(folder: Path) -> str:
-        calls.append(folder)
-        if len(calls) > 1:
-            return "done"
-        with talking([broken], folder) as [talker]:
-            return talker.line(30.0)
-
-    assert attempt(run, records, "chain", "x", lambda words: None) == "done"
-    [note] = records.notes("chain")
-    assert "no such luck" in note
-    assert not any(folder.exists() for folder in calls)
-
-
-def test_what_is_not_there_is_not_tried_twice(records: Records) -> None:
-    def run(folder: Path) -> str:
-        raise Missing("no network")
-
-    def fail(folder: Path) -> str:
-        raise PeerFailed("nothing for 3 s\nits log")
-
-    for what in ("x", "y"):
-        assert attempt(run, records, "chain", what, lambda words: None) is None
-    assert records.notes("chain") == ["no network"]
-    assert attempt(fail, records, "chain", "y", lambda words: None) is None
-    assert len(records.notes("chain")) == 3
 
 
 def test_every_line_is_json(records: Records, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.errors import UserError
 from tests.hostile import report
 from tests.hostile.attack import (
     MIB,
@@ -16,8 +15,6 @@ from tests.hostile.attack import (
     Bounds,
     Distorter,
     all_attacks,
-    attack_named,
-    forever,
 )
 from tests.hostile.scene import Result
 
@@ -45,17 +42,6 @@ def test_every_attack_of_the_folder_is_found_and_says_what_it_does() -> None:
     found = all_attacks()
     assert len(found) >= 2
     assert all(name == attack.name and attack.what.endswith(".") for name, attack in found.items())
-
-
-def test_an_unknown_attack_names_the_known_ones() -> None:
-    with pytest.raises(UserError) as caught:
-        attack_named("nonsense")
-    assert "seat-by-word" in caught.value.next_step
-
-
-def test_an_attack_is_a_strangers_or_a_members() -> None:
-    with pytest.raises(ValueError, match="either"):
-        Attack(name="x", issue="B0", what="Both.", member=Distorter, stranger=lambda _: forever())
 
 
 def test_a_result_within_all_bounds_misses_none() -> None:
@@ -86,17 +72,6 @@ def test_an_attacker_that_got_no_time_has_not_attacked() -> None:
     assert not Result(**{**msgspec.to_builtins(HELD), "attacker": 0.06}).misses(attack)
 
 
-def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> None:
-    report.keep(HELD, tmp_path)
-    report.keep(Result(**{**msgspec.to_builtins(HELD), "rate_during": 0.2}), tmp_path)
-    text = report.write({"x": ATTACK}, tmp_path).read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| x ")]
-    assert len(rows) == 1
-    assert "| 0.20 | 0.10 |" in rows[0]
-    assert "liar by 3" in rows[0]
-    assert "rate 0.10 of before" in rows[0]
-
-
 def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> None:
     def ran(rate: float, version: str, niceness: int = 19) -> None:
         changed = {"rate_during": rate, "version": version, "niceness": niceness, "back_s": 12.0}
@@ -118,15 +93,3 @@ def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> 
     text = report.write({"x": ATTACK}, tmp_path).read_text()
     assert "| 0.60 | 1: 0.60 |" in text
     assert "| 0.20 (nice 0) (own core) |" in text
-
-
-def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
-    report.keep(HELD, tmp_path)
-    measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.08, "others_during": 1.0}
-    measured |= {"attacker": 0.3, "niceness": 0}
-    report.keep(Result(**{**msgspec.to_builtins(HELD), **measured}), tmp_path)
-    text = report.write({"x": ATTACK, "y": replace(ATTACK, name="y")}, tmp_path).read_text()
-    assert (
-        "| 50, 80 (1.60) | 0.0, 1.0 | 0.30 (nice 0) | 0.02 |" in text
-    )  # 1.7 steps/s, 10 ms more of each of 3
-    assert "| 25, 26 |  |  |  |  |" in text

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
-
-from tests.netlab.matrix import LETS_IN, WORLDS, Cell, Way, cells, expected, markdown, read
+from tests.netlab.matrix import LETS_IN, WORLDS, Cell, Way, cells, expected, markdown
 from tests.netlab.routers import Router
 
 
@@ -24,16 +20,6 @@ def test_homes_that_hide_their_ports_from_strict_routers_stay_relayed() -> None:
     strict = [kind for kind in Router if kind not in LETS_IN]
     assert relayed == {("v4", kind, Router.SYMMETRIC) for kind in strict}
     assert len(list(cells(WORLDS, [20.0, 80.0, 200.0]))) == 135
-
-
-def test_the_newest_line_of_a_cell_counts(tmp_path: Path) -> None:
-    file = tmp_path / "meetings.jsonl"
-    assert read(file) == {}
-    lines = [cell("none"), cell("relayed"), cell("relayed", rtt_ms=20.0)]
-    file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in lines))
-    found = read(file)
-    assert sorted(one.rtt_ms for one in found.values()) == [20.0, 80.0]
-    assert {one.way for one in found.values()} == {"relayed"}
 
 
 def test_the_page_names_what_is_not_as_it_should_be() -> None:

@@ -12,7 +12,6 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import msgspec
 import pytest
 import trio
 
-from client.cli.command_table import COMMANDS
+from client.cli.command_table import COMMANDS, FIRST, FIRST_GROUP, GROUPS
 from client.cli.diagnosis import checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
@@ -28,16 +27,13 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import NetworkView, PeerView, Snapshot
+from client.control.snapshot import CreditView, NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
-from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
-from client.store.paths import Entry, home_folders, make_private
+from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import KeptAudits, KeptCredit
 from protocol.address import Address
-from protocol.vouching.register import KeptRegister
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
@@ -69,9 +65,11 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
         yield Path(name)
 
 
-def test_every_command_has_a_file_and_examples_that_are_commands(within: Within) -> None:
+def test_every_command_has_a_group_and_examples_that_are_commands() -> None:
     for name, command in COMMANDS.items():
-        assert Path(command.module(name).replace(".", "/")).with_suffix(".py").exists()
+        assert command.group in GROUPS
+        assert (command.group == FIRST_GROUP) is (name in FIRST), name
+        assert "$" not in command.note
         assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
 
 
@@ -98,7 +96,7 @@ def test_json_has_a_schema_version(
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "finish", "status", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "finish", "status"])
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
     done = within(command)
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
@@ -133,15 +131,6 @@ def test_tables_are_for_people(home: Path, within: Within) -> None:
     assert "you" in stages[2]
     assert stages[4].split() == ["nobody"]
     assert line.startswith("step 3/10")
-
-
-def test_events_are_one_document_per_line(home: Path, within: Within) -> None:
-    with node_of(home, FakeProvider(event_count=3)):
-        lines = within("events", "--json").stdout.splitlines()
-        none = within("events", "--since", "2030-01-01").stdout
-    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
-    assert {json.loads(line)["schema_version"] for line in lines} == {1}
-    assert none == ""
 
 
 def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
@@ -209,7 +198,7 @@ def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: With
 
 
 def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within) -> None:
-    path, odd = home / "config.toml", 'control_group = """\nthreads = """\n'
+    path, odd = home / "config.toml", 'nickname = """\nthreads = """\n'
     make_private(home)
     path.write_text(odd)
     assert within("config", "set", "threads", "2").returncode == 78
@@ -249,19 +238,6 @@ def test_the_administrators_settings_are_weakest(
     assert "seats = 2\n" in within("config", "show").stdout
 
 
-def test_edit_checks_what_was_written(
-    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_private(home)
-    monkeypatch.setenv(
-        "VISUAL", f"{sys.executable} -c \"import sys; open(sys.argv[1], 'a').write('thread = 1')\""
-    )
-    done = within("config", "edit")
-    assert (done.returncode, "threads" in done.stderr) == (78, True)
-    monkeypatch.setenv("VISUAL", "false")
-    assert within("config", "edit").returncode == ExitCode.RUNTIME
-
-
 def test_the_socket_of_what_runs(home: Path, within: Within) -> None:
     assert within("status", "--socket").returncode == ExitCode.NOT_RUNNING
     with node_of(home, FakeProvider()) as path:
@@ -284,7 +260,9 @@ def data(home: Path) -> Path:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10)
-    Persisted(folder / "credit" / "x.json", KeptCredit).save(KeptCredit(1, 2, 3, 4.0))
+    Persisted(folder / "credit" / "x.json", CreditView).save(
+        CreditView(microbatches=1, tokens=2, sent_bytes=3, since=4.0)
+    )
     return folder
 
 
@@ -320,30 +298,10 @@ def test_a_person_is_asked_before_anything_goes(
     home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = _left(data)
-    for command in (["cache", "prune"], ["uninstall", "--purge"]):
+    for command in (["cache", "prune"], ["cache", "prune", "--checkpoints"]):
         monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
         assert within(*command).returncode == ExitCode.INTERRUPTED
     assert _left(data) == before
-
-
-def test_purge_leaves_what_is_not_ours(
-    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
-    within("config", "set", "threads", "2")
-    CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
-    folders, swarm = home_folders(home), "ab" * 32
-    Persisted(folders.audits(swarm), KeptAudits).save(KeptAudits(date(2026, 3, 2)))
-    Persisted(folders.vouches(swarm), KeptRegister).save(KeptRegister())
-    for entry in Entry:
-        (data / entry).exists() or (data / entry).mkdir()
-    (data / ".identity.key.1.tmp").touch()
-    with node_of(home, FakeProvider()):
-        assert within("uninstall", "--purge", "--yes").returncode == ExitCode.TEMPORARY
-    answer = json.loads(within("uninstall", "--purge", "--yes", "--json").stdout)
-    assert str(data / "identity.key") in answer["removed"]
-    assert _left(data) == {"mine.txt"}
-    assert not (home / "config.toml").exists()
 
 
 # --- service -------------------------------------------------------------------------------------
@@ -450,6 +408,17 @@ def test_what_a_running_volunteer_lacks_is_said(
     with node_of(home, Lacking()):
         [check] = checks_outside.check_node(find_home())
     assert (check.status, check.words.endswith(words)) == (level, True)
+
+
+def test_a_newer_program_elsewhere_is_a_warning_with_the_way_to_update(home: Path) -> None:
+    class Older(FakeProvider):
+        def status(self) -> Snapshot:
+            return example_snapshot(newer="1 member reports a newer program")
+
+    with node_of(home, Older()):
+        found = {check.name: check for check in checks_outside.check_node(find_home())}
+    assert found["program"].status == "warn"
+    assert "git pull" in found["program"].next_step
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

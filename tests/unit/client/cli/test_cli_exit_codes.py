@@ -46,7 +46,6 @@ FAILURES = [
     (["sample"], 2, "no swarm is known"),
     (["chat"], 2, "no swarm is known"),
     (["chat", "--max-tokens", "0"], 2, "--max-tokens"),
-    (["identity"], 78, "no identity"),
     (["config", "show", "--config", "no-such.toml"], 78, "no-such.toml"),
 ]
 
@@ -142,7 +141,6 @@ def test_json_answers_carry_their_schema_version(within: Within, tmp_path: Path)
         ["version"],
         ["config", "show"],
         ["create", "--no-measure", "--out", swarm],
-        ["identity"],
     ):
         done = within(*arguments, "--json")
         assert done.returncode == 0, done.stderr

@@ -16,8 +16,7 @@ import pytest
 
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
-from client.control.snapshot import EventView
-from client.events import Entry, LogLine
+from client.events import LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import REPOSITORY
 from tests.support.control_fakes import FakeProvider
@@ -53,18 +52,6 @@ def _line(process: subprocess.Popen[str]) -> dict[str, object]:
     assert process.stdout is not None
     found: dict[str, object] = json.loads(process.stdout.readline())
     return found
-
-
-def test_events_come_as_they_happen_until_the_node_ends(home: Path) -> None:
-    provider = FakeProvider(event_count=2)
-    with node_of(home, provider):
-        following = running(home, "events", "-f", "--json")
-        process = following.__enter__()
-        assert [_line(process)["seq"], _line(process)["seq"]] == [1, 2]
-        provider._events.append(EventView.of(Entry(3, time.time(), LogLine(words="new"))))
-        assert _line(process)["words"] == "new"
-    assert process.wait(20) == 0
-    following.__exit__(None, None, None)
 
 
 def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:

@@ -57,7 +57,7 @@ class HostileProvider(FakeProvider):
 
     def matches(self) -> MatchesSnapshot:
         said = Explanation(time=1.0, level="info", words=NASTY)
-        return example_matches(swarm_name=NASTY, state=NASTY, explanations=[said])
+        return example_matches(state=NASTY, explanations=[said])
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def _raw(text: str) -> set[str]:
 
 COMMANDS = (
     ("status",), ("status", "--plain"), ("status", "peers"), ("status", "stages"),
-    ("status", "matches"), ("status", "leaderboard"), ("status", "members"), ("events",), ("logs",),
+    ("status", "matches"), ("status", "leaderboard"), ("status", "members"), ("logs",),
 )  # fmt: skip
 
 

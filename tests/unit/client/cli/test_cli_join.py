@@ -1,4 +1,4 @@
-"""``join`` and ``attach``: consent, the background, what is shown, and another machine by SSH."""
+"""``join`` and ``attach``: consent, the background, and what is shown."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.outlook import outlook
 from client.cli.main import run
-from client.cli.reach import remote
 from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
 from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.output import human_bytes
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
-from client.control.client import ControlClient
 from client.control.snapshot import Snapshot
-from client.control.sockets import socket_path
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
-from client.store.paths import runtime_folder
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
+from client.views.words import size as human_bytes
 from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
@@ -89,7 +86,7 @@ def test_a_person_is_asked_once_for_each_swarm(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert not consent.agrees(folder, settings, swarm)
     asked = " ".join(capsys.readouterr().err.split())
-    for words in ("2 cores", "memory", "disk", "16 Mbit/s up", "network address", "Agree?"):
+    for words in ("2 cores", "memory", "disk", "16.0 Mbit/s up", "network address", "Agree?"):
         assert words in asked
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(folder, settings, swarm)
@@ -127,7 +124,7 @@ def test_the_prompt_says_who_is_admitted(
     swarm: SwarmFile, tmp_path: Path, private: bool, words: str
 ) -> None:
     founded = _found("other", tmp_path / "book.txt", private=private)
-    first, *_ = consent.introduction(founded.manifest, founded.swarm)
+    first, *_ = introduction(founded.manifest, founded.swarm)
     assert first.endswith(f"{words}:")
 
 
@@ -154,7 +151,7 @@ def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, ()))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, at most two; no limit" in said
-    assert "at most 4.3 GB of tensors in transit beyond 536.9 MB in memory" in said
+    assert "at most 4.29 GB of tensors in transit beyond 537 MB in memory" in said
 
 
 def test_traffic_is_what_the_busiest_stage_sends_and_receives(swarm: SwarmFile) -> None:
@@ -393,82 +390,3 @@ def test_plain_shows_a_line_until_the_node_ends(
 def test_nothing_to_attach_to(home: Path, within: Within) -> None:
     assert within("attach").returncode == ExitCode.NOT_RUNNING
     assert within("attach", "--plain", "--socket", str(home / "no.sock")).returncode == 3
-
-
-FAKE_SSH = """#!{python}
-import os, socket, sys, threading
-words = sys.argv[1:]
-with open({log!r}, "a") as file:
-    print(*words, sep=" ", file=file)
-if "-L" not in words:
-    if words[-1] == "absent":
-        sys.exit(3)
-    print({remote!r})
-    sys.exit(0)
-local, remote = words[words.index("-L") + 1].split(":")
-if not os.path.exists(remote):
-    sys.exit("the far end says no")
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(local)
-listener.listen()
-def pump(a, b):
-    while data := a.recv(65536):
-        b.sendall(data)
-    b.shutdown(socket.SHUT_WR)
-while True:
-    here, _ = listener.accept()
-    there = socket.socket(socket.AF_UNIX)
-    there.connect(remote)
-    for pair in ((here, there), (there, here)):
-        threading.Thread(target=pump, args=pair, daemon=True).start()
-"""
-
-
-@pytest.fixture
-def fake_ssh(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An ``ssh`` that leads to this machine; returns where it notes how it was called."""
-    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
-    log, script = tmp_path / "ssh.log", tmp_path / "bin" / "ssh"
-    script.parent.mkdir()
-    script.write_text(FAKE_SSH.format(python=sys.executable, log=str(log), remote=str(path)))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-    return log
-
-
-def test_another_machine_is_reached_through_its_socket(home: Path, fake_ssh: Path) -> None:
-    provider = FakeProvider()
-    there = remote.ask_for_socket("me@lab", None)
-    with node_of(home, provider), remote.forwarded("me@lab", there) as local:
-        assert stat.S_IMODE(local.parent.stat().st_mode) == 0o700
-        with ControlClient(local) as client:
-            assert client.status().swarm_name == "example"
-            client.pause()
-    assert provider.paused is not None
-    assert not local.exists()
-    asked, forwarded = fake_ssh.read_text().splitlines()
-    assert asked == "-T -- me@lab volunteer status --socket"
-    assert forwarded.startswith("-N -T -o ExitOnForwardFailure=yes -L ")
-    assert forwarded.endswith(" -- me@lab")
-
-
-@pytest.mark.parametrize("host", ["-oProxyCommand=x", "", "a b", "lab\n"])
-def test_a_host_is_no_option(host: str) -> None:
-    with pytest.raises(UserError, match="not a host"):
-        remote.ask_for_socket(host, None)
-
-
-@pytest.mark.usefixtures("fake_ssh")
-def test_what_ssh_says_is_said(home: Path) -> None:
-    with (
-        pytest.raises(UserError, match="ssh ended with 1: the far end says no") as caught,
-        remote.forwarded("lab", str(home / "none.sock")),
-    ):
-        raise AssertionError("there is nothing")
-    assert caught.value.exit_code == ExitCode.UNREACHABLE
-    with pytest.raises(UserError, match="no volunteer runs on lab"):
-        remote.ask_for_socket("lab", "absent")
-    with pytest.raises(UserError, match="plain name"):
-        remote.ask_for_socket("lab", "a; rm -r x")
-    with pytest.raises(UserError, match="not the path"), remote.forwarded("lab", "/x:1.2.3.4:5"):
-        raise AssertionError("there is nothing")

@@ -85,7 +85,7 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     text = str(file) if named is None else named(founded[0])
     (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
     with node_of(home, Running(founded[0])):
-        for command in (["status"], ["pause"], ["events"], ["checkpoint", "ls"], ["invite"]):
+        for command in (["status"], ["pause"], ["checkpoint", "ls"], ["invite"]):
             done = within(*command, "--swarm", text)
             assert done.returncode == 0, (command, done.stderr)
     other = str(founded[1].invite)
@@ -156,7 +156,7 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
 ) -> None:
     (home / "config.toml").write_text(text)
     with node_of(home, Running(founded[0])):
-        for command in ("status", "pause", "resume", "events"):
+        for command in ("status", "pause", "resume"):
             done = within(command)
             assert done.returncode == 0, (command, done.stderr)
             assert "config.toml" in done.stderr

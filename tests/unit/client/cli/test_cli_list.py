@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from client.cli import screen
 from client.cli.reach import machine, running, services
 from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
@@ -260,34 +259,6 @@ def test_an_instance_of_a_name_that_cannot_be_is_a_usage_error() -> None:
     with pytest.raises(UserError) as raised:
         services.service_place("user", "a/b")
     assert raised.value.exit_code == ExitCode.USAGE
-
-
-@needs_linux
-def test_attach_asks_which_one_where_this_home_has_none(
-    within: Within, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[tuple[Path, object]] = []
-    monkeypatch.setattr(screen, "can_draw", lambda: True)
-    monkeypatch.setattr(
-        screen, "show", lambda path, folders, *_, **__: shown.append((path, folders))
-    )
-    monkeypatch.setattr(machine, "listening_sockets", list)
-    install(folder / "volunteer-one", "one")
-    install(folder / "volunteer-two", "two")
-    with (
-        node_of(folder / "volunteer-one", FakeProvider()),
-        node_of(folder / "volunteer-two", FakeProvider()) as second,
-    ):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("2\n"))
-        assert "2  example, training, stage 0" in within("attach").stderr
-        assert [path for path, _ in shown] == [second]
-        monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-        done = within("attach")
-        assert (done.returncode, len(shown)) == (ExitCode.USAGE, 1)
-        assert "2 volunteers run here" in done.stderr
-    with node_of(folder / "mine", FakeProvider()) as own:
-        within("attach")
-        assert shown[-1] == (own, find_folders()), "that of this home is not asked about"
 
 
 def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.commands.events import _text
-from client.cli.consent import introduction, terms
+from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import find_home
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
-from client.control.snapshot import ContributorView, EventView, PeerView, ReplicaView, StageView
+from client.control.snapshot import ContributorView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
@@ -75,22 +75,10 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
     assert "by its own count" in bare
 
 
-def test_peers_and_events_tell_namesakes_apart_by_their_ids() -> None:
+def test_peers_are_shown_with_their_names() -> None:
     now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
     row = next(line for line in peers_report(now).splitlines() if ANNA in line)
     assert "Anna" in row
-    words = "4AphPb is down; 9CqrSt took over"
-    event = EventView(
-        seq=1,
-        time=0.0,
-        kind="LogLine",
-        topic="membership",
-        level="info",
-        words=words,
-        members=(ANNA, BORIS),
-    )
-    told = _text(event, NAMES)
-    assert told.endswith("Anna (4AphPb) is down; Anna (9CqrSt) took over")
 
 
 def test_the_leaderboard_marks_what_one_alone_says() -> None:

@@ -7,8 +7,9 @@ import pytest
 from client.cli.founding import manifest, pricing
 from client.cli.founding.options import RunChoices
 from client.cli.founding.presets import PRESETS
-from client.cli.planning.work import ModelWorks
+from client.cli.founding.price_table import StagePrice
 from model_zoo import cutting
+from protocol.manifest import StageCost
 
 TINY = PRESETS["tiny"].model
 LARGE = PRESETS["llama-3.1-8b"].model
@@ -19,15 +20,18 @@ def _parts(monkeypatch: pytest.MonkeyPatch, embedding_s: float) -> None:
     parts = (embedding_s, *[0.01] * TINY.layers, 0.002)
     monkeypatch.setattr(pricing, "machine_speed", lambda: SPEED)
     monkeypatch.setattr(pricing, "measure_costs", lambda *_, **__: parts)
-    monkeypatch.setattr(
-        pricing, "stage_seconds", lambda _, part, __: 0.01 * (part.last_layer - part.first_layer)
-    )
+
+
+def _priced() -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
+    run = RunChoices()
+    parts = manifest.measured_prices(TINY, run, 8)
+    return manifest.price_stages(TINY, run, 2, 8, parts)
 
 
 def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was busy while the first part ran, and one layer would be cut off for it."""
     _parts(monkeypatch, embedding_s=2.0)
-    costs, prices, notes = manifest.price_stages(TINY, RunChoices(stages=2), 8)
+    costs, prices, notes = _priced()
     assert [cost.layers for cost in costs] == [2, 2]
     assert [price.flops for price in prices] == [price.counted_flops for price in prices]
     assert notes == (manifest.BUSY,)
@@ -35,9 +39,9 @@ def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.Mon
 
 def test_what_is_measured_near_the_estimate_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     _parts(monkeypatch, embedding_s=0.001)
-    costs, prices, notes = manifest.price_stages(TINY, RunChoices(stages=2), 8)
-    assert [price.seconds for price in prices] == [0.02, 0.02]
-    assert [cost.flops for cost in costs] == [0.02 * SPEED] * 2
+    costs, prices, notes = _priced()
+    assert [price.seconds for price in prices] == pytest.approx([0.021, 0.022])
+    assert [cost.flops for cost in costs] == pytest.approx([0.021 * SPEED, 0.022 * SPEED])
     assert notes == ()
 
 
@@ -59,11 +63,7 @@ def test_a_large_model_is_counted_not_run(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("measured")
 
     monkeypatch.setattr(pricing, "measure_costs", fail)
-    monkeypatch.setattr("client.cli.planning.work.machine_speed", lambda: SPEED)
-    assert pricing.part_seconds(LARGE, 1, SPEED) is None
-    works = ModelWorks(LARGE, RunChoices(), 1)
-    stages = works(32)
-    assert stages is not None
-    assert sum(stage.cost.flops for stage in stages) == pytest.approx(
-        works.flops_per_token() * LARGE.context
-    )
+    monkeypatch.setattr(pricing, "machine_speed", lambda: SPEED)
+    assert manifest.measured_prices(LARGE, RunChoices(), 1) is None
+    costs, prices, _ = manifest.price_stages(LARGE, RunChoices(), 32, 1, None)
+    assert [cost.flops for cost in costs] == [price.counted_flops for price in prices]

@@ -123,18 +123,14 @@ def loss_of(microbatch: int) -> ForwardBackward:
 
 async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
     async with group_of(3) as (group, ranks):
-        request = open_request(
-            0, [4], averaging="s8", threads=8, most_threads=9, memory_bytes=90, device="x"
-        )
+        request = open_request(0, [4], averaging="s8", threads=8, memory_bytes=90, device="x")
         reply, _ = await group.call(request)
         assert reply.state_bytes == 300
         asked = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
         assert [each.device for each in asked] == ["cuda:0", "cuda:1", "cuda:2"]
         assert [each.follows for each in asked] == [False, True, True]
         assert [each.averaging_codec for each in asked] == ["s8", "fp32", "fp32"]
-        assert {(each.threads, each.most_threads, each.memory_bytes) for each in asked} == {
-            (2, 3, 30)
-        }
+        assert {(each.threads, each.memory_bytes) for each in asked} == {(2, 30)}
 
 
 async def test_ranks_on_devices_of_different_kinds_are_no_group() -> None:

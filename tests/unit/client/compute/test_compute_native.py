@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from client.compute import conditioning, native
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.payload import BLOCK_BYTES, HEADER, Direction, block_count, read_header
+from client.compute.payload import BLOCK_BYTES, HEADER, Direction, read_header
+from model_zoo.specs.codec import CODECS
 
 pytestmark = pytest.mark.skipif(
     not native.VARIANTS, reason="the kernel in C was not built: no compiler at installation"
@@ -269,7 +270,7 @@ def test_nothing_is_written_outside_the_buffers(variant) -> None:
     """Guard zones on either side stay as they are."""
     for shape in [(3, 65), (5, 128), (129,), (600, 130)]:
         guard, tensor = 4096, torch.randn(shape)
-        size = block_count(shape) * BLOCK_BYTES
+        size = CODECS["s8"].body_bytes(shape)
         arena = np.full(size + 2 * guard, 0xA5, np.uint8)
         rows = tensor.view(-1, shape[-1])
         assert native.encode(rows, arena[guard : guard + size].data, None, False)

@@ -9,11 +9,9 @@ from msgspec.structs import replace
 from client.compute.memory import MemoryNeed, required_bytes
 from client.compute.requests import Backward, Forward, ForwardBackward
 from client.errors import UserError
-from client.plan.machines import RERUN_WORK, Machine, StageWork
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from model_zoo.specs.precision import Precision
 from model_zoo.specs.state import StateSpec
-from protocol.manifest import StageCost
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -106,15 +104,6 @@ def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
     assert tight.graphs >= 0
     assert tight.size_bytes <= whole
     needed = int(least * 0.85)
-    assert fit_stage(DEEP, 0, int(least) + 1) == Fit(0, needed, True, usual_bytes=needed)
+    assert fit_stage(DEEP, 0, int(least) + 1) == Fit(0, needed, True)
     with pytest.raises(UserError, match="of memory"):
         fit_stage(DEEP, 0, int(least) - 1)
-
-
-def test_a_plan_reckons_with_the_work_done_twice() -> None:
-    work = StageWork(StageCost(1, 1e9, 1, 0.0, 0.0, 100.0), 50.0, 200.0, usual_bytes=650.0)
-    tight, ample = (Machine("m", 1e9, memory, 1e9, 1e9) for memory in (200.0, 1000.0))
-    assert work.rate(ample) == 1.0
-    assert work.rate(tight) == 1 / RERUN_WORK
-    assert (work.taken_bytes(tight), work.taken_bytes(ample)) == (100.0, 650.0)
-    assert work.rate(Machine("m", 1e9, 99.0, 1e9, 1e9)) == 0

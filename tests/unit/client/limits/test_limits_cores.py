@@ -1,4 +1,4 @@
-"""The cores that a process may use: control groups of both versions, topology, affinity."""
+"""The cores that a process may use: control groups, topology, affinity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from client.errors import ExitCode, UserError
 from client.limits.cores import (
     Cores,
-    Quota,
     check_threads,
     find_cores,
     find_quota,
@@ -32,19 +31,7 @@ def test_the_tightest_group_above_counts(tmp_path: Path) -> None:
     _write(tmp_path / "cg/user.slice/cpu.max", "150000 100000\n")
     _write(tmp_path / "cg/user.slice/job/cpu.max", "400000 100000\n")
     found = find_quota(own, tmp_path / "cg")
-    assert found is not None
-    assert found.cores == 1.5
-    assert "user" not in found.group, "the path is nobody's business"
-
-
-def test_groups_of_the_first_version_are_read_too(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("4:cpu,cpuacct:/docker/abc\n5:memory:/docker/abc\n0::/\n")
-    _write(tmp_path / "cg/cpu,cpuacct/cpu.cfs_quota_us", "300000\n")  # as a container sees its own
-    _write(tmp_path / "cg/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
-    found = find_quota(own, tmp_path / "cg")
-    assert found is not None
-    assert found.cores == 3.0
+    assert found == 1.5
 
 
 @pytest.mark.parametrize(
@@ -71,7 +58,7 @@ def test_threads_of_one_core_are_one_core(tmp_path: Path) -> None:
     [(4, None, 4, 8), (4, 2.5, 2, 3), (4, 0.5, 1, 1), (4, 64.0, 4, 8)],
 )
 def test_a_quota_bounds_threads(physical: int, quota: float | None, usable: int, most: int) -> None:
-    cores = Cores(frozenset(range(8)), physical, None if quota is None else Quota(quota, "g"))
+    cores = Cores(frozenset(range(8)), physical, quota)
     assert (cores.usable, cores.most_threads) == (usable, most)
 
 

@@ -1,4 +1,4 @@
-"""The limits' view of this machine: idleness, battery, and the GPU's power cap."""
+"""The limits' view of this machine: idleness and battery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import (
     IOREG,
@@ -24,8 +23,6 @@ from client.limits.idle import (
     parse_logind,
     parse_xprintidle,
 )
-from client.limits.power import PowerCap
-from client.limits.sensors import Reading, read_sensors
 
 NOW = 1_700_000_000.0
 IDLE_FOR_AN_HOUR = f"IdleHint=yes\nIdleSinceHint={int((NOW - 3600) * 1e6)}\n"
@@ -118,140 +115,3 @@ def fails() -> Any:
 )
 def test_battery(read: Any, answer: bool | None) -> None:
     assert on_battery(read) is answer
-
-
-class FakeNvml:
-    """One GPU with a cap of 350 W, between 100 and 400."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_NoPermission(NVMLError):  # noqa: N801
-        pass
-
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801
-        pass
-
-    def __init__(self, refusal: type[Exception] | None = None, driver: bool = True) -> None:
-        self.cap_mw, self.opened, self.refusal, self.driver = 350_000, 0, refusal, driver
-        self.asked: list[object] = []
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if not self.driver:
-            raise self.NVMLError("NVML Shared Library Not Found")
-        self.opened += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.opened -= 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        self.asked.append(index)
-        return "handle"
-
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
-        self.asked.append(name)
-        return "handle"
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: str) -> int:  # noqa: N802
-        return self.cap_mw
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
-        return 71_500
-
-    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
-        assert sensor == 0
-        return 63
-
-    def nvmlDeviceGetTemperatureThreshold(self, handle: str, which: int) -> int:  # noqa: N802
-        raise self.NVMLError_NotSupported("no")
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(used=5)
-
-    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: str) -> list[int]:  # noqa: N802
-        return [100_000, 400_000]
-
-    def nvmlDeviceSetPowerManagementLimit(self, handle: str, cap_mw: int) -> None:  # noqa: N802
-        if self.refusal is not None:
-            raise self.refusal("no")
-        self.cap_mw = cap_mw
-
-
-def test_the_power_cap_is_set_and_put_back() -> None:
-    nvml = FakeNvml()
-    cap = PowerCap(nvml, {})
-    assert "200 W" in cap.set(200, "cuda:1")
-    assert (nvml.cap_mw, nvml.opened, nvml.asked) == (200_000, 1, [1])
-    cap.restore()
-    cap.restore()
-    assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
-
-
-def test_a_look_changes_nothing() -> None:
-    nvml = FakeNvml()
-    assert "200 W is possible" in PowerCap(nvml, {}).check(200, "auto")
-    assert "already" in PowerCap(nvml, {}).check(350, "auto")
-    assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
-
-
-def test_a_lower_cap_of_the_owner_stays() -> None:
-    nvml = FakeNvml()
-    cap = PowerCap(nvml, {})
-    assert "already" in cap.set(380, "auto")
-    cap.restore()
-    assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
-
-
-@pytest.mark.parametrize(
-    ("visible", "asked"), [("", 0), ("3,1", 3), ("GPU-abc", "GPU-abc"), (" , ", 0)]
-)
-def test_the_gpu_that_torch_sees_first_is_capped(visible: str, asked: object) -> None:
-    nvml = FakeNvml()
-    PowerCap(nvml, {"CUDA_VISIBLE_DEVICES": visible}).set(200, "auto")
-    assert nvml.asked == [asked]
-
-
-@pytest.mark.parametrize(
-    ("nvml", "watts", "device", "problem", "next_step"),
-    [
-        (FakeNvml(FakeNvml.NVMLError_NoPermission), 200, "auto", "only root", "nvidia-smi -pl 200"),
-        (FakeNvml(FakeNvml.NVMLError_NotSupported), 200, "auto", "cannot be changed", ""),
-        (FakeNvml(FakeNvml.NVMLError), 200, "auto", "cannot be set", ""),
-        (FakeNvml(driver=False), 200, "auto", "Not Found", ""),
-        (FakeNvml(), 50, "auto", "50 W is not", "100 to 400 W"),
-        (FakeNvml(), 200, "cpu", "for a GPU", ""),
-    ],
-)
-def test_why_there_is_no_cap_is_said(
-    nvml: FakeNvml, watts: int, device: str, problem: str, next_step: str
-) -> None:
-    cap = PowerCap(nvml, {})
-    with pytest.raises(UserError, match=problem) as caught:
-        cap.set(watts, device)
-    assert next_step in caught.value.next_step
-    cap.restore()
-    assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
-
-
-def test_the_driver_tells_power_and_temperature() -> None:
-    nvml = FakeNvml()
-    (reading,) = read_sensors(["cuda:1"], nvml, {"CUDA_VISIBLE_DEVICES": "4,GPU-abc"})
-    assert nvml.asked == ["GPU-abc"]
-    assert reading == Reading("cuda:1", 71.5, 350.0, 63, None, 5)
-    assert nvml.opened == 0
-
-
-def test_without_a_driver_or_a_card_nothing_is_told() -> None:
-    assert read_sensors(["auto"], FakeNvml(driver=False), {}) == []
-    assert read_sensors(["cpu", "mps"], None, {}) == []
-    gone = FakeNvml()
-    gone.nvmlDeviceGetHandleByIndex = _refused(gone)  # type: ignore[method-assign]
-    assert read_sensors(["cuda"], gone, {}) == []
-    assert gone.opened == 0
-
-
-def _refused(nvml: FakeNvml) -> Any:
-    def refuse(index: int) -> str:
-        raise nvml.NVMLError("GPU is lost")
-
-    return refuse

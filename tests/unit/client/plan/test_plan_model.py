@@ -7,37 +7,35 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from client.plan.machines import Machine, StageWork
-from client.plan.model import Prediction, Run, averaging_s, in_flight, predict
+from client.plan.model import Machine, Prediction, Run, averaging_s, in_flight, predict
 from protocol.manifest import StageCost
 
 GIGA, MEGA = 1e9, 1e6
 MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA, rtt_s=0.1)
 
 
-def work(stage: int, stages: int, *, graph_bytes: float = 0.0, parameters: int = 1) -> StageWork:
+def cost(stage: int, stages: int, parameters: int = 1) -> StageCost:
     """A stage of 1 GFLOP with boundaries of 1 MB each way."""
     sides = (stage > 0) + (stage < stages - 1)
-    return StageWork(
-        StageCost(1, GIGA, parameters, sides * MEGA, sides * MEGA, 0.0), graph_bytes=graph_bytes
-    )
+    return StageCost(1, GIGA, parameters, sides * MEGA, sides * MEGA, 0.0)
 
 
-def run(stages: int = 2, microbatches: int = 10, **choices: float) -> Run:
-    works = tuple(work(s, stages, **choices) for s in range(stages))  # type: ignore[arg-type]
-    return Run(works, microbatches, 100, averaging_bytes_per_parameter=1.0)
+def run(stages: int = 2, microbatches: int = 10, parameters: int = 1) -> Run:
+    costs = tuple(cost(s, stages, parameters) for s in range(stages))
+    return Run(costs, microbatches, 100, averaging_bytes_per_parameter=1.0)
 
 
 def terms(found: Prediction) -> tuple[float, ...]:
-    parts = (found.compute_s, found.link_s, found.latency_s, found.averaging_s, found.memory_s)
+    parts = (found.compute_s, found.link_s, found.latency_s, found.averaging_s)
     return tuple(pytest.approx(part) for part in parts)
 
 
 def test_two_stages() -> None:
     # tau = 1 s; L = 1 + 1 to compute, 1 + 1 on the line, 0.1 there and back = 4.1 s
     found = predict(run(), [[MACHINE], [MACHINE]])
-    assert terms(found) == (10, 0, 3.1, 0, 0)
+    assert terms(found) == (10, 0, 3.1, 0)
     assert found.step_s == pytest.approx(9 + 4.1)
     assert found.tokens_per_s == pytest.approx(1000 / 13.1)
     assert found.efficiency == pytest.approx(10 / 13.1)
@@ -51,7 +49,7 @@ def test_a_slow_link_of_the_middle_stage_limits() -> None:
     slow = replace(MACHINE, upload_bytes_per_s=MEGA / 2, download_bytes_per_s=MEGA / 2)
     found = predict(run(3), [[MACHINE], [slow], [MACHINE]])
     assert (found.limit, found.bottleneck) == ("link", 1)
-    assert terms(found) == (0, 40, 3 + 2 * 4.1 - 4, 0, 0)
+    assert terms(found) == (0, 40, 3 + 2 * 4.1 - 4, 0)
     assert found.stages[1].link_per_s == pytest.approx(0.25)
 
 
@@ -59,19 +57,19 @@ def test_latency_limits_when_a_step_has_few_microbatches() -> None:
     far = replace(MACHINE, rtt_s=10.0)
     found = predict(run(microbatches=4), [[far], [far]])
     assert found.limit == "latency"
-    assert terms(found) == (4, 0, 4 + 10 - 1, 0, 0)
+    assert terms(found) == (4, 0, 4 + 10 - 1, 0)
 
 
 def test_the_averaging_of_one_stage_is_not_hidden() -> None:
     # tau = 0.5 s, L = 1 s, V / U = 1 s and 2.5 trips of 0.1 s
     found = predict(run(1, parameters=1_000_000), [[MACHINE, MACHINE]])
-    assert terms(found) == (5, 0, 0.5, 1.25, 0)
+    assert terms(found) == (5, 0, 0.5, 1.25)
     assert found.stages[0].sent_bytes == pytest.approx(MEGA)
 
 
 def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:
     # 3 of 4 microbatches of a stage that sends and gets 1 MB for each; V = 1 MB beside that
-    stages = (work(0, 2), work(1, 2, parameters=1_000_000))
+    stages = (cost(0, 2), cost(1, 2, parameters=1_000_000))
     fast = replace(MACHINE, flop_per_s=3 * GIGA, upload_bytes_per_s=9e9, download_bytes_per_s=9e9)
     found = predict(Run(stages, 8, 100, 1.0), [[MACHINE], [MACHINE, fast]])
     assert found.stages[1].sent_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
@@ -89,7 +87,7 @@ def test_who_owns_more_of_the_gradient_sends_more() -> None:
 def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
     # way from stage 1 to 0 and back: 1 s to compute, 2.1 s on the line
     pair = [MACHINE, MACHINE]
-    stages = (work(0, 2), work(1, 2, parameters=3_000_000))
+    stages = (cost(0, 2), cost(1, 2, parameters=3_000_000))
     hidden = predict(Run(stages, 10, 100, 1.0), [[MACHINE], pair])
     assert hidden.stages[1].averaging_s == pytest.approx(3.25)
     assert hidden.stages[1].exposed_s == pytest.approx(3.25 - 3.1)
@@ -120,42 +118,27 @@ def test_a_line_slow_both_ways(elements: float, bytes_per_element: float, expect
     assert took == pytest.approx(expected, rel=0.01)
 
 
-def test_without_memory_for_graphs_forwards_are_done_again() -> None:
-    # one graph: either 4.1 s a microbatch, or 4/3 s each and a way of 4.1 + 1/3 s
-    tight = run(graph_bytes=0.85 * GIGA / 2)
-    found = predict(tight, [[MACHINE], [MACHINE]])
-    assert found.step_s == pytest.approx(9 * 4 / 3 + 4.1 + 1 / 3)
-    assert found.memory_s == pytest.approx(found.step_s - 13.1)
-
-
 def test_a_machine_that_does_not_fit_brings_nothing() -> None:
-    cost = replace_memory(work(0, 1), 2 * GIGA)
+    large = structs.replace(cost(0, 1), memory_bytes=2 * GIGA)
     with pytest.raises(ValueError, match="stage 0"):
-        predict(Run((cost,), 10, 100, 1.0), [[MACHINE]])
+        predict(Run((large,), 10, 100, 1.0), [[MACHINE]])
     with pytest.raises(ValueError, match="replica"):
         predict(run(), [[MACHINE], []])
 
 
 @pytest.mark.parametrize("flops", [0.0, 1e-300])
 def test_a_stage_that_costs_nothing_is_refused(flops: float) -> None:
-    free = StageWork(StageCost(1, flops, 1, 0.0, 0.0, 0.0))
+    free = StageCost(1, flops, 1, 0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="cost nothing"):
         predict(Run((free,), 10, 100, 1.0), [[MACHINE]])
     with pytest.raises(ValueError, match="cost nothing"):
-        predict(Run((work(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
+        predict(Run((cost(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
 
 
 def test_a_stage_that_would_never_be_done_is_refused() -> None:
-    endless = StageWork(StageCost(1, 1e30, 1, 0.0, 0.0, 0.0))
+    endless = StageCost(1, 1e30, 1, 0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="stage 0"):
         predict(Run((endless,), 10, 100, 1.0), [[replace(MACHINE, flop_per_s=5e-324)]])
-
-
-def replace_memory(of: StageWork, size_bytes: float) -> StageWork:
-    cost = of.cost
-    return StageWork(
-        StageCost(cost.layers, cost.flops, 1, cost.uplink_bytes, cost.downlink_bytes, size_bytes)
-    )
 
 
 def test_in_flight_is_the_way_over_the_interval_and_a_quarter_more() -> None:
@@ -186,22 +169,18 @@ BETTER = {
 def swarms(draw: st.DrawFn) -> tuple[Run, list[list[Machine]]]:
     stages = draw(st.integers(1, 4))
     placement = [draw(st.lists(machines, min_size=1, max_size=4)) for _ in range(stages)]
-    works = tuple(
-        StageWork(
-            StageCost(
-                1,
-                draw(st.floats(1e3, 1e14)),
-                draw(st.integers(1, 10**9)),
-                sides * MEGA,
-                sides * MEGA,
-                0.0,
-            ),
-            fixed_bytes=draw(st.floats(0, 1e9)),
-            graph_bytes=draw(st.floats(0, 1e9)),
+    costs = tuple(
+        StageCost(
+            1,
+            draw(st.floats(1e3, 1e14)),
+            draw(st.integers(1, 10**9)),
+            sides * MEGA,
+            sides * MEGA,
+            0.0,
         )
         for sides in ((s > 0) + (s < stages - 1) for s in range(stages))
     )
-    return Run(works, draw(st.integers(1, 500)), 64, 1.02), placement
+    return Run(costs, draw(st.integers(1, 500)), 64, 1.02), placement
 
 
 @settings(max_examples=300, deadline=None)
@@ -224,7 +203,7 @@ def test_a_better_machine_never_slows_the_swarm(
 def test_terms_add_up_and_stay_within_the_bound(swarm: tuple[Run, list[list[Machine]]]) -> None:
     this, placement = swarm
     found = predict(this, placement)
-    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s, found.memory_s]
+    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s]
     assert sum(parts) == pytest.approx(found.step_s)
     assert min(parts) >= -1e-9 * found.step_s
     assert 0 < found.efficiency <= 1 + 1e-9
@@ -240,16 +219,16 @@ def test_a_delayed_step_is_filled_and_drained_beside_its_neighbours(
     # tau = 1 s, L = 4.1 s; with two microbatches half of 1 + 4.1 s is more than 2 s
     found = predict(replace(run(microbatches=microbatches), delayed=True), [[MACHINE], [MACHINE]])
     assert found.step_s == pytest.approx(expected)
-    assert terms(found) == (microbatches, 0, expected - microbatches, 0, 0)
+    assert terms(found) == (microbatches, 0, expected - microbatches, 0)
 
 
 def test_a_delayed_step_is_averaged_beside_the_next() -> None:
     this = replace(run(1, parameters=1_000_000), delayed=True)
     found = predict(this, [[MACHINE, MACHINE]])
-    assert terms(found) == (5, 0, 0, 0, 0), "synchronous: 0.5 s of latency, 1.25 s of averaging"
+    assert terms(found) == (5, 0, 0, 0), "synchronous: 0.5 s of latency, 1.25 s of averaging"
     # a round of 10 s and 2.5 trips: they follow each other, while computing takes 5 s
     longer = replace(run(1, parameters=10_000_000), delayed=True)
-    assert terms(predict(longer, [[MACHINE, MACHINE]])) == (5, 0, 0, pytest.approx(5.25), 0)
+    assert terms(predict(longer, [[MACHINE, MACHINE]])) == (5, 0, 0, pytest.approx(5.25))
 
 
 @settings(max_examples=200, deadline=None)
@@ -261,10 +240,10 @@ def test_a_delayed_step_takes_half_of_a_synchronous_one_or_what_a_stage_needs(
     alone, found = predict(this, placement), predict(replace(this, delayed=True), placement)
     steady = alone.compute_s + alone.link_s
     assert found.compute_s + found.link_s == pytest.approx(steady)
-    half = (alone.step_s - alone.memory_s) / 2
+    half = alone.step_s / 2
     rounds = max(stage.averaging_s for stage in found.stages)
-    assert found.step_s - found.memory_s == pytest.approx(max(steady, half, rounds))
-    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s, found.memory_s]
+    assert found.step_s == pytest.approx(max(steady, half, rounds))
+    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s]
     assert sum(parts) == pytest.approx(found.step_s)
     assert min(parts) >= -1e-9 * found.step_s
     assert found.step_s <= alone.step_s * (1 + 1e-9)

@@ -4,18 +4,15 @@ exact."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import trio
 
 from client.config import Settings
 from client.errors import ExitCode
-from client.limits.cores import Cores
-from client.limits.local_volunteers import Notice, Seen
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.capacity import Capacity
-from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import MEASURING_WORKERS, Site, Training
@@ -23,7 +20,7 @@ from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
-from tests.support.train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, _starter, open_swarm
 
 
 class ScriptedTraining(Training):
@@ -46,7 +43,6 @@ async def _pausable(
         folder / "pausable",
         CheckpointFolder(volunteer.disk),
         list,
-        one_thread(folder),
     )
     history = cast(History, engine.history)
     training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
@@ -152,16 +148,13 @@ async def _measuring(
     swarm: TestSwarm,
     folder: Path,
     device: str = "cpu",
-    cores: CoreSharing | None = None,
-    **more: Any,
 ) -> tuple[Training, list[LocalWorker]]:
     """One that measures what it can do as nodes do; its workers, as they are started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
-    settings = Settings(threads=1, device=device, **more)
-    cores = cores or one_thread(folder)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, cores)
+    settings = Settings(threads=1, device=device)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list)
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
     training = Training(engine, engine.event_sink, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)
@@ -201,71 +194,3 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
             assert training._engine.matching is not None, "it has entered the swarm"
         else:
             assert f"died {deaths} times" in str(training.held_stages.failure)
-
-
-class Beside:
-    """The notices of other volunteers, as a test writes them."""
-
-    def __init__(self) -> None:
-        self.seen: list[Seen] = []
-
-    def post(self, notice: Notice) -> None:
-        pass
-
-    def withdraw(self) -> None:
-        pass
-
-    def others(self) -> list[Seen]:
-        return self.seen
-
-
-async def test_who_gives_cores_to_another_says_that_it_is_slower(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    beside, two = Beside(), Cores(frozenset({0, 1}), 2)
-    cores = CoreSharing(0, lambda said: None, beside, lambda: two, 1000)
-    async with open_swarm(tmp_path) as swarm:
-        training, _ = await _measuring(swarm, tmp_path, cores=cores)
-        own_advert = training._engine.own_advert
-        await swarm.until(lambda: training.entered)
-        alone = own_advert._advert
-        assert alone is not None
-        beside.seen = [Seen(1000, Notice(pid=2, cpus="3", computing=True))]
-        await swarm.until(lambda: cores.threads == 1)
-        shared = own_advert._advert
-        assert shared is not None
-        assert shared.flops.fp32 == pytest.approx(alone.flops.fp32 / 2)
-
-
-async def test_memory_that_others_of_the_machine_have_is_not_advertised(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """It does not end who finds too little, either: the others may leave."""
-    beside = Beside()
-    beside.seen = [Seen(1000, Notice(pid=2, cpus="3", memory_bytes=2**50))]
-    cores = CoreSharing(1, lambda said: None, beside, lambda: Cores(frozenset({0}), 1), 1000)
-    async with open_swarm(tmp_path) as swarm:
-        training, _ = await _measuring(swarm, tmp_path, cores=cores)
-        await swarm.until(lambda: training.entered)
-        own = training._engine.own_advert
-        assert own._advert is not None
-        little = own._advert.memory_bytes
-        assert little == max(cost.memory_bytes for cost in training._engine.manifest.stages)
-        beside.seen = []
-        await swarm.until(lambda: own._advert is not None and own._advert.memory_bytes > little)
-        assert own._advert.memory_bytes == training._terms.usable_bytes()
-
-
-@pytest.mark.parametrize("limit_bytes", [0, 2**30])
-async def test_what_the_owner_allows_is_not_left_to_others(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, limit_bytes: int
-) -> None:
-    beside = Beside()
-    cores = CoreSharing(1, lambda said: None, beside, lambda: Cores(frozenset({0}), 1), 1000)
-    async with open_swarm(tmp_path) as swarm:
-        training, _ = await _measuring(swarm, tmp_path, cores=cores, memory_limit_bytes=limit_bytes)
-        await swarm.until(lambda: training.entered)
-        alone = training._terms.left_bytes()
-        assert alone == training._terms.usable_bytes()
-        beside.seen = [Seen(1000, Notice(pid=2, cpus="3", memory_bytes=1000))]
-        assert training._terms.left_bytes() == (limit_bytes or alone - 1000)

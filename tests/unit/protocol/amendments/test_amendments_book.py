@@ -218,3 +218,8 @@ class TestRates:
         assert course.at(20) == course.at(29) == self.LAST
         assert course.at(10**9) == self.HOT
         assert course.learning_rate(500) == learning_rate(self.HOT, 500)
+
+
+def test_what_a_run_was_before_each_amendment() -> None:
+    known = book(ONE, TWO)
+    assert [known.before(number)[0] for number in (1, 2, 3)] == [RUN.steps, 200, 300]

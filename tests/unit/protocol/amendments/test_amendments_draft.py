@@ -3,6 +3,7 @@
 import pytest
 
 from model_zoo.specs.optimizer import OptimizerSpec
+from protocol import limits
 from protocol.amendments.amendment import Amendment, sign_amendment
 from protocol.amendments.book import Amendments
 from protocol.amendments.changes import Changes
@@ -90,4 +91,14 @@ def test_after_a_contradiction_nothing_can_be_changed() -> None:
     known.take(amendment(RUN, SWARM, steps=200))
     known.take(amendment(RUN, SWARM, steps=300))
     with pytest.raises(LocalProtocolError, match="two different amendments 1"):
+        drafted(Changes(steps=400), known=known)
+
+
+def test_a_run_is_amended_so_many_times_and_not_once_more() -> None:
+    known = book()
+    for number in range(limits.MAX_AMENDMENTS):
+        said = drafted(Changes(steps=200 + number), known=known)
+        known.take(sign_amendment(FOUNDER, said, SWARM))
+    assert known.steps == 200 + limits.MAX_AMENDMENTS - 1
+    with pytest.raises(LocalProtocolError, match="amended 64 times at most"):
         drafted(Changes(steps=400), known=known)

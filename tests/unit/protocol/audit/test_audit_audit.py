@@ -27,13 +27,14 @@ from protocol.audit.commitment import (
     Microbatch,
     Statement,
     contents,
+    largest_list,
     root_of,
     tensors_of,
 )
 from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS
 from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask, SumAgainTask
 
 MEMBER = PeerId("member")
@@ -280,9 +281,12 @@ def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
     assert graded(audit.compared(deviation, along, 3.0), grade)
 
 
-def test_the_list_of_the_largest_step_is_bounded():
-    of_one = tuple(bytes(32) for _ in range(MAX_TENSORS))
-    encoded = contents(dict.fromkeys(range(MAX_MICROBATCHES_PER_STEP), of_one), (bytes(32),) * 256)
+@pytest.mark.parametrize("count", [1, 20, MAX_MICROBATCHES_PER_STEP])
+def test_a_list_is_as_long_as_said_before_at_most(count):
+    of_one, last = tuple(bytes(32) for _ in range(MAX_TENSORS)), 2**40
+    ids = range(last - count, last)
+    encoded = contents(dict.fromkeys(ids, of_one), (bytes(32),) * MAX_SEGMENTS)
+    assert len(encoded) <= largest_list(count) < 1.01 * len(encoded) + 16
     assert len(encoded) < 2**22
 
 
@@ -386,6 +390,8 @@ def test_an_owner_that_is_silent_is_asked_again_and_then_given_up():
     audit, asked = collecting()
     assert audit.tick(ASK_AGAIN_S - 0.1) == []
     assert audit.tick(ASK_AGAIN_S) == asked
+    assert audit.tick(2 * ASK_AGAIN_S - 0.1) == []
+    assert audit.tick(2 * ASK_AGAIN_S) == asked
     assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
 
 

@@ -76,6 +76,14 @@ def test_everybody_is_drawn_as_often_as_the_budget_says():
         assert count / steps == pytest.approx(0.05, rel=0.15)
 
 
+def test_of_two_that_are_drawn_at_once_neither_is_preferred():
+    """One is drawn by half of the numbers and the other by four fifths: two fifths draw both."""
+    others = {A: record(Grade.DOUBTFUL), B: record(*[Grade.AGREES] * UNPROVEN)}
+    found = [drawn(SECRET, closed(n), 1, n, others, 1.6) for n in range(4000)]
+    assert found.count(A) / len(found) == pytest.approx(0.5 - 0.4 / 2, abs=0.03)
+    assert found.count(B) / len(found) == pytest.approx(0.8 - 0.4 / 2, abs=0.03)
+
+
 def test_nobody_foresees_a_draw_without_the_secret():
     others = {A: Record()}
     draws = [

@@ -1,18 +1,24 @@
-"""Who counts where a stage begins: in the first lineage nobody waits for those that are gone."""
+"""How a stage is acquired: joined, begun, or waited for; and which admission counts."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass, field
+from typing import cast
 
-from protocol.held_stage.acquisition import Begin, way_in
-from protocol.ids import peer_id_from_key
+import pytest
+from msgspec.structs import replace
+
+from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import SEED
 from protocol.recovery.machine import SETTLE_S, Recovery, RecoveryContext
 from protocol.recovery.stored import ERA_BITS, Lineage
 from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit
 
-ME, OTHER = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
+ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 LATER = Lineage(1 << ERA_BITS)
+AT_20 = Lineage(LATER.era, 20)
 
 
 @pytest.mark.parametrize("lineage", [SEED, LATER])
@@ -27,3 +33,94 @@ def test_it_begins_afresh_only_at_the_seed_and_if_nobody_serves(
     view = SwarmView.of([[ours, *([others] if served == 0 else [])], [others] if served else []])
     way = way_in(0, ME, view, history, SETTLE_S + 1)
     assert way == Begin(lineage, afresh=lineage == SEED and served is None)
+
+
+@dataclass
+class Known:
+    """What a recovery machine would say."""
+
+    lineage: Lineage = AT_20
+    open: bool = True
+    may: bool = False
+    by: float | None = None
+    liars: set[PeerId] = field(default_factory=set)
+
+    @property
+    def evidence(self) -> Known:
+        return self
+
+    def vetted(self, view: SwarmView) -> SwarmView:
+        return SwarmView.of([[r for r in s if r.peer not in self.liars] for s in view.stages])
+
+    def may_begin(self, stage: int, now: float) -> bool:
+        return self.may
+
+    def begins_by(self, stage: int) -> float | None:
+        return self.by
+
+
+def way(known: Known, *stages: list[Replica]) -> Join | Begin | Wait:
+    return way_in(0, ME, SwarmView.of(stages), cast(Recovery, known), 100.0)
+
+
+def at(peer: PeerId, version: int) -> Replica:
+    return Replica(peer, version, True)
+
+
+class TestTheWayIn:
+    def test_who_is_past_the_beginning_is_joined(self) -> None:
+        past = [at(OTHER, 21), at(THIRD, 20), at(ME, 22)]
+        assert way(Known(), past, []) == Join((OTHER, THIRD))
+        assert isinstance(way(Known(open=False), past, []), Wait)
+        assert isinstance(way(Known(), [at(OTHER, 20), at(ME, 22)], []), Wait), "nobody else is"
+        assert isinstance(way(Known(liars={OTHER}), past[:1], []), Wait)
+
+    def test_where_the_swarm_has_gone_on_nobody_begins_alone(self) -> None:
+        gone_on = [at(OTHER, 25), at(THIRD, 25)]
+        assert isinstance(way(Known(may=True), [], gone_on), Wait)
+        assert way(Known(may=True), [], [at(OTHER, 20)]) == Begin(Known().lineage)
+        assert way(Known(may=True), [at(OTHER, 20)], gone_on) == Begin(Known().lineage)
+
+    @pytest.mark.parametrize(
+        ("known", "why"),
+        [
+            (Known(open=False), "finding out where the run stands"),
+            (Known(), "waiting for somebody who has the state of stage 0"),
+            (Known(by=100.0), "waiting for somebody who has the state of stage 0"),
+            (Known(by=112.5), "waiting up to 13 s for more of those who were here, then stage 0"),
+        ],
+    )
+    def test_what_is_waited_for_is_said(self, known: Known, why: str) -> None:
+        assert way(known, [], []) == Wait(why)
+
+    def test_no_time_is_named_once_the_swarm_has_gone_on(self) -> None:
+        waits = way(Known(by=112.5), [], [at(OTHER, 25), at(THIRD, 25)])
+        assert waits == Wait("waiting for somebody who has the state of stage 0")
+
+
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=LATER.era)
+SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
+
+
+class TestAdmission:
+    def test_only_donors_that_serve_count(self) -> None:
+        counts = admission(0, OTHER, ADMIT, SERVED, cast(Recovery, Known()))
+        assert counts == replace(ADMIT, donors=[OTHER])
+
+    @pytest.mark.parametrize(
+        ("sender", "change"),
+        [
+            (THIRD, {}),
+            (OTHER, {"stage": 1}),
+            (OTHER, {"era": LATER.era + 1}),
+            (OTHER, {"donors": [THIRD]}),
+            (OTHER, {"version": 23}),
+        ],
+    )
+    def test_what_does_not_count(self, sender: PeerId, change: dict[str, object]) -> None:
+        admit = replace(ADMIT, **change)
+        assert admission(0, sender, admit, SERVED, cast(Recovery, Known())) is None
+
+    def test_who_is_not_believed_admits_nobody(self) -> None:
+        known = cast(Recovery, Known(liars={OTHER}))
+        assert admission(0, OTHER, ADMIT, SERVED, known) is None

@@ -135,6 +135,7 @@ def test_draining_and_saving_are_bounded() -> None:
     assert held.look(3.0 + DRAIN_S, drained=False) == (Do.SAVE,)
     assert held.state is State.SAVING
     assert held.next_deadline() == 3.0 + DRAIN_S + SAVE_S
+    assert held.look(3.0 + DRAIN_S + SAVE_S - 0.1, drained=True) == ()
     assert held.look(3.0 + DRAIN_S + SAVE_S, drained=True) == (Do.RELEASE,)
     assert held.state is State.GONE
 

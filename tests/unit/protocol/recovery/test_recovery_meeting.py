@@ -25,7 +25,7 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.meeting import MANY, MEET_S, Line, first
+from protocol.recovery.meeting import FETCH_S, MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, FRIEND, THIRD, FOURTH, *_ = PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
@@ -192,6 +192,31 @@ class TestTraining:
         made.take(made.machine.tick(80.0 + MOST_FAILURES + REFUSED_S))
         made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + REFUSED_S)
         assert len(made.fetches) == MOST_FAILURES + 1, "it is tried again after a while"
+
+    def test_a_state_that_comes_too_slowly_gives_way_to_another_line(self) -> None:
+        """A donor's bytes may drip: its line stands before the other one, but is refused for a
+        while, and may take twice as long the next time."""
+        made, third = Trained(200, others=(FRIEND, THIRD)), begun(1, 110, THEIRS + 1)
+        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        made.take(made.machine.receive(THIRD, stored(third, THEIRS + 1, 900), 71.0))
+        made.take(made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 900), 71.0))
+
+        def both(now: float) -> None:
+            made.go_on(now)
+            at = int(now)
+            made.see({FRIEND: (self.theirs, 360 + at), THIRD: (third, 290 + at)}, now)
+
+        for second in range(60):
+            both(71.0 + second)
+        fails = 71.0 + FETCH_S
+        both(fails - 1)
+        made.take(made.machine.not_fetched(fails))
+        both(fails + 1)
+        assert [one.lineage for one in made.fetches] == [self.theirs, third]
+        made.take(made.machine.not_fetched(fails + FETCH_S + 1))
+        both(fails + FETCH_S + 2)
+        assert [one.within_s for one in made.fetches] == [FETCH_S, FETCH_S, 2 * FETCH_S]
+        assert made.fetches[-1].lineage == self.theirs
 
     def test_nor_do_strangers(self) -> None:
         made = Trained(200)

@@ -291,6 +291,32 @@ def test_the_most_offered_blob_is_tried_next() -> None:
     assert {peer for peer, _ in asked(effects)} == {B, C}
 
 
+def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
+    """It offers first, a thousand chunks of its own bytes, and sends one just before it would be
+    given up. The other one sends 100 kB/s."""
+    fetch, now = begin(A, B), 0.0
+    lie, truth = offer(1000, flavour=1), offer(40)
+    waiting = {
+        A: asked(list(fetch.offered(A, lie, now))),
+        B: asked(list(fetch.offered(B, truth, now))),
+    }
+    every, flavour = {A: CHUNK_TIMEOUT_S - 1, B: 21.0}, {A: 1, B: 0}
+    due = dict(every)
+    while not fetch.done and now < 7200.0:
+        now += 1.0
+        effects = list(fetch.tick(now))
+        for donor, requests in waiting.items():
+            if requests and now >= due[donor]:
+                _, index = requests.pop(0)
+                due[donor] = now + every[donor]
+                effects += fetch.chunk(donor, chunk(index), digest(index, flavour[donor]), now)
+        for donor, index in asked(effects):
+            waiting[donor].append((donor, index))
+    assert fetch.progress == (40, 40)
+    assert fetch.sources == {B}
+    assert now < 5 * 40 * every[B]
+
+
 def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
     fetch = begin(A, B)
     requests = asked([*fetch.offered(A, offer(12), 0.0), *fetch.offered(B, offer(12), 20.0)])

@@ -5,19 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pytest
 import trio
 
 from client.config import Settings
-from client.errors import UserError
 from client.limits.idle import Idleness
-from client.limits.power import PowerCap
 from client.node.status import limits_view
-from client.train.machine.core_sharing import Share
+from client.train.machine.capacity import Capacity
 from client.train.machine.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.machine.pausing import Pauses
-from client.train.machine.power import keep_power_cap
-from protocol.effects import Explain
 
 GB = 10**9
 EVENING = datetime(2026, 3, 2, 21, 0)
@@ -145,68 +140,10 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
 
 
 def test_limits_are_shown() -> None:
-    share = Share(threads=1, cores=4, volunteers=3)
-    assert limits_view(Settings(), 5, share).when == []
-    limits = Settings(
-        threads=2, vram_share=50, daily_quota_bytes=GB, power_limit_w=150, only_when_idle=True
-    )
-    shown = limits_view(limits, 5, share)
+    assert limits_view(Settings(), 5, None).when == []
+    limits = Settings(threads=2, vram_share=50, daily_quota_bytes=GB, only_when_idle=True)
+    shown = limits_view(limits, 5, Capacity("cpu", 1, 1e9, 0.0, GB, 1e9))
     assert (shown.threads, shown.vram_share, shown.compute_share) == (2, 50, 0)
-    assert (shown.daily_bytes, shown.used_bytes, shown.power_w) == (GB, 5, 150)
-    assert (shown.threads_now, shown.cores, shown.volunteers) == (1, 4, 3)
+    assert (shown.daily_bytes, shown.used_bytes) == (GB, 5)
+    assert shown.threads_now == 1
     assert shown.when == ["idle only"]
-
-
-class Cap(PowerCap):
-    """Remembers; ``refusal`` is why it cannot."""
-
-    def __init__(self, refusal: UserError | None = None) -> None:
-        self.refusal, self.log = refusal, list[object]()
-
-    def set(self, watts: int, device: str) -> str:
-        if self.refusal is not None:
-            raise self.refusal
-        self.log.append(watts)
-        return "capped"
-
-    def restore(self) -> None:
-        self.log.append("restored")
-
-
-async def test_the_power_cap_is_put_back_when_the_node_ends() -> None:
-    said: list[Explain] = []
-    cap = Cap()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_power_cap, 150, "auto", said.append, cap)
-        with trio.fail_after(10):
-            while not said:
-                await trio.sleep(0.01)
-        assert cap.log == [150]
-        nursery.cancel_scope.cancel()
-    assert cap.log == [150, "restored"]
-
-
-@pytest.mark.parametrize(("watts", "words"), [(0, []), (150, ["only root; run: x"])])
-async def test_a_cap_that_cannot_be_set_is_said_and_nothing_else_happens(
-    watts: int, words: list[str]
-) -> None:
-    said: list[Explain] = []
-    cap = Cap(UserError("only root", "run: x"))
-    with trio.fail_after(10):
-        await keep_power_cap(watts, "auto", said.append, cap)
-    assert [each.words.removeprefix("the power limit is not set: ") for each in said] == words
-    assert [each.level for each in said] == ["error"] * len(words)
-    assert cap.log == []
-
-
-async def test_hours_that_change_hold_from_the_next_look_on(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    machine = Machine(tmp_path, Settings())
-    async with trio.open_nursery() as nursery:
-        await nursery.start(machine.limiting.run)
-        assert machine.pauses.now is None
-        machine.limiting.change(Settings(schedule="22:00-23:00"))
-        await trio.sleep(LOOK_S + 1)
-        assert machine.reason == "outside its hours (22:00-23:00)"
-        nursery.cancel_scope.cancel()

@@ -13,13 +13,13 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import Site, Training
-from tests.support.train_swarm import TestSwarm, Volunteer, one_thread, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def training_of(volunteer: Volunteer, folder: Path) -> Training:
     engine, own = volunteer.engine, folder / "own"
     settings, copies = Settings(threads=1, device="cpu"), CheckpointFolder(volunteer.disk)
-    site = Site(settings, None, own, copies, list, one_thread(folder))
+    site = Site(settings, None, own, copies, list)
     pauses = Pauses(folder, lambda said: None)
     history = cast(History, engine.history)
     return Training(engine, engine.event_sink, history, site, pauses)

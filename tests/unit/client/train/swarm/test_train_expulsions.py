@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 
 from client.net.errors import DialError
+from client.net.network import Network
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
-from protocol.effects import Publish
+from client.train.ports import Ports
+from client.train.swarm.expulsions import (
+    PASS_FANOUT,
+    PASS_TO_ALL_UP_TO,
+    SAVE_EVERY_S,
+    Expulsions,
+)
+from protocol.audit.charges import CHARGE, Charge, verdict_of
+from protocol.audit.charges import KIND as CHARGED
+from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
+from protocol.evidence.statement import body_of
+from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
+from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
-from protocol.wire.messages import Evidence, Records
-from protocol.wire.parts import Proof
-from tests.support.protocol_examples import OTHER_SWARM
+from protocol.verdicts import Verdicts
+from protocol.wire.envelope import sign
+from protocol.wire.messages import Evidence, PassedOn, Plan, Records
+from protocol.wire.parts import PlanMember, Proof, VotedOut
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 
@@ -133,3 +149,208 @@ async def test_a_stage_goes_on_without_its_last_replica_once_somebody_takes_it(
         await swarm.until(lambda: later.serves(1))
         await swarm.until(lambda: first.step(0) >= 12)
         assert me in later.engine.membership.verdicts
+
+
+ME, LEADER, LIAR = peer(0), peer(1), peer(9)
+STAGE = 1
+
+
+class Expelling:
+    """A volunteer's expulsions; what they do to its network and its membership is written down."""
+
+    def __init__(self) -> None:
+        self.time, self.peer_id = 100.0, ME
+        self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
+        self.cut_off, self.members = list[tuple[PeerId, str]](), {LIAR: True}
+        self.verdicts = Verdicts()
+        made = cast(Ports, self), cast(Network, _Network(self)), cast(Membership, self)
+        self.of = Expulsions(*made, SWARM)
+
+    def now(self) -> float:
+        return self.time
+
+    def send(self, to: PeerId, message: object) -> None:
+        self.sent.append((to, message))
+
+    def perform(self, effect: Effect) -> None:
+        self.done.append(effect)
+
+    @property
+    def roster(self) -> Expelling:
+        return self
+
+    def member(self, of: PeerId) -> Any:
+        return _Member(self.members[of]) if of in self.members else None
+
+    def expel(self, of: PeerId, now: float) -> list[Any]:
+        return [("forgotten", of, now)]
+
+    def saved(self, file: Path) -> KeptEvidence | None:
+        return Persisted(file, KeptEvidence).read()
+
+
+class _Network:
+    def __init__(self, of: Expelling) -> None:
+        self._of, self.peer_id = of, ME
+
+    def expel(self, culprit: PeerId, words: str) -> None:
+        self._of.cut_off.append((culprit, words))
+
+
+class _Member:
+    def __init__(self, linked: bool) -> None:
+        self.linked = linked
+
+
+def proof_of(number: int, swarm: str = SWARM) -> Proof:
+    one, two = (
+        seal(signer(number), KIND, Record(peer(number), 7, int(WALL), 600, body), swarm)  # type: ignore[arg-type]
+        for body in (b"one", b"two")
+    )
+    found = contradiction(one, two)
+    assert found is not None
+    return found
+
+
+def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
+    body = CHARGE.encode(Charge(STAGE, member, 7, 1, b"r" * 32, "lies"))
+    return VotedOut(STAGE, member, tuple(sign(signer(n), CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
+
+
+def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
+    """A plan of a leader, with its signature."""
+    parts = [PlanMember(peer(n), b"") for n in range(members)]
+    said = Plan(STAGE, 3, attempt, parts, list(range(members + 1)), [])
+    signed = sign(signer(by), "plan", body_of(said), SWARM)
+    return msgspec.structs.replace(said, signature=signed.signature)
+
+
+def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
+    volunteer, proof = Expelling(), proof_of(9)
+    volunteer.of.link_up(LEADER)
+    effects = volunteer.of.contradicted(proof.first, proof.second)
+    [(culprit, words)] = volunteer.cut_off
+    assert culprit == LIAR
+    assert words.endswith(": it is expelled for the rest of the run")
+    warned, forgotten = effects
+    assert warned == Explain("membership", words, "warning", (LIAR,))
+    assert forgotten == ("forgotten", LIAR, 100.0)
+    assert volunteer.done == [Send(LEADER, Evidence(proof))]
+    assert LIAR in volunteer.of.verdicts
+    assert volunteer.of.contradicted(proof.first, proof.second) == [], "that is known"
+    assert volunteer.of.contradicted(proof.first, proof.first) == [], "that proves nothing"
+    volunteer.of.link_up(peer(2))
+    assert volunteer.done[1:] == [Send(peer(2), Evidence(proof))]
+    volunteer.of.link_down(LEADER)
+    volunteer.of.receive(
+        LEADER,
+        proof_of(8),
+    )
+    assert peer(8) not in volunteer.of.verdicts, "only a link brings proofs"
+    volunteer.of.receive(peer(2), proof_of(8))
+    assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
+
+
+def test_who_is_no_member_makes_room_for_the_proofs_against_members() -> None:
+    volunteer = Expelling()
+    volunteer.members = {peer(7): False, LIAR: True}
+    for number in (9, 8, 7):
+        proof = proof_of(number)
+        volunteer.of.contradicted(proof.first, proof.second)
+    assert volunteer.verdicts._strangers == {peer(8), peer(7)}
+
+
+def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path) -> None:
+    volunteer, file = Expelling(), tmp_path / "evidence"
+    volunteer.of.keep_in(file)
+    assert volunteer.of.voted_out(verdict_of(voted_out(ME))) == []
+    assert volunteer.cut_off == []
+    volunteer.of.voted_out(verdict_of(voted_out()))
+    assert [who for who, _ in volunteer.cut_off] == [LIAR]
+    assert volunteer.saved(file) == KeptEvidence((), (voted_out(),))
+
+
+def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "evidence"
+    false = voted_out(peer(8), OTHER_SWARM)
+    kept = KeptEvidence((proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out()))
+    Persisted(file, KeptEvidence).save(kept)
+    volunteer = Expelling()
+    volunteer.of.keep_in(file)
+    assert [who for who, _ in volunteer.cut_off] == [peer(6), LIAR]
+    [warned] = volunteer.done
+    assert isinstance(warned, Explain)
+    assert warned.words == f"2 proofs of {file} prove nothing and are dropped"
+    assert warned.level == "warning"
+    sound = Expelling()
+    sound.of.keep_in(tmp_path / "another")
+    assert (sound.done, sound.cut_off) == ([], [])
+
+
+def test_the_disk_is_written_at_once_and_then_now_and_then(tmp_path: Path) -> None:
+    volunteer, file = Expelling(), tmp_path / "evidence"
+    proofs = [proof_of(number) for number in (9, 8, 7)]
+    volunteer.of.contradicted(proofs[0].first, proofs[0].second)
+    assert volunteer.of.next_deadline() is None, "there is no file"
+    volunteer.of.keep_in(file)
+    for at, proof in ((100.0, proofs[1]), (100.5, proofs[2])):
+        volunteer.time = at
+        volunteer.of.contradicted(proof.first, proof.second)
+    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    assert volunteer.of.next_deadline() == 100.0 + SAVE_EVERY_S
+    volunteer.of.tick(100.0 + SAVE_EVERY_S - 0.1)
+    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    volunteer.of.tick(100.0 + SAVE_EVERY_S)
+    assert volunteer.saved(file) == KeptEvidence(tuple(proofs))
+    assert volunteer.of.next_deadline() is None
+
+
+def siblings(count: int) -> list[PeerId]:
+    return [peer(n) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, 0), (PASS_TO_ALL_UP_TO + 1, PASS_TO_ALL_UP_TO), (20, PASS_FANOUT)]
+)
+def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) -> None:
+    volunteer = Expelling()
+    assert volunteer.of.stated(LEADER, plan(), lambda _: siblings(count)) == []
+    to = [who for who, message in volunteer.sent if isinstance(message, PassedOn)]
+    assert len(set(to)) == len(volunteer.sent) == told
+    assert set(to) <= set(siblings(count)[1:])
+    volunteer.of.stated(LEADER, plan(), lambda _: siblings(count))
+    assert len(volunteer.sent) == told, "once"
+    if told == PASS_FANOUT:
+        volunteer.of.stated(LEADER, plan(attempt=2), lambda _: siblings(count))
+        assert {who for who, _ in volunteer.sent[told:]} != set(to), "of each statement others"
+
+
+def test_what_others_state_of_the_stage_is_not_kept() -> None:
+    volunteer = Expelling()
+    assert volunteer.of.stated(peer(5), plan(by=5), lambda _: siblings(3)) == []
+    assert volunteer.sent == []
+
+
+def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
+    volunteer, there = Expelling(), (lambda _: siblings(3))
+    other = plan(members=3)
+    passed = sign(signer(1), "plan", body_of(other), SWARM)
+    volunteer.of.stated(LEADER, plan(), there)
+    assert volunteer.of.passed_on(peer(7), passed, there) == [], "it is no sibling"
+    assert volunteer.cut_off == []
+    volunteer.of.passed_on(peer(2), passed, there)
+    assert [who for who, _ in volunteer.cut_off] == [LEADER]
+    assert volunteer.of.passed_on(peer(3), passed, there) == []
+
+
+def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
+    volunteer, there = Expelling(), (lambda _: siblings(3))
+    forged = sign(signer(2), "plan", body_of(plan(members=3)), SWARM)
+    forged = msgspec.structs.replace(forged, signer=LEADER)
+    volunteer.of.stated(LEADER, plan(), there)
+    [penalty] = volunteer.of.passed_on(peer(2), forged, there)
+    assert isinstance(penalty, Penalise)
+    assert penalty.peer == peer(2)
+    assert volunteer.cut_off == []

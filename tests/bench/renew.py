@@ -1,0 +1,320 @@
+"""What ``make figures`` measures: what readers ask for, in less than an hour on two cores.
+
+A part runs a command of this repository, as anybody could, and makes rows of what it prints. A part
+that fails is reported and leaves its old rows, which name their own code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figures import REPOSITORY, Figure, figure
+
+VOLUNTEER = (str(Path(sys.executable).with_name("volunteer")),)
+PYTHON = (sys.executable, "-m")
+LIMIT_S = 1200
+Rows = list[Figure]
+
+
+class Failed(Exception):
+    """A command did not end well; the message says how."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the page, and what measures it.
+
+    Fields:
+        measure: returns the rows.
+        minutes: that it takes, about.
+        root: whether it needs to be root.
+    """
+
+    table: str
+    measure: Callable[[], Rows]
+    minutes: float
+    root: bool = False
+
+
+def run(*command: str, ok: Sequence[int] = (0,)) -> str:
+    """Return what a command prints.
+
+    Raises:
+        Failed: it ends with another code than those that are ``ok``.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"{_shown(command)} took more than {LIMIT_S} s") from error
+    if done.returncode not in ok:
+        last = "\n".join(done.stderr.splitlines()[-5:])
+        raise Failed(f"{_shown(command)} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return a command as the page shows it."""
+    words = " ".join(command)
+    return words.replace(VOLUNTEER[0], "volunteer").replace(sys.executable, "python")
+
+
+# --- the parts -------------------------------------------------------------------------------
+
+
+def speed() -> Rows:
+    """Ours beside one process and PyTorch's 1F1B, in turns."""
+    from tests.bench.rivals.records import Records
+    from tests.bench.rivals.report import comparisons
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = (*PYTHON, "tests.bench.rivals", "--only", "pipeline", "--repeats", "3")
+        run(*command, "--out", folder)
+        found = list(comparisons(Records(Path(folder) / "rivals.jsonl")))
+    names = {
+        "one process": "two volunteers of one thread each, against one process of two threads",
+        "1F1B": "the same, against PyTorch's 1F1B over gloo, two processes of one thread each",
+        "bound": "the same, against min(compute, link) of the efficiency model",
+    }
+    return [
+        figure(
+            "speed of training",
+            f"tokens/s: {names[rival]}",
+            f"**{one.found.middle:.2f} x**",
+            f"{one.found.least:.2f} to {one.found.most:.2f}, {one.found.rounds} rounds",
+            'make bench BENCH_ARGS="--only pipeline"',
+        )
+        for one in found
+        for rival in names
+        if one.what.startswith(f"pipeline: {rival};")
+    ]
+
+
+def codec() -> Rows:
+    """S8 against a copy of the same numbers."""
+    command = (*PYTHON, "tests.bench.codec", "--json")
+    found = json.loads(run(*command))
+    rows: dict[str, list[float]] = {}
+    for one in found["figures"]:
+        if one["name"] in ("s8 encode", "s8 decode", "s8 encode, by torch", "s8 decode, by torch"):
+            rows.setdefault(one["name"], []).append(one["of_copy"])
+    return [
+        figure(
+            "codec",
+            f"{name.replace('s8', 'S8')}, 1 thread, against memcpy of the same 2 / 16 / 32 MiB",
+            f"**{' / '.join(f'{ratio:.2f}' for ratio in ratios)} x**",
+            f"medians of 31 turns; kernel: {found['kernel']}",
+            _shown(command),
+        )
+        for name, ratios in rows.items()
+    ]
+
+
+def exactness() -> Rows:
+    """A simulated swarm of real executors beside one process: the losses."""
+    from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(Path(folder) / "text")
+        lab = Lab(Path(folder))
+        for wire in ("fp32", "s8"):
+            apart = []
+            for model in ("gpt", "llama"):
+                plan = plan_for(model, 2, 20)
+                expected = lab.reference(plan, wire)
+                for seed in (0, 1):
+                    losses = train(lab.world(plan, 2, seed=seed, boundary=wire))
+                    apart.append(largest_difference(losses, expected))
+            rows.append(
+                figure(
+                    "exactness",
+                    f"a 2 x 2 swarm equals one process, {wire} between stages: largest relative "
+                    "difference of the loss over 20 steps",
+                    f"**{max(apart):.0e}**",
+                    f"GPT and Llama, two seeds each: {min(apart):.0e} to {max(apart):.0e}",
+                    "pytest tests/sim/test_sim_exactness.py",
+                )
+            )
+    return rows
+
+
+def matching() -> Rows:
+    """Ours, the other decentralised policies and the omniscient planner, in one world a seed."""
+    policies = "ours,value-join,value-join-dual,petals-0.95,petals-dual,swarm-60"
+    given = ("--cells", "50/8", "--churn", "20", "--hours", "1", "--policies", policies)
+    with tempfile.TemporaryDirectory() as folder:
+        run(*PYTHON, "tests.bench.ablation", *given, "--jobs", "2", "--results", folder)
+        lines = (Path(folder) / "ablation.jsonl").read_text().splitlines()
+    shares: dict[str, list[float]] = {}
+    for line in lines:
+        found = json.loads(line)["figures"]
+        shares.setdefault(found["policy"], []).append(found["share"])
+    return [
+        figure(
+            "simulated matching",
+            f"50 machines, 8 stages, 20 % churn an hour: throughput with {policy}, as a share of "
+            "the best placement",
+            f"{statistics.mean(found):.3f}",
+            f"{min(found):.2f} to {max(found):.2f}, {len(found)} seeds, 1 h",
+            f'make ablation ABLATION_ARGS="{" ".join(given)}"',
+        )
+        for policy, found in sorted(shares.items(), key=lambda item: -statistics.mean(item[1]))
+    ]
+
+
+def faults() -> Rows:
+    """Kills, hangs, splits and slow lines on six real volunteers, beside a run without."""
+    given = ("chaos", "--minutes", "5", "--every", "12")
+    with tempfile.TemporaryDirectory() as folder:
+        run(*VOLUNTEER, *given, "--out", f"{folder}/chaos", ok=(0, 1))
+        report: dict[str, Any] = json.loads(Path(f"{folder}/chaos/chaos.json").read_text())
+    done = [fault for fault in report["faults"] if fault["at_s"] is not None]
+    times: dict[str, list[float]] = {}
+    for fault in done:
+        if fault["rto_s"] is not None:
+            times.setdefault(fault["fault"].partition("@")[0], []).append(fault["rto_s"])
+    command = _shown((*VOLUNTEER, *given))
+    lost = (report["steps_missing"], report["microbatches_doubled"], report["steps_differing"])
+    rows = [
+        figure(
+            "faults of five minutes",
+            f"{len(done)} faults on six volunteers, 2 x 3: steps lost, microbatches counted twice, "
+            "steps that replicas applied differently",
+            f"**{', '.join(map(str, lost))}**",
+            f"{report['steps_attested']} closed steps accounted for",
+            command,
+        )
+    ]
+    rows += [
+        figure(
+            "faults of five minutes",
+            f"work goes on after: {kind}",
+            f"**{statistics.median(found):.2f} s**",
+            f"median of {len(found)}; worst {max(found):.2f} s",
+            command,
+        )
+        for kind, found in sorted(times.items())
+    ]
+    if report["goodput"] is not None:
+        rows.append(
+            figure(
+                "faults of five minutes",
+                "tokens, of the run without faults",
+                f"**{100 * report['goodput']:.1f} %**",
+                f"volunteers were away for {100 * report['missing_share']:.1f} % of their time",
+                command,
+            )
+        )
+    return rows
+
+
+def seeds() -> Rows:
+    """Simulated swarms with faults, and with a liar."""
+    rows = []
+    for words, given in (
+        ("200 faults each", ("--count", "250")),
+        ("200 faults and a liar each", ("--count", "60", "--liar")),
+    ):
+        command = (*PYTHON, "client.lab.simulate.chaos", "--seed", "0", *given)
+        said = run(*command, ok=(0, 1))
+        found = re.search(r"^(\d+) seeds, (\d+) faults.*seeds that failed: (\[.*?\])", said, re.M)
+        if found is None:
+            raise Failed(f"{_shown(command)} printed no summary")
+        failed = json.loads(found[3])
+        rows.append(
+            figure(
+                "simulated faults",
+                f"{found[1]} swarms with {words}: swarms that break an invariant or stand still",
+                f"**{len(failed)}**",
+                f"{int(found[2]):,} faults" + (f"; seeds {failed}" if failed else ""),
+                _shown(command),
+            )
+        )
+    return rows
+
+
+def demo() -> Rows:
+    """Four volunteers, one killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = json.loads(run(*VOLUNTEER, "demo", "--json", "--out", f"{folder}/demo"))
+    held = report["invariants"]
+    return [
+        figure(
+            "demo",
+            "four volunteers train, one is killed: from SIGKILL to the first gradient by another "
+            "way; counted twice; replicas that differ",
+            f"**{report['recovered_s']:.2f} s**; {held['doubled_microbatches']}; "
+            f"{held['differing_replicas']} of {held['compared_replicas']}",
+            f"{report['seconds']:.0f} s in all, {report['median_tokens_per_s']:.0f} tokens/s",
+            "make demo",
+        )
+    ]
+
+
+def client() -> Rows:
+    """How soon commands answer."""
+    rows = []
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["VOLUNTEER_HOME"] = home
+        for given in (("--help",), ("status",), ("list",)):
+            taken = []
+            for _ in range(7):
+                begun = time.monotonic()
+                run(*VOLUNTEER, *given, ok=range(256))
+                taken.append(time.monotonic() - begun)
+            rows.append(
+                figure(
+                    "client",
+                    _shown((*VOLUNTEER, *given)),
+                    f"**{statistics.median(taken):.2f} s**",
+                    f"{min(taken):.2f} to {max(taken):.2f} s, 7 times",
+                    _shown((*VOLUNTEER, *given)),
+                )
+            )
+    return rows
+
+
+def lines() -> Rows:
+    """A stage in each of two network namespaces, with a line between them."""
+    given = ("--mbit", "20,100", "--rtt", "50", "--runs", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        run(*PYTHON, "tests.bench.wan", *given, "--out", folder)
+        found = list(map(json.loads, (Path(folder) / "wan.jsonl").read_text().splitlines()))
+    return [
+        figure(
+            "lines",
+            f"two stages, {one['mbit']:.0f} Mb/s and {one['rtt_ms']:.0f} ms between them, "
+            f"{one['codec']}: tokens/s as a share of min(compute, link)",
+            f"**{one['tokens'] / one['bound']:.2f}**",
+            f"median of {one['steps']} steps: {one['tokens']:.0f} tokens/s, "
+            f"{one['slowest']:.0f} to {one['fastest']:.0f}",
+            f"python -m tests.bench.wan {' '.join(given)}",
+        )
+        for one in found
+    ]
+
+
+PARTS = {
+    "speed": Part("speed of training", speed, 10),
+    "exactness": Part("exactness", exactness, 2),
+    "faults": Part("faults of five minutes", faults, 12),
+    "seeds": Part("simulated faults", seeds, 5),
+    "demo": Part("demo", demo, 3),
+    "matching": Part("simulated matching", matching, 8),
+    "codec": Part("codec", codec, 2),
+    "lines": Part("lines", lines, 5, root=True),
+    "client": Part("client", client, 0.2),
+}

@@ -1,0 +1,173 @@
+"""How a plan deals machines out, and its preference among several cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.plan import cuts
+from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of, place
+from client.plan.model import Machine, Run, rate
+from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.manifest import StageCost
+
+FAST = 1e12
+"""A link that limits nothing."""
+LAYERS = 8
+GB = 10**9
+
+
+def machine(speed: float = 1e9, memory: float = 100 * GB, link: float = FAST) -> Machine:
+    return Machine(f"{speed:g}", speed, memory, link, link)
+
+
+def stage(flops: float = 1e9, memory: float = 0.0) -> StageCost:
+    return StageCost(1, flops, 1, 0.0, 0.0, memory)
+
+
+def levels(placed: Sequence[Sequence[Machine]], stages: Sequence[StageCost]) -> list[float]:
+    pairs = zip(placed, stages, strict=True)
+    return [sum(rate(cost, member) for member in members) for members, cost in pairs]
+
+
+def costs(stages: int) -> list[StageCost]:
+    """A model of eight equal layers of 1 GFLOP, and 1 MB of boundary."""
+    return [
+        StageCost(
+            layers=LAYERS // stages,
+            flops=1e9 * LAYERS / stages,
+            parameters=LAYERS // stages * 10**6,
+            uplink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+            downlink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+            memory_bytes=LAYERS / stages * GB,
+        )
+        for s in range(stages)
+    ]
+
+
+def test_the_dearer_stage_gets_more() -> None:
+    stages = [stage(1e9), stage(3e9)]
+    placed = place([machine()] * 4, stages, 1)
+    assert placed is not None
+    assert [len(members) for members in placed] == [1, 3]
+
+
+def test_large_machines_are_kept_for_the_stages_that_need_them() -> None:
+    large, small = machine(memory=20 * GB), machine(speed=9e9, memory=2 * GB)
+    placed = place([large, small], [stage(memory=GB), stage(memory=10 * GB)], 1)
+    assert placed == [[small], [large]]
+    assert place([small, small], [stage(memory=GB), stage(memory=10 * GB)], 1) is None
+
+
+def test_redundancy_comes_before_throughput() -> None:
+    machines = [machine(1e9)] * 3 + [machine(10e9)]
+    placed = place(machines, [stage(), stage()], 2)
+    assert placed is not None
+    assert [len(members) for members in placed] == [2, 2]
+    alone = place(machines, [stage(), stage()], 1)
+    assert alone is not None
+    assert min(levels(alone, [stage(), stage()])) == 3.0
+
+
+def test_no_more_than_a_round_takes() -> None:
+    placed = place([machine()] * 100, [stage(), stage()], 2)
+    assert placed is not None
+    assert [len(members) for members in placed] == [MAX_REPLICAS_IN_ROUND] * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(2, MAX_REPLICAS_IN_ROUND),
+    costs=st.lists(st.floats(1e8, 1e10), min_size=2, max_size=6),
+)
+def test_equal_machines_leave_no_stage_behind(count: int, costs: list[float]) -> None:
+    """A stage has what it would have of machines that could be split, less one a stage."""
+    stages = [stage(cost) for cost in costs]
+    placed = place([machine()] * count, stages, 1)
+    if count < len(stages):
+        assert placed is None
+        return
+    assert placed is not None
+    assert sum(map(len, placed)) == count
+    shared = 1e9 * (count - len(costs)) / sum(costs)
+    assert min(levels(placed, stages)) >= shared * (1 - 1e-9)
+
+
+RUN = Run((), 64, 128, averaging_bytes_per_parameter=1.0)
+
+
+def plans(machines: list[Machine], redundancy: int = 1) -> list[Alternative]:
+    return [alternative(machines, costs(count), RUN, redundancy) for count in (1, 2, 4, 8)]
+
+
+def test_every_cut_that_can_be_is_compared() -> None:
+    found = plans([machine()] * 4)
+    assert [len(each.costs) for each in found] == [1, 2, 4, 8]
+    assert "8 stages need as many machines" in found[-1].why
+
+
+def test_one_stage_is_best_where_it_fits_and_averaging_is_cheap() -> None:
+    best = best_of(plans([machine()] * 4), 1)
+    assert best is not None
+    assert (len(best.costs), best.replicas) == (1, 4)
+
+
+def test_memory_forces_a_cut_and_says_so() -> None:
+    found = plans([machine(memory=4 * GB)] * 4)
+    assert "memory: a stage needs 8.00 GB" in found[0].why
+    best = best_of(found, 1)
+    assert best is not None
+    assert (len(best.costs), best.replicas) == (2, 2)
+    assert f"{ONE_LAYER} needs 1.00 GB" in plans([machine(memory=GB / 2)] * 8)[-1].why
+
+
+def test_redundancy_decides_before_speed() -> None:
+    machines = [machine(memory=3 * GB)] * 4  # only four stages fit
+    best = best_of(plans(machines, 2), 2)
+    assert best is not None
+    assert (len(best.costs), best.replicas) == (4, 1)
+    slow = [replace(each, upload_bytes_per_s=1e6) for each in [machine(memory=4 * GB)] * 4]
+    best = best_of(plans(slow, 2), 2)
+    assert best is not None
+    assert best.replicas == 2
+
+
+def test_nothing_that_works_is_no_plan() -> None:
+    assert best_of(plans([machine(memory=GB / 2)]), 1) is None
+
+
+def test_a_stage_that_costs_nothing_is_no_plan() -> None:
+    found = [alternative([machine()] * 4, [stage(0.0)] * count, RUN, 1) for count in (1, 2)]
+    assert ["cost nothing" in each.why for each in found] == [True, True]
+    assert best_of(found, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "machines", "counts"),
+    [(12, 100, [1, 2, 4, 8, 12]), (4, 3, [1, 2, 3]), (1, 5, [1]), (1000, 1000, 256)],
+)
+def test_stage_counts(layers: int, machines: int, counts: list[int] | int) -> None:
+    found = cuts.stage_counts(layers, machines)
+    assert found == counts or found[-1] == counts
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(2, 12),
+    speed=st.floats(1e8, 1e12),
+    link=st.floats(1e4, 1e9),
+    times=st.floats(1.0, 50.0),
+)
+def test_better_lines_for_all_never_make_the_best_plan_slower(
+    count: int, speed: float, link: float, times: float
+) -> None:
+    def best(link: float) -> float:
+        found = best_of(plans([machine(speed, link=link)] * count), 1)
+        assert found is not None
+        return found.tokens_per_s
+
+    assert best(link * times) >= best(link) * cuts.NEARLY * (1 - 1e-9)

@@ -1,0 +1,75 @@
+"""The state of another line is fetched in a bounded time, however its donor sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from client.store.checkpoints import CheckpointFolder
+from client.train.recovery import line_fetch
+from client.train.recovery.line_fetch import LineFetch
+from client.train.workers.tasks import payload_digest
+from protocol.effects import Effect, Explain
+from protocol.ids import PeerId
+from protocol.limits import CHUNK_BYTES
+from protocol.recovery.choice import SEED
+from protocol.recovery.machine import FetchLine
+from protocol.recovery.stored import Copy
+from protocol.transfer.blob import Blob
+from protocol.wire.messages import BlobQuery, Chunk, ChunkRequest, Message
+from tests.support.protocol_examples import SWARM, manifest, peer
+
+DONOR, CHUNK_S, CHUNKS, VERSION = peer(1), 25.0, 40, 5
+BYTES = bytes(CHUNK_BYTES)
+
+
+class DrippingDonor:
+    """The ports of the one who fetches, and a donor that sends a chunk every 25 s."""
+
+    def __init__(self) -> None:
+        self.fetch: LineFetch
+        self.said: list[str] = []
+        digests = [payload_digest(BYTES)] * CHUNKS
+        self._blob = Blob.of("state", 0, VERSION, CHUNKS * CHUNK_BYTES, digests)
+        self._send, self._asked = trio.open_memory_channel[Message](64)
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self._send.send_nowait(message)
+
+    def perform(self, effect: Effect) -> None:
+        assert isinstance(effect, Explain)
+        self.said.append(effect.words)
+
+    async def run(self) -> None:
+        async for message in self._asked:
+            match message:
+                case BlobQuery():
+                    self.fetch.receive(DONOR, self._blob.offer, b"")
+                case ChunkRequest(index=None):
+                    listed = Chunk("state", 0, VERSION, None)
+                    self.fetch.receive(DONOR, listed, self._blob.listed)
+                case ChunkRequest(index=index):
+                    await trio.sleep(CHUNK_S)
+                    self.fetch.receive(DONOR, Chunk("state", 0, VERSION, index), BYTES)
+
+
+async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_fetch, "is_plausible", lambda manifest, offer: True)
+    donor = DrippingDonor()
+    fetch = donor.fetch = LineFetch(donor, manifest(), SWARM, CheckpointFolder(tmp_path))
+    wanted = FetchLine(SEED, (Copy(0, VERSION, bytes(32)),), (DONOR,), within_s=90.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(donor.run)
+        assert await fetch.fetch(wanted) is None
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(90.0, abs=1.0)
+    assert "did not come within 90 s" in donor.said[-1]
+    assert list(tmp_path.iterdir()) == [], "what is of no use takes no room"

@@ -1,0 +1,82 @@
+"""What our seats have done in all, and when a recovery begins and is over."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from client.train.ports import Ports
+from client.train.reporting.counters import Counters
+from client.train.reporting.event_sink import EventSink
+from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
+from tests.support.protocol_examples import peer
+
+
+class Said:
+    """A clock, and what is reported."""
+
+    def __init__(self) -> None:
+        self.time, self.reports = 0.0, list[tuple[Any, ...]]()
+        self.closed_steps = list[tuple[Committed, int]]()
+
+    def now(self) -> float:
+        return self.time
+
+    def recovery(self, words: str, *rest: object) -> None:
+        self.reports.append((words, *rest))
+
+    def closed(self, committed: Committed, era: int) -> None:
+        self.closed_steps.append((committed, era))
+
+
+def counters() -> tuple[Counters, Said]:
+    said = Said()
+    return Counters(cast(Ports, said), cast(EventSink, said)), said
+
+
+def committed(version: int, *, counted: int = 0, attempt: int = 1) -> Committed:
+    return Committed(0, version, "", None, 0.0, counted, attempt)
+
+
+def rerouted(step: int, *, replayed: bool = False) -> Rerouted:
+    return Rerouted(step, 40, peer(1), peer(2), "a replica is lost", replayed)
+
+
+def test_steps_are_added_up() -> None:
+    made, said = counters()
+    for version, attempt in ((1, 1), (2, 3), (3, 0)):
+        made.note_committed(committed(version, counted=4, attempt=attempt), 7)
+    assert (made.rounds, made.counted, made.restarted) == (3, 12, 2)
+    assert [(one.version, era) for one, era in said.closed_steps] == [(1, 7), (2, 7), (3, 7)]
+
+
+def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -> None:
+    made, said = counters()
+    said.time = 10.0
+    made.note_rerouted(rerouted(5))
+    said.time = 11.0
+    made.note_rerouted(rerouted(6, replayed=True))
+    assert (made.rerouted, made.replayed) == (2, 1)
+    words = "a replica is lost: its microbatches go to other replicas"
+    assert said.reports == [(words, "peer", "detected", 5, peer(1))], "it is said once"
+    said.time = 12.5
+    made.note_accepted(GradientAccepted(5, 39, rerouted=False))
+    assert len(said.reports) == 1
+    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    words = "first gradient of a re-routed microbatch 2.50 s after detection"
+    assert said.reports[1:] == [(words, "peer", "recovered", 5)]
+    made.note_accepted(GradientAccepted(5, 41, rerouted=True))
+    assert len(said.reports) == 2, "that is said once, too"
+
+
+def test_a_step_that_is_closed_without_the_gradient_ends_the_recovery_in_silence() -> None:
+    made, said = counters()
+    made.note_rerouted(rerouted(5))
+    made.note_committed(committed(5), 0)
+    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    assert len(said.reports) == 2, "version 5 is what step 5 begins with"
+    made.note_rerouted(rerouted(5))
+    made.note_committed(committed(6), 0)
+    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    assert len(said.reports) == 3
+    made.note_rerouted(rerouted(6))
+    assert len(said.reports) == 4, "the next loss is another recovery"

@@ -1,0 +1,190 @@
+"""What replicas of the last stage tell of losses, and what everybody else shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from client.train.reporting.event_sink import EventSink
+from client.train.swarm.evaluation_report import EvaluationReport
+from client.train.swarm.progress_report import VOUCH_S, ProgressReport
+from protocol.effects import Publish
+from protocol.ids import PeerId
+from protocol.manifest import Evaluation, Manifest
+from protocol.membership.held_out import HELD_OUT, Believed, HeldOutSaid, encode_held_out
+from protocol.membership.membership import Membership
+from protocol.membership.progress import PROGRESS, Progress, encode_progress
+from protocol.pipeline.effects import Committed
+from protocol.seat.effects import HeldOutLoss
+from protocol.view import Replica, SwarmView, leader
+from tests.support.protocol_examples import manifest, peer
+
+ME, *OTHERS = (peer(n) for n in range(1, 5))
+TERMS = Evaluation(every=5, microbatches=1, tokens=10, size_bytes=40)
+WALL = 1_800_000_000.0
+WHEN = int(WALL)
+
+
+class World:
+    """A clock, what is published and shown, and what the members say."""
+
+    def __init__(self, terms: Evaluation | None = TERMS) -> None:
+        self.time, self.wall_s = 0.0, WALL
+        self.published, self.shown = list[Publish](), list[tuple[Any, ...]]()
+        self.said: dict[PeerId, Any] = {}
+        self.versions: dict[PeerId, int] = {}
+        self.sink = SimpleNamespace(
+            loss=None, held_out=None, progressed=self._shows, evaluated=self._shows
+        )
+        self.manifest = replace(manifest(peer(1)), evaluation=terms)
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.wall_s
+
+    def perform(self, effect: Publish) -> None:
+        self.published.append(effect)
+
+    def _shows(self, *what: Any, vouchers: int | None = None) -> None:
+        self.shown.append(what if vouchers is None else (*what, vouchers))
+
+    @property
+    def roster(self) -> World:
+        return self
+
+    def serving(self, stage: int) -> list[Any]:
+        assert stage == self.manifest.stage_count - 1
+        seats = self.versions.items()
+        return [SimpleNamespace(peer=p, seat=SimpleNamespace(version=v)) for p, v in seats]
+
+    def progress(self) -> dict[PeerId, Progress]:
+        return self.said
+
+    def held_out(self) -> dict[PeerId, HeldOutSaid]:
+        return self.said
+
+    def parts(self) -> tuple[Any, PeerId, Membership, Manifest, EventSink]:
+        return self, ME, cast(Membership, self), self.manifest, cast(EventSink, self.sink)
+
+
+def committed(version: int, loss: float | None = 2.0) -> Committed:
+    return Committed(1, version, "", loss, 0.0, 4, 1)
+
+
+def stage_of(version: int, peers: Sequence[PeerId]) -> SwarmView:
+    return SwarmView.of([[], [Replica(one, version, True) for one in peers]])
+
+
+class TestProgress:
+    def per_step(self, world: World) -> int:
+        return world.manifest.tokens_per_microbatch * world.manifest.microbatches_per_step
+
+    def test_who_leads_tells_every_step_and_the_others_now_and_then(self) -> None:
+        world = World()
+        report, alone = ProgressReport(*world.parts()), stage_of(3, [ME])
+        for version in (1, 2, 3):
+            report.closed(committed(version), alone)
+        assert len(world.published) == 3
+        last = Progress(2, 2.0, 3 * self.per_step(world), WHEN)
+        sequence = world.published[2].seq
+        assert world.published[2] == Publish(PROGRESS, ME, sequence, encode_progress(last))
+        assert [p.seq for p in world.published] == [1000 * WHEN + n for n in range(3)]
+        assert world.shown[2] == (last, 0.0, 0), "the loss is our own"
+
+        world.published.clear()
+
+        def leads(step: int) -> bool:
+            return leader(stage_of(step, [ME, *OTHERS]), 1, step) == ME
+
+        def closes(step: int) -> int:
+            """Close a step of four replicas; return how many have been told of by us."""
+            report.closed(committed(step + 1), stage_of(step, [ME, *OTHERS]))
+            return len(world.published)
+
+        first = next(step for step in range(10, 200) if not leads(step) and leads(step + 1))
+        assert closes(first) == 0, "we have just told"
+        assert closes(first + 1) == 1
+        world.time = VOUCH_S
+        assert closes(next(step for step in range(first + 2, 200) if not leads(step))) == 2
+
+    def test_a_loss_that_nobody_knows_is_not_told(self) -> None:
+        world = World()
+        ProgressReport(*world.parts()).closed(committed(1, loss=None), stage_of(1, [ME]))
+        assert world.published == world.shown == []
+
+    def test_who_computes_no_loss_shows_what_is_vouched_for(self) -> None:
+        world = World()
+        report = ProgressReport(*world.parts())
+        world.versions = dict.fromkeys(OTHERS, 8)
+        report.heard()
+        assert world.shown == []
+        world.said = {one: Progress(7, 2.5, 1, WHEN - 1) for one in OTHERS}
+        world.time = 4.0
+        report.heard()
+        shown = Progress(7, 2.5, 8 * self.per_step(world), WHEN - 1)
+        assert world.shown == [(shown, 4.0, 3)], "tokens are counted, not believed"
+        world.versions[ME] = 8
+        report.heard()
+        assert len(world.shown) == 1, "we compute it ourselves"
+
+
+class TestEvaluation:
+    def report(self, world: World, steps: int = 100) -> EvaluationReport:
+        return EvaluationReport(*world.parts(), lambda: steps)
+
+    def test_our_number_is_told_and_shown_like_that_of_others(self) -> None:
+        world = World()
+        report = self.report(world)
+        world.versions = {ME: 5, OTHERS[0]: 5}
+        world.said = {ME: HeldOutSaid(5, 2.0, WHEN), OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
+        for _ in range(2):
+            report.found(HeldOutLoss(5, 2.0))
+        body = encode_held_out(HeldOutSaid(5, 2.0, WHEN))
+        assert world.published == [Publish(HELD_OUT, ME, 1000 * WHEN + n, body) for n in (0, 1)]
+        assert world.shown == [(Believed(5, 2.0, 2, 2), TERMS)] * 2
+
+    @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1.0, 1001.0])
+    def test_a_number_that_is_no_loss_is_not_told(self, loss: float) -> None:
+        world = World()
+        self.report(world).found(HeldOutLoss(5, loss))
+        assert world.published == []
+
+    def test_between_two_numbers_what_we_know_decides(self) -> None:
+        world, one, other = World(), *OTHERS[:2]
+        world.versions = dict.fromkeys(OTHERS, 5)
+        world.said = {one: HeldOutSaid(5, 1.0, WHEN), other: HeldOutSaid(5, 3.0, WHEN)}
+        world.sink.loss = 2.9
+        self.report(world).heard()
+        assert world.shown[-1][0].loss == 3.0, "the last loss of training"
+        world.sink.held_out = SimpleNamespace(version=5, loss=1.1)
+        self.report(world).heard()
+        assert world.shown[-1][0].loss == 1.0, "rather the last one that was shown"
+        del world.said[one]
+        world.said[ME] = HeldOutSaid(5, 2.8, WHEN)
+        world.sink.held_out = SimpleNamespace(version=5, loss=3.2)
+        self.report(world).heard()
+        assert world.shown[-1][0].loss == 2.8, "rather our own"
+
+    def test_an_older_version_is_not_shown_again(self) -> None:
+        world = World()
+        world.versions = dict.fromkeys(OTHERS, 10)
+        world.said = {OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
+        world.sink.held_out = SimpleNamespace(version=10, loss=1.9)
+        self.report(world).heard()
+        assert world.shown == []
+        world.said = {OTHERS[0]: HeldOutSaid(12, 2.0, WHEN)}
+        self.report(world, steps=12).heard()
+        assert world.shown[0][0].version == 12, "the last version is no multiple"
+
+    def test_a_run_without_evaluation_shows_none(self) -> None:
+        world = World(terms=None)
+        world.versions = dict.fromkeys(OTHERS, 5)
+        world.said = {OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
+        self.report(world).heard()
+        assert world.shown == []

@@ -1,0 +1,236 @@
+"""The search for the training text, question by question."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from client.train.ports import Ports
+from client.train.transfer.text_search import (
+    ASK_AGAIN_S,
+    LIE_POINTS,
+    MOST_DONORS,
+    PATIENCE_S,
+    TEXT,
+    TextSearch,
+)
+from model_zoo.specs.data import DataSpec
+from protocol.effects import Effect, Explain, Penalise
+from protocol.ids import PeerId, Stage
+from protocol.transfer.leaves import LEAVES
+from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
+from tests.support.protocol_examples import peer
+
+DATA = DataSpec("file", "novel.txt", 4_200_000, "ab" * 32)
+ONE, OTHER, *MANY = (peer(n) for n in range(8))
+STAGE_0 = Stage(0)
+
+
+class Asked:
+    """A clock, the members that are linked, and what becomes of all questions."""
+
+    def __init__(self, data: DataSpec = DATA) -> None:
+        self.time, self.linked = 100.0, {ONE, OTHER}
+        self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
+        self.changes = 0
+        self.search = TextSearch(cast(Ports, self), data, lambda: self.linked, self._changed)
+
+    def now(self) -> float:
+        return self.time
+
+    def send(self, to: PeerId, message: object) -> None:
+        self.sent.append((to, message))
+
+    def perform(self, effect: Effect) -> None:
+        self.done.append(effect)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def offers(self, who: PeerId, size: int = DATA.kept_bytes) -> bool:
+        version = self.search.query.version
+        assert version is not None
+        return self.search.receive(who, BlobOffer("data", 0, version, size, [b"d" * 32]))
+
+    def changed(self) -> bool:
+        """Whether others were told of a change since the last question."""
+        found, self.changes = self.changes > 0, 0
+        return found
+
+    def warnings(self) -> list[str]:
+        said = [one for one in self.done if isinstance(one, Explain)]
+        return [one.words for one in said if one.level == "warning"]
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """One that has just begun to lack the text."""
+    made = Asked()
+    made.search.lacks()
+    assert made.changed()
+    return made
+
+
+def test_what_is_here_is_not_asked_for() -> None:
+    made = Asked()
+    assert not made.search.missing
+    assert made.search.next_deadline() is None
+    assert made.search.unable() == {}
+    made.search.linked(ONE)
+    assert made.offers(ONE)
+    assert made.sent == []
+    assert not made.search.offering
+
+
+def test_all_members_are_asked_and_asked_again_until_one_offers(asked: Asked) -> None:
+    query = BlobQuery("data", 0, TEXT)
+    assert asked.sent == [(who, query) for who in sorted((ONE, OTHER))]
+    assert asked.search.next_deadline() == 100.0 + ASK_AGAIN_S
+    asked.search.lacks()
+    assert len(asked.sent) == 2, "it is known"
+    asked.time = 100.0 + ASK_AGAIN_S
+    asked.search.tick(asked.time)
+    assert len(asked.sent) == 4
+    assert asked.search.next_deadline() == 100.0 + 2 * ASK_AGAIN_S
+    asked.search.tick(asked.time + 0.1)
+    assert len(asked.sent) == 4
+    asked.search.linked(MANY[0])
+    assert asked.sent[4:] == [(MANY[0], query)]
+    assert asked.offers(ONE)
+    assert asked.changed()
+    asked.search.tick(asked.time + ASK_AGAIN_S)
+    assert len(asked.sent) == 5
+
+
+def test_tokens_are_asked_for_as_a_list_of_leaves() -> None:
+    tokens = DataSpec("tokens", "novel", 100, "ab" * 32)
+    assert Asked(tokens).search.query.version == LEAVES
+
+
+def test_the_owner_is_told_once_after_the_first_question(asked: Asked) -> None:
+    assert asked.search.unable() == {STAGE_0: "asking members for the training text"}
+    assert asked.search.problem == ""
+    for number in range(1, 4):
+        asked.time = 100.0 + number * ASK_AGAIN_S
+        asked.search.tick(asked.time)
+    (words,) = asked.warnings()
+    assert words == (
+        "the text novel.txt is missing: join with --data FILE, or wait for a member who has it "
+        "(4.2 MB, BLAKE2b-256 begins with abababababab)"
+    )
+    assert asked.search.problem == words
+    assert asked.search.unable() == {STAGE_0: words}
+    asked.offers(ONE)
+    (said,) = [one for one in asked.done if isinstance(one, Explain) and one.members]
+    assert (said.members, said.level) == ((ONE,), "info")
+    assert asked.search.problem == ""
+    asked.offers(OTHER)
+    assert len([one for one in asked.done if isinstance(one, Explain)]) == 2
+
+
+def test_who_has_the_text_goes_first_for_a_while(asked: Asked) -> None:
+    asked.offers(ONE)
+    assert list(asked.search.unable()) == [STAGE_0]
+    assert asked.search.next_deadline() == 100.0 + PATIENCE_S
+    asked.changed()
+    asked.search.view_changed(served=True)
+    assert asked.changed()
+    assert asked.search.unable() == {}, "somebody serves stage 0"
+    asked.search.view_changed(served=True)
+    assert not asked.changed()
+    asked.search.view_changed(served=False)
+    assert list(asked.search.unable()) == [STAGE_0]
+    asked.time = 100.0 + PATIENCE_S
+    assert asked.search.unable() == {}
+    assert asked.search.next_deadline() == float("inf")
+
+
+def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
+    for who in (ONE, OTHER):
+        asked.offers(who)
+    asked.changed()
+    asked.offers(ONE)
+    assert not asked.changed(), "that is known"
+    asked.search.lost(MANY[0])
+    assert not asked.changed()
+    asked.search.lost(ONE)
+    assert asked.changed()
+    assert asked.search.offering == {OTHER}
+    asked.search.tick(100.0 + ASK_AGAIN_S)
+    assert len(asked.sent) == 2
+    asked.time = 103.0
+    asked.search.receive(OTHER, NoBlob("data", 0, TEXT, "the quota"))
+    assert not asked.search.offering
+    assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
+
+
+def test_a_few_of_many_that_offer_it_are_donors_and_no_more_are_asked(asked: Asked) -> None:
+    offering = (ONE, OTHER, *MANY)
+    for who in offering[: MOST_DONORS - 1]:
+        asked.offers(who)
+    assert sorted(asked.search.donors()) == sorted(offering[: MOST_DONORS - 1])
+    asked.search.linked(MANY[-1])
+    assert len(asked.sent) == 3
+    for who in offering:
+        asked.offers(who)
+    donors = asked.search.donors()
+    assert len(set(donors)) == MOST_DONORS
+    assert asked.search.offering.issuperset(donors)
+    asked.search.linked(MANY[-1])
+    assert len(asked.sent) == 3
+
+
+def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: Asked) -> None:
+    asked.offers(OTHER)
+    assert not asked.offers(OTHER, DATA.kept_bytes + 1)
+    assert asked.done == [Penalise(OTHER, "text-of-wrong-size", LIE_POINTS)]
+    assert not asked.search.offering
+    asked.offers(ONE)
+    asked.search.lied([ONE])
+    assert asked.done[-1] == Penalise(ONE, "text-of-wrong-digest", LIE_POINTS)
+    assert not asked.search.offering
+
+
+def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
+    asked.offers(ONE)
+    assert asked.search.receive(OTHER, BlobOffer("data", 0, TEXT + 1, 1, [b"d" * 32]))
+    assert asked.search.receive(ONE, NoBlob("data", 0, TEXT + 1, ""))
+    assert asked.search.offering == {ONE}
+    assert asked.done == []
+
+
+def test_once_it_is_found_the_search_is_over(asked: Asked) -> None:
+    asked.time += ASK_AGAIN_S
+    asked.search.tick(asked.time)
+    asked.offers(ONE)
+    asked.search.lost(ONE)
+    asked.changed()
+    asked.search.found()
+    assert asked.changed()
+    assert (asked.search.problem, asked.search.unable()) == ("", {})
+    assert asked.search.next_deadline() is None
+    asked.search.lacks()
+    asked.time += ASK_AGAIN_S
+    asked.search.tick(asked.time)
+    assert len(asked.warnings()) == 2, "it is missing again"
+
+
+def test_stage_0_that_fetches_as_it_goes_needs_no_text(asked: Asked) -> None:
+    asked.search.supplied(True, starved=False)
+    assert asked.changed()
+    assert asked.search.unable() == {}
+    asked.search.tick(100.0 + ASK_AGAIN_S)
+    assert asked.warnings() == []
+    asked.changed()
+    asked.search.supplied(True, starved=False)
+    assert not asked.changed()
+    for _ in range(2):
+        asked.search.supplied(True, starved=True)
+    assert asked.changed()
+    assert asked.search.starved
+    assert asked.warnings() == [asked.search.problem]
+    asked.search.supplied(False, starved=False)
+    assert asked.changed()
+    assert not asked.search.starved
+    assert list(asked.search.unable()) == [STAGE_0]
