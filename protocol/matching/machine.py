@@ -219,25 +219,11 @@ class Matching:
         return self._route(self._look(now), now)
 
     def receive(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a letter.
-
-        Args:
-            sender: the peer at the other end of the link, which is its author.
-            kind: names the type of the body.
-            body: its bytes, not yet parsed.
-            now: monotonic seconds.
-        """
+        """Take a letter, not yet parsed, of the peer at the other end of the link."""
         return self._route(self._dispatch(sender, kind, body, now), now)
 
     def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a posting, a signed record spread by the membership.
-
-        Args:
-            author: the record's verified signer.
-            kind: names the type of the body.
-            body: the record's body, not yet parsed.
-            now: monotonic seconds.
-        """
+        """Take a posting, a verified record spread by the membership, its body not yet parsed."""
         return self._route(self._read(author, kind, body, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
@@ -254,11 +240,6 @@ class Matching:
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
-
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
 
         Raises:
             LocalProtocolError: the stage is not assigned.

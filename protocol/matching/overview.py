@@ -44,13 +44,7 @@ class StageOverview:
 
 
 def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[StageOverview]:
-    """Return every stage that has a posting, the most preferred first.
-
-    Args:
-        context: our view.
-        prospects: refusals and stages that this machine cannot serve.
-        now: monotonic seconds.
-    """
+    """Return every stage that has a posting, the most preferred first."""
     notices = context.board.notices(now).items()
     found = [_overview(context, prospects, stage, notice, now) for stage, notice in notices]
     return sorted(found, key=lambda seen: (seen.our_wish, -seen.stage), reverse=True)

@@ -75,15 +75,7 @@ class Bid:
 def proposal(
     context: Context, bid: Bid, seat: int, status: bodies.Status, now: float
 ) -> SendLetter:
-    """Return the message that asks for a place or renews it.
-
-    Args:
-        context: our view.
-        bid: the place.
-        seat: the number of the seat that asks.
-        status: our state, as the steward should know it.
-        now: monotonic seconds.
-    """
+    """Return the message that asks for a place or renews it."""
     me, population = context.me, context.population
     body = bodies.Propose(
         stage=bid.stage,
@@ -100,14 +92,7 @@ def proposal(
 
 
 def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLetter:
-    """Return the message that gives up a place.
-
-    Args:
-        context: our view.
-        bid: the place.
-        reason: why, in words.
-        now: monotonic seconds.
-    """
+    """Return the message that gives up a place."""
     number = context.number(now)
     body = bodies.Withdraw(
         stage=bid.stage,
@@ -121,14 +106,7 @@ def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLette
 
 
 def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendLetter:
-    """Return the answer to a hold that we do not want, or not any more.
-
-    Args:
-        context: our view.
-        steward: the sender of the hold.
-        hold: the hold.
-        now: monotonic seconds.
-    """
+    """Return the answer to a hold that we do not want, or not any more."""
     stage, version = bodies.stage_of(hold), hold.version
     stray = Bid(stage, steward, hold.mandate, hold.epoch, version, version)
     return withdrawal(context, stray, "placed elsewhere", now)
@@ -155,13 +133,7 @@ STATUS: dict[State, bodies.Status] = {
 
 
 class Seat:
-    """Machine of one seat.
-
-    Args:
-        context: our view.
-        number: 0 is the home, 1 the second seat.
-        prospects: the stages that it may ask.
-    """
+    """Machine of one seat; ``number`` 0 is the home, 1 the second seat."""
 
     def __init__(self, context: Context, number: int, prospects: Prospects) -> None:
         self.number = number
@@ -212,13 +184,7 @@ class Seat:
         return self.look(now)
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """Leave the stage we serve for another one that wants us, make before break.
-
-        Args:
-            stage: the new one.
-            reason: why, in words.
-            now: monotonic seconds.
-        """
+        """Leave the stage we serve for another one that wants us, make before break."""
         notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
             return []
@@ -250,11 +216,6 @@ class Seat:
         """Give up a stage that the training side cannot serve any more, and look for another.
 
         A failed move leaves us at the old stage.
-
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
 
         Raises:
             LocalProtocolError: the stage was not assigned.
@@ -311,13 +272,7 @@ class Seat:
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take a steward's answer; one that is not the newest about our bid is only counted.
-
-        Args:
-            sender: the answer's signer.
-            body: ``Hold`` or ``Reject``.
-            now: monotonic seconds.
-        """
+        """Take a steward's answer; one that is not the newest about our bid is only counted."""
         bid = self.bid
         if body.volunteer != self._context.me:
             return self._count("matching-not-for-us")
