@@ -230,16 +230,7 @@ class Population:
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
     ) -> preferences.Wish:
-        """Return u_v(s), a member's utility of a stage.
-
-        Args:
-            peer: the member.
-            stage: the stage.
-            level: summed rate of the stage without the member.
-            fair: lambda.
-            replicas: of the stage without the member.
-            r: replicas that every stage should have.
-        """
+        """Return u_v(s), a member's utility of a stage (``preferences.wish``)."""
         return preferences.wish(
             peer,
             stage,
