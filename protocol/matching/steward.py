@@ -124,7 +124,7 @@ class Replies:
             lease_ms=max(1, int((place.expires_at - now) * 1000)),
             locked=place.locked,
         )
-        return SendLetter(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+        return bodies.letter(place.peer, body)
 
     def reject(
         self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
@@ -145,7 +145,7 @@ class Replies:
             cutoff=cutoff,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return SendLetter(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+        return bodies.letter(peer, body)
 
 
 class Steward:
