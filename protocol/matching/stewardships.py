@@ -92,9 +92,10 @@ class Stewardships:
 
     def _resume(self, now: float) -> list[Effect]:
         """Resume stages that we stepped down from but whose believed posting is still ours."""
-        if not self._may_serve:
+        me, board = self._context.me, self._context.board
+        if not self._may_serve or me not in board.facts(now).authors:
             return []
-        mine = self._context.board.spoken_for_by(self._context.me, now)
+        mine = [stage for stage, notice in board.notices(now).items() if notice.author == me]
         lacking = [stage for stage in mine if stage not in self.held]
         return [effect for stage in lacking for effect in self._take_over(stage, now)]
 
