@@ -28,7 +28,7 @@ from client.train.engine import Engine
 from client.train.messaging.admission import Admission, Open, Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest, first_hello
 from client.train.messaging.handshake import Handshake
-from client.train.ports import Copied, StageHolder
+from client.train.ports import Copied, Take
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
@@ -44,7 +44,7 @@ from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery
+from protocol.wire.messages import BlobOffer, BlobQuery, Message
 from protocol.wire.parts import SeatStatus
 
 CLIENT = f"volunteer/{__version__}"
@@ -62,7 +62,7 @@ Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 """Vouches for a key of our own that only observes."""
 
 
-class Observer(StageHolder):
+class Observer:
     """Sits on an engine without a seat: collects offers, feeds the download under way."""
 
     def __init__(self, stages: int) -> None:
@@ -75,6 +75,10 @@ class Observer(StageHolder):
         self.tokenizer_bytes = 0
         """Size of the tokenizer that is copied; offers of other sizes are ignored."""
         self.changed = trio.Event()
+
+    def taker(self, message: Message) -> Take | None:
+        """Return None: an observer holds no stage."""
+        return None
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
@@ -114,6 +118,9 @@ class Observer(StageHolder):
             for one in self.wanted
         )
 
+    def amended(self) -> None:
+        """A longer run is the same to an observer."""
+
     def peer_lost(self, peer: PeerId) -> None:
         """A donor was lost."""
         if self.download is not None:
@@ -124,9 +131,25 @@ class Observer(StageHolder):
         self.view = view
         self._notify()
 
+    def assign(self, stage: int) -> None:
+        """Never happens: an observer does not take part in the matching."""
+
+    def drain(self, stage: int, reason: str) -> None:
+        """Never happens."""
+
+    def allow_training(self) -> None:
+        """Nothing to do."""
+
     def seats(self) -> list[SeatStatus]:
         """Return no seats."""
         return []
+
+    def tick(self, now: float) -> None:
+        """Nothing to do."""
+
+    def next_deadline(self) -> float | None:
+        """Return None: no deadlines."""
+        return None
 
     def _notify(self) -> None:
         self.changed.set()
