@@ -65,7 +65,7 @@ class Gemma2(LlamaLike):
         """See `Family`. Bounded scores are worked out one by one, and kept."""
         capped = shape.scales is not None and shape.scales.attention_cap is not None
         scores = 3 * shape.heads * shape.context if capped else 0
-        return super().saved_per_token(shape, precision) + 6 * shape.width + scores
+        return super().saved_per_token(shape, precision) + 7 * shape.width + scores
 
     def read_switches(self, config: Config) -> dict[str, Any]:
         """See `LlamaLike`."""
