@@ -42,7 +42,7 @@ from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent

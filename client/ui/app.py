@@ -291,7 +291,8 @@ class VolunteerApp(App[int]):
 
     def _arrived(self) -> None:
         self._draw()
-        self.pane.take_focus()
+        if not self.query_one("#filter", Input).display:  # it may have been opened meanwhile
+            self.pane.take_focus()
 
     def action_pause(self) -> None:
         """Pause or resume."""

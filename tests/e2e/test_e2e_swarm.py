@@ -78,7 +78,7 @@ def _run(steps: int, **changes: object) -> RunChoices:
         "measure": False,
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
-        "dual_homing": 0,
+        "dual_homing": False,
     }
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 

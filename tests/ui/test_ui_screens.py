@@ -431,6 +431,19 @@ def test_what_the_model_is_for_stands_in_the_swarm_tab() -> None:
     play(scene)
 
 
+def test_a_filter_that_is_opened_before_a_tab_is_drawn_keeps_the_keys() -> None:
+    """Keys come faster than a slow machine draws."""
+
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        on.app.action_tab(6)
+        on.app.action_filter()
+        await on.press(*"step 2")
+        assert on.app.query_one("#filter", Input).value == "step 2"
+
+    play(scene)
+
+
 def test_filtering_and_sorting_peers() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
