@@ -233,11 +233,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             short_flag="--daily-quota",
         ),
     ] = 0
-    control_group: Annotated[
-        str,
-        Meta(max_length=64),
-        About("Group whose members may also watch the volunteer; for a system service."),
-    ] = ""
     nickname: Annotated[
         str,
         Meta(max_length=256),
@@ -349,12 +344,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         Meta(max_length=4096),
         Form(check=_check_folder),
-        About("Folder to write every step to: metrics.jsonl, and TensorBoard's event files."),
+        About("Folder to write every step to, in metrics.jsonl."),
     ] = ""
-    samples: Annotated[
-        bool,
-        About("Continue the founder's prompts here with each new version of the model."),
-    ] = False
     """In a process of its own with one thread. It needs memory for the whole model, and copies what
     is not on this disk from members."""
     log_level: Annotated[

@@ -64,15 +64,6 @@ class VersionEvaluated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleWritten(Event):
-    """This machine has let a version go on from a prompt of the founder."""
-
-    version: int
-    prompt: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageClosed(Event):
     """A seat of ours has applied a step."""
 

@@ -35,7 +35,7 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
     if name.endswith((".bias", ".lora_B.weight")):  # an adapter changes nothing at first
         return torch.zeros(shape)
     if len(shape) == 1:  # gain of a norm
-        return torch.ones(shape)
+        return torch.full(shape, spec.facts.first_gain)
     deviation = _DEVIATION
     if name.endswith(spec.facts.residual_outputs):
         deviation /= math.sqrt(2 * spec.layers)

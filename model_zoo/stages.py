@@ -20,8 +20,9 @@ from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
 from model_zoo.models.documents import Documents, documents_of
 from model_zoo.models.family import Decoder, State, decoder
+from model_zoo.models.llama import bounded
 from model_zoo.models.lora import freeze, kept, multiply
-from model_zoo.specs.architecture import OUTPUT
+from model_zoo.specs.family import OUTPUT
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, stage_tensors
@@ -130,10 +131,19 @@ class Stage(nn.Module):
         for module in self.head:
             x = module(x)
         tied = self._tied_embedding()
-        if tied is None:
-            return x
-        # one that is frozen beside adapters is not kept in fp32 between the passes
-        return F.linear(x, tied) if tied.requires_grad else multiply(x, tied, None)
+        if tied is not None:
+            # one that is frozen beside adapters is not kept in fp32 between the passes
+            x = F.linear(x, tied) if tied.requires_grad else multiply(x, tied, None)
+        return self._scaled(x) if self.part.has_head else x
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        """Divide and bound logits as the model does, if it does."""
+        scales = self.spec.scales
+        if scales is None:
+            return logits
+        if scales.logits != 1:
+            logits = logits / scales.logits
+        return logits if scales.logits_cap is None else bounded(logits, scales.logits_cap)
 
     @property
     def projecting(self) -> list[nn.Parameter]:

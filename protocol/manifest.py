@@ -77,8 +77,8 @@ class Policy(Description, frozen=True):
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
     """Only members are admitted whom another member, or the founder, has vouched for."""
-    dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
-    """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
+    dual_homing: bool = True
+    """Whether volunteers that can also hold a stage beside their first one."""
 
     def newest_saved(self, step: int) -> int:
         """Return the newest version up to ``step`` that every replica saves: of the first ones the
@@ -250,8 +250,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (
             manifest.compute != "auto" or not manifest.audits,
-            "honest passes in bf16 and in fp32 are up to 5 % apart, which audits take for lies: "
-            "with audits all volunteers compute in bf16, or all in fp32",
+            "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
+            "audits all volunteers compute in bf16, or all in fp32",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

@@ -12,8 +12,7 @@ from client.cli.command_table import (
     COMMANDS,
     EPILOGUE,
     FIRST,
-    FIRST_GROUP,
-    GROUP_NAMES,
+    GROUPS,
     PARAMETER,
 )
 from client.cli.software import software_version
@@ -24,7 +23,7 @@ HELP = (
     "and use what it learned with sample, chat and export."
 )
 
-GROUPS = {name: Group(name, sort_key=place) for place, name in enumerate(GROUP_NAMES)}
+PANELS = {name: Group(name, sort_key=place) for place, name in enumerate(GROUPS)}
 
 
 def build_app() -> App:
@@ -39,11 +38,10 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for position, (name, command) in enumerate(COMMANDS.items()):
-        code = f"{command.module(name)}:{'app' if command.nested else name}"
+    for name, command in COMMANDS.items():
+        code = f"{command.module}:{'app' if command.nested else name}"
         own = {} if command.nested else {"help_epilogue": command.epilogue}
-        group, place = GROUPS[command.group], position
-        if name in FIRST:
-            group, place = GROUPS[FIRST_GROUP], FIRST.index(name)
+        place = FIRST.index(name) if name in FIRST else len(FIRST)
+        group = PANELS[command.group]
         app.command(code, name=name, help=command.summary, group=group, sort_key=place, **own)
     return app

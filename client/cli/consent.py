@@ -16,15 +16,15 @@ from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
 from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.mixture_text import describe_mixture
-from client.cli.terminal.output import human_bytes, human_line, say
+from client.cli.terminal.output import say
+from client.cli.terminal.swarm_text import INDENT, introduction
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.quantities import plural
 from client.store.paths import Entry, make_private
 from client.store.persisted import Persisted
-from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.aggregation import RULES
+from client.views.words import per_s as human_line
+from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
@@ -37,7 +37,6 @@ TERMS = 1
 
 MAX_SWARMS = 1000
 """Agreements remembered; beyond it, the oldest are asked again."""
-_INDENT = " " * 13
 
 
 class Consent(Struct, frozen=True):
@@ -69,7 +68,7 @@ def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
     """
     width = min(shutil.get_terminal_size().columns, 100)
     for line in (*introduction(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
-        say(textwrap.fill(line, width, subsequent_indent=_INDENT if line[0] == " " else ""))
+        say(textwrap.fill(line, width, subsequent_indent=INDENT if line[0] == " " else ""))
     if not says_yes("Agree?"):
         return False
     remember(folder, swarm.swarm)
@@ -84,43 +83,6 @@ def remember(folder: Path, swarm: SwarmId) -> None:
         Persisted(make_private(folder) / FILE_NAME, Consent).save(consent)
     except OSError as error:
         say(f"cannot save your answer in {folder}, so you will be asked again: {error.strerror}")
-
-
-def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
-    """Yield the description of the swarm, line by line."""
-    model, data = manifest.model, manifest.data
-    trained = sum(stage.parameters for stage in manifest.stages)
-    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {_admitted(manifest)}:"
-    if manifest.purpose:
-        yield f"  for        {manifest.purpose}"
-    yield f"  founder    {manifest.founder}"
-    yield (
-        f"  model      {model.architecture}, {model.parameter_count:,} parameters, "
-        f"{plural(model.layers, 'layer')} of width {model.width} in "
-        f"{plural(manifest.stage_count, 'stage')}"
-    )
-    name = "the source of Python itself" if data.source == "stdlib" else data.name
-    yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
-    if words := describe_mixture(manifest, manifest.steps):
-        yield f"{_INDENT}{words}"
-    if manifest.start:
-        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
-        yield f"  {begins} weights, by stage {sizes}"
-    if model.lora is not None:
-        yield f"  trained    adapters of rank {model.lora.rank}, {trained:,} parameters"
-    yield f"  length     {plural(manifest.steps, 'step')} of {tokens:,} tokens"
-    if manifest.aggregation != SUM:
-        rule = RULES[manifest.aggregation]
-        yield f"  averaging  {manifest.aggregation}: gradients are {rule.about}"
-    if manifest.audits:
-        share = f"{manifest.audits:.0%} of what you computed"
-        yield f"  audits     others of your stage see and recompute {share}"
-
-
-def _admitted(manifest: Manifest) -> str:
-    return "those whom a member invites" if manifest.policy.private else "anybody"
 
 
 def traffic_bytes(manifest: Manifest) -> float:

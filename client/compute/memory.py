@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.codec import CODECS, AveragingCodec
+from model_zoo.specs.family import Tensors
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS

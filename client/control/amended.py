@@ -54,6 +54,5 @@ def _view(said: Amendment, book: Amendments, from_step: int | None) -> Amendment
         number=said.number,
         words=describe(said, *book.before(said.number)),
         steps=said.steps,
-        asked_step=said.from_step,
         from_step=from_step,
     )

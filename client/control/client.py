@@ -205,10 +205,6 @@ def _decoded(kind: type[Answered], raw: msgspec.Raw) -> Answered:
 
 
 def _refused(error: _Refusal) -> ControlError:
-    if error.code == rpc.FORBIDDEN:
-        refused = ControlError(error.message, "ask its owner, or use sudo")
-        refused.exit_code = ExitCode.REFUSED
-        return refused
     if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
         return ControlError(
             error.message,

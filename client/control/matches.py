@@ -1,8 +1,7 @@
 """A node's matching: the typed answer of the control socket's ``matches``.
 
 Plain data, no behaviour. As with ``client.control.snapshot``, fields may be added;
-``MATCHES_VERSION`` rises when one changes its meaning or is removed. Rates and levels are in
-microbatches per second. Scores and cutoffs are ordinals below 2**62.
+``MATCHES_VERSION`` rises when one changes its meaning or is removed.
 """
 
 from __future__ import annotations
@@ -27,12 +26,6 @@ class SeatMatch(Struct, frozen=True, kw_only=True):
     """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
     since: float | None = None
     """Unix seconds; None: not known."""
-    steward: str = ""
-    epoch: int = 0
-    rate: float = 0.0
-    """The rate that we offer."""
-    score: int = 0
-    """Our score at the stage."""
 
 
 class StageMatch(Struct, frozen=True, kw_only=True):
@@ -40,26 +33,11 @@ class StageMatch(Struct, frozen=True, kw_only=True):
 
     stage: int
     steward: str
-    term: int
-    epoch: int
-    phase: str
-    level: float
+    """The member that decides who holds it."""
     shared_level: float
-    """After dual homing."""
-    copies: int
+    """Microbatches per second of its replicas together, after dual homing."""
     redundancy: int
     """Replicas it should have (r)."""
-    quota: float
-    cutoff: int
-    """Scores up to it have no place this epoch."""
-    our_rate: float
-    phi: float
-    """Preference for cheap downloads: 1.1 for a stage we hold, towards 0 for long downloads."""
-    score: int
-    urgent: bool
-    """Whether it lacks replicas: such stages are wanted first."""
-    wish_gain: float
-    """Seconds per microbatch that we would save it."""
     seat: int | None
     """Our seat that holds it."""
     obstacle: str
@@ -74,20 +52,6 @@ class PayingMove(Struct, frozen=True, kw_only=True):
 
     home: int
     to: int
-
-
-class StewardshipView(Struct, frozen=True, kw_only=True):
-    """A stage that we decide for."""
-
-    stage: int
-    term: int
-    epoch: int
-    phase: str
-    places: int
-    final: int
-    """Of these, the places that are final."""
-    level: float
-    quota: float
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -105,18 +69,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
 class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node's matching."""
 
-    peer: str
-    swarm: str
-    swarm_name: str
     state: str
     """State of our first seat; ``measuring`` before the matching has begun."""
     seats: list[SeatMatch]
     stages: list[StageMatch]
     """Stages with a steward, the most wanted first."""
     paying_moves: list[PayingMove]
-    stewardships: list[StewardshipView]
-    refused: dict[str, int]
-    """Messages that changed nothing, by reason."""
+    decides: list[int]
+    """Stages that we are the steward of."""
     explanations: list[Explanation]
     """The last ``MAX_EXPLANATIONS``, oldest first."""
     schema_version: int = MATCHES_VERSION

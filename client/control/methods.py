@@ -11,7 +11,7 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -32,11 +32,10 @@ from client.control.updates import MAX_POINTS, Curve, Subscribe, Subscribed
 from protocol.amendments.changes import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
-MAX_EVENTS_PER_ANSWER: Final = 500
+MAX_EVENTS_PER_ANSWER: Final = 256
 MAX_REASON_CHARS: Final = 200
 
 Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Impossible(Exception):
@@ -54,12 +53,6 @@ class EventBatch(Struct, frozen=True):
         """Return the first of the events after a number."""
         batch = events[:MAX_EVENTS_PER_ANSWER]
         return EventBatch(batch, batch[-1].seq if batch else since)
-
-
-def for_owner(function: Function) -> Function:
-    """Mark a method that changes the node or makes an invite: only its owner and root may call."""
-    function.__dict__["for_owner"] = True
-    return function
 
 
 class ControlApi:
@@ -90,7 +83,6 @@ class ControlApi:
         """Return who belongs to the swarm, and through whom."""
         raise NotImplementedError
 
-    @for_owner
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin an orderly end; return the consequences for the stages that the node serves.
 
@@ -102,7 +94,6 @@ class ControlApi:
         """
         raise NotImplementedError
 
-    @for_owner
     def pause(
         self,
         until: Annotated[float, Meta(ge=0, le=1e11)] | None = None,
@@ -122,12 +113,10 @@ class ControlApi:
         """
         raise NotImplementedError
 
-    @for_owner
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
         raise NotImplementedError
 
-    @for_owner
     def invite(
         self,
         *,
@@ -145,7 +134,6 @@ class ControlApi:
         """
         raise NotImplementedError
 
-    @for_owner
     def expel(
         self, member: Annotated[str, Meta(min_length=1, max_length=64)], reason: Reason = ""
     ) -> InvitedMember:
@@ -156,7 +144,6 @@ class ControlApi:
         """
         raise NotImplementedError
 
-    @for_owner
     def amend(self, changes: Changes = Changes(), *, sign: bool = False) -> Amended:  # noqa: B008
         """Change the run as its founder, or only say what would change.
 
@@ -167,14 +154,6 @@ class ControlApi:
 
 
 # --- what is derived --------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Caller:
-    """One connection: its rights and its subscription."""
-
-    may_write: bool = True
-    subscription: Subscribe | None = None
 
 
 class Greeting(Struct, frozen=True):
@@ -195,8 +174,7 @@ class Method:
     params: type[Struct]
     answer: Any
     """Type of its answer."""
-    for_owner: bool
-    perform: Callable[[ControlApi, Caller, Any], object]
+    perform: Callable[[ControlApi, Any], object]
 
 
 def _derived(name: str, declared: Callable[..., Any]) -> Method:
@@ -209,27 +187,22 @@ def _derived(name: str, declared: Callable[..., Any]) -> Method:
             fields.append((parameter.name, hints[parameter.name], *default))
     params = msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True)
 
-    def perform(node: ControlApi, _caller: Caller, asked: Struct) -> object:
+    def perform(node: ControlApi, asked: Struct) -> object:
         return getattr(node, name)(**msgspec.structs.asdict(asked))
 
-    return Method(params, answer, "for_owner" in declared.__dict__, perform)
+    return Method(params, answer, perform)
 
 
 class _Hello(Struct, frozen=True, forbid_unknown_fields=True):
     version: int
 
 
-def _hello(node: ControlApi, _caller: Caller, asked: _Hello) -> Greeting:
+def _hello(node: ControlApi, asked: _Hello) -> Greeting:
     if asked.version != rpc.API_VERSION:
         words = f"this node speaks version {rpc.API_VERSION} of the control interface"
         raise rpc.RpcError(rpc.WRONG_VERSION, f"{words}, not {asked.version}")
     now = node.status()
     return Greeting(rpc.API_VERSION, now.version, now.peer, now.swarm, now.swarm_name, os.getpid())
-
-
-def _subscribe(_node: ControlApi, caller: Caller, asked: Subscribe) -> Subscribed:
-    caller.subscription = asked
-    return Subscribed()
 
 
 OF_NODE: Final = {
@@ -238,13 +211,22 @@ OF_NODE: Final = {
     if not name.startswith("_")
 }
 METHODS: Final = {
-    "hello": Method(_Hello, Greeting, False, _hello),
-    "subscribe": Method(Subscribe, Subscribed, False, _subscribe),
+    "hello": Method(_Hello, Greeting, _hello),
+    "subscribe": Method(Subscribe, Subscribed, lambda _node, _asked: Subscribed()),
     **OF_NODE,
 }
 
 
-def answer(line: bytes, node: ControlApi, caller: Caller | None = None) -> bytes:
+def subscription(line: bytes) -> Subscribe | None:
+    """Return what a request line subscribes to; None: it is another, or refused."""
+    try:
+        request = rpc.parse_request(line)
+        return rpc.parse_params(request, Subscribe) if request.method == "subscribe" else None
+    except rpc.RpcError:
+        return None
+
+
+def answer(line: bytes, node: ControlApi) -> bytes:
     """Answer one request line.
 
     Never raises: the node's own failure becomes an internal error, so a fault in describing the
@@ -253,14 +235,13 @@ def answer(line: bytes, node: ControlApi, caller: Caller | None = None) -> bytes
     Args:
         line: the request, without its newline.
         node: the node.
-        caller: the connection, with its rights and its subscription.
     """
     try:
         request = rpc.parse_request(line)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
     try:
-        return rpc.encode_result(_performed(request, node, caller or Caller()), request.id)
+        return rpc.encode_result(_performed(request, node), request.id)
     except rpc.RpcError as error:
         code, words = error.code, error.message
     except Impossible as error:
@@ -270,12 +251,9 @@ def answer(line: bytes, node: ControlApi, caller: Caller | None = None) -> bytes
     return rpc.encode_error(rpc.RpcError(code, words, request.id))
 
 
-def _performed(request: rpc.Request, node: ControlApi, caller: Caller) -> object:
+def _performed(request: rpc.Request, node: ControlApi) -> object:
     method = METHODS.get(request.method)
     if method is None:
         words = f"no method {request.method[:64]!r}; known: {', '.join(sorted(METHODS))}"
         raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words)
-    if method.for_owner and not caller.may_write:
-        words = f"only the volunteer's owner and root may ask it to {request.method}"
-        raise rpc.RpcError(rpc.FORBIDDEN, words)
-    return method.perform(node, caller, rpc.parse_params(request, method.params))
+    return method.perform(node, rpc.parse_params(request, method.params))

@@ -1,12 +1,10 @@
 """The control server: a Unix socket on which local programs query a node.
 
 It holds the listening socket and no state of the node. A connection asks, or it has subscribed and
-is told. Bounds: connections of each user, bytes per request, seconds per request and per answer; so
-a hostile or stuck local program costs a slot and never time of the node. A connection beyond its
-user's bound takes the place of the one that has been quiet for longest, so forgotten ones never
-keep their user out, nor do those of another user. Access is controlled by file permissions (0600 in
-a 0700 folder; with a group 0660 in 0750), and the rights of a connection depend on the user at its
-other end.
+is told. Bounds: connections, bytes per request, seconds per request and per answer; so a stuck
+local program costs a slot and never time of the node. A connection beyond the bound takes the place
+of the one that has been quiet for longest, so forgotten ones never keep the owner out. Who can open
+the socket may do everything: its permissions (0600 in a 0700 folder) let in the owner and root.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from pathlib import Path
 import trio
 
 from client.control import methods, rpc
-from client.control.feed import Feed, Subscriber
-from client.control.methods import Caller, ControlApi
-from client.control.sockets import may_write, peer_uid, prepare_folder, remove_stale
-from client.control.updates import EVERY_S, Subscribe
+from client.control.feed import Subscriber
+from client.control.methods import ControlApi
+from client.control.sockets import prepare_folder, remove_stale
+from client.control.updates import EVERY_S
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,6 @@ class ServerLimits:
     """Bounds on the resources of local programs."""
 
     connections: int = 16
-    """Connections of one user."""
     request_bytes: int = rpc.MAX_REQUEST_BYTES
     patience_s: float = 300.0
     """Seconds for the next whole request, and for taking an answer or an update."""
@@ -42,21 +39,19 @@ async def serve_control(
     path: Path,
     node: ControlApi,
     limits: ServerLimits | None = None,
-    group: int | None = None,
 ) -> AsyncIterator[None]:
     """Serve the control interface at ``path`` while the block runs.
 
     Args:
-        group: a group whose members may query the node, too.
         node: what is asked.
         limits: bounds on local programs; None: the defaults.
 
     Raises:
         SocketFolderError: the folder is open to others, or another node listens on ``path``.
     """
-    prepare_folder(path.parent, group)
+    prepare_folder(path.parent)
     remove_stale(path)
-    listener = await _listen(path, group)
+    listener = await _listen(path)
     server = _Server(node, limits or ServerLimits())
     try:
         async with trio.open_nursery() as nursery:
@@ -68,15 +63,12 @@ async def serve_control(
         path.unlink(missing_ok=True)
 
 
-async def _listen(path: Path, group: int | None) -> trio.socket.SocketType:
+async def _listen(path: Path) -> trio.socket.SocketType:
     """Bind with mode 0600 from the first moment on, not a moment later."""
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         await listener.bind(str(path))
-        if group is not None:
-            os.chown(path, -1, group)
-            path.chmod(0o660)
     except OSError:
         listener.close()
         raise
@@ -90,9 +82,8 @@ class _Server:
     """Counts connections; each is served by its own task."""
 
     def __init__(self, node: ControlApi, limits: ServerLimits) -> None:
-        self._feed, self._limits = Feed(node), limits
-        self._open: dict[int | None, list[_Conversation]] = {}
-        """By user; None: those whom the system does not name."""
+        self._node, self._limits = node, limits
+        self._open: list[_Conversation] = []
 
     async def accept(self, listener: trio.socket.SocketType) -> None:
         async with trio.open_nursery() as nursery:
@@ -102,21 +93,19 @@ class _Server:
                 except OSError:  # out of descriptors, or the client left: the node goes on
                     await trio.sleep(0.1)
                     continue
-                user = peer_uid(connection)
-                caller = Caller(may_write=may_write(user))
+                self._make_room()
                 stream = trio.SocketStream(connection)
-                conversation = _Conversation(stream, caller, self._feed, self._limits)
-                self._make_room(user)
-                self._open.setdefault(user, []).append(conversation)
-                nursery.start_soon(self._serve, conversation, user)
+                conversation = _Conversation(stream, self._node, self._limits)
+                self._open.append(conversation)
+                nursery.start_soon(self._serve, conversation)
 
-    def _make_room(self, user: int | None) -> None:
-        """Close a user's connection that has been quiet for longest, if there are too many."""
-        own = [each for each in self._open.get(user, []) if not each.life.cancel_called]
-        if len(own) >= self._limits.connections:
-            min(own, key=lambda each: each.heard).life.cancel()
+    def _make_room(self) -> None:
+        """Close the connection that has been quiet for longest, if there are too many."""
+        going = [each for each in self._open if not each.life.cancel_called]
+        if len(going) >= self._limits.connections:
+            min(going, key=lambda each: each.heard).life.cancel()
 
-    async def _serve(self, conversation: _Conversation, user: int | None) -> None:
+    async def _serve(self, conversation: _Conversation) -> None:
         gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
         try:
             async with conversation.stream:
@@ -125,18 +114,14 @@ class _Server:
         except gone:
             pass  # the client left or is stuck; nothing of the node depends on it
         finally:
-            self._open[user].remove(conversation)
-            if not self._open[user]:
-                del self._open[user]
+            self._open.remove(conversation)
 
 
 class _Conversation:
     """One connection: requests are answered in order, until it subscribes."""
 
-    def __init__(
-        self, stream: trio.SocketStream, caller: Caller, feed: Feed, limits: ServerLimits
-    ) -> None:
-        self.stream, self._caller, self._feed, self._limits = stream, caller, feed, limits
+    def __init__(self, stream: trio.SocketStream, node: ControlApi, limits: ServerLimits) -> None:
+        self.stream, self._node, self._limits = stream, node, limits
         self._buffer = bytearray()
         self.life = trio.CancelScope()
         self.heard = trio.current_time()
@@ -144,7 +129,7 @@ class _Conversation:
 
     async def run(self) -> None:
         """Converse until the client leaves or breaks a bound."""
-        while self._caller.subscription is None:
+        while True:
             try:
                 line = await self._read_line()
             except rpc.RpcError as error:
@@ -154,11 +139,11 @@ class _Conversation:
                 return
             self.heard = trio.current_time()
             if line.strip():
-                await self._write(methods.answer(line, self._feed.node, self._caller))
-        await self._send_updates(self._caller.subscription)
+                await self._write(methods.answer(line, self._node))
+            if (asked := methods.subscription(line)) is not None:
+                await self._send_updates(Subscriber(self._node, asked.events_since))
 
-    async def _send_updates(self, asked: Subscribe) -> None:
-        subscriber = Subscriber(self._feed, asked.events_since)
+    async def _send_updates(self, subscriber: Subscriber) -> None:
         while True:
             with trio.fail_after(self._limits.patience_s):
                 await self.stream.wait_send_all_might_not_block()

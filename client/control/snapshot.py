@@ -11,10 +11,10 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from client.control.names import short
 from client.events import Entry
 
 SCHEMA_VERSION = 1
+HOW_TO_UPDATE = "git pull and make install in its checkout, then start it anew"
 WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
 """Advice to people when a run is complete."""
 
@@ -58,17 +58,6 @@ class HeldOutView(Struct, frozen=True, kw_only=True):
     """Members that told a number of this version."""
     time: float = 0.0
     """When it became known here, Unix seconds."""
-
-
-class SampleView(Struct, frozen=True, kw_only=True):
-    """What this machine found a version to write to one of the founder's prompts."""
-
-    version: int
-    prompt: str
-    text: str
-    """The prompt is no part of it; the likeliest token each time."""
-    time: float
-    """Unix seconds."""
 
 
 class StageView(Struct, frozen=True, kw_only=True):
@@ -136,8 +125,6 @@ class RelayView(Struct, frozen=True, kw_only=True):
 
     through: list[str] = field(default_factory=list)
     """Members through which it is reached; empty: it is dialled."""
-    through_bytes_per_s: float = 0.0
-    """What these lend to all whom they relay for together; 0: no limit."""
     line_bytes_per_s: float = 0.0
     """Its own upload, which a port that others can dial would open."""
     rate_bytes_per_s: float = 0.0
@@ -157,8 +144,6 @@ class AmendmentView(Struct, frozen=True, kw_only=True):
     """What it changes."""
     steps: int
     """Of the whole run, by it."""
-    asked_step: int
-    """The step from which its learning rate holds at the earliest."""
     from_step: int | None = None
     """The step from which all stages have agreed that it holds; None: they have not yet."""
 
@@ -177,19 +162,6 @@ class Amended(Struct, frozen=True, kw_only=True):
     """False: it was only asked what would change."""
 
 
-class ReachedAddress(Struct, frozen=True, kw_only=True):
-    """An address at which others may reach this node."""
-
-    address: str
-    source: str
-    """``announced``, ``mapped`` (by the router), ``interface``, or ``observed`` by peers."""
-    verdict: str
-    """``public`` (members of other networks have reached it), ``private`` (they could not), or
-    ``unknown``."""
-    probers: int
-    """Members that agree."""
-
-
 class ReachView(Struct, frozen=True, kw_only=True):
     """Whether members of other networks reach this node."""
 
@@ -199,12 +171,9 @@ class ReachView(Struct, frozen=True, kw_only=True):
     words: str = ""
     next_step: str = ""
     """What would help; empty: nothing has to."""
-    port_mapping: str = "unknown"
-    """``endpoint-independent``: the router shows everybody the same port; or ``symmetric``."""
     change: str = ""
     """The last change of this machine's network and what came of it, or the one under way; empty:
     there was none in the last hour."""
-    addresses: list[ReachedAddress] = field(default_factory=list)
 
 
 class NetworkView(Struct, frozen=True, kw_only=True):
@@ -215,7 +184,6 @@ class NetworkView(Struct, frozen=True, kw_only=True):
     """Of these, activations, gradients and shards."""
     received_bytes: int = 0
     sent_messages: int = 0
-    received_messages: int = 0
     links: int = 0
 
 
@@ -311,27 +279,6 @@ class EventView(Struct, frozen=True, kw_only=True):
             words=event.words,
             members=event.about_members,
             data=event.data(),
-        )
-
-
-class GivenUpView(Struct, frozen=True, kw_only=True):
-    """Steps that this volunteer had made apart from others, and has given up where both met."""
-
-    steps: int
-    reached: int
-    """The others' version then."""
-    members: tuple[str, ...]
-    """Those whose line of the run stands."""
-    at: float
-    """Unix seconds."""
-
-    @property
-    def words(self) -> str:
-        """Describe it in one line."""
-        members = ", ".join(map(short, self.members))
-        return (
-            f"{self.steps} steps made here without {members}: the run goes on from theirs, at "
-            f"version {self.reached} then; volunteer checkpoint ls shows what is kept of ours"
         )
 
 
@@ -538,19 +485,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     known of that now."""
     held_out: HeldOutView | None = None
     """Of the newest version that was evaluated; None: of none."""
-    evaluate_every: int = 0
-    """Steps between the versions that are evaluated; 0: none is."""
-    samples: list[SampleView] = field(default_factory=list)
-    """To all prompts, of the newest version that this machine let write; empty unless it was told
-    to."""
     own_tokens_per_s: float
     """Our part of it: the mean of our shares of the stages, times the whole."""
     seats: list[SeatView]
     stages: list[StageView]
     peers: list[PeerView]
     network: NetworkView
-    worker: WorkerView
-    """The first of ``workers``."""
     counters: Counters
     rss_bytes: int
     uptime_s: float
@@ -578,10 +518,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Name of the rule by which a stage's volunteers average their gradients."""
     amendments: list[AmendmentView] = field(default_factory=list)
     """The founder's changes of the run, in order."""
-    given_up: GivenUpView | None = None
-    """Of this session; None: nothing."""
+    given_up: EventView | None = None
+    """Steps that this volunteer had made apart from others in this session, and has given up where
+    both met; None: none."""
     contradicted_amendment: int | None = None
     """The number of which the founder has signed two: neither counts, nor does any after them."""
+    newer: str = ""
+    """How many members report a newer program than this one; empty: none does."""
     lacks_text: bool = False
     """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)

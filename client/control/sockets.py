@@ -1,10 +1,7 @@
-"""Finds the control sockets of this machine's nodes, and identifies who is at the other end.
+"""Finds the control sockets of this machine's nodes, and who listens on them.
 
 A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
 node died refuses connections; that, and nothing about its age, makes it stale.
-
-The node's own user and root may control the node. Any other user that the socket's permissions let
-in may only look, and so may a user that the kernel does not identify.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
@@ -27,7 +24,6 @@ _XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
 _SOL_LOCAL: Final = 0
 _LOCAL_PEERCRED: Final = 1
 _LOCAL_PEERPID: Final = 2
-ROOT: Final = 0
 _KERNEL_LIST: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
 _NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
@@ -53,26 +49,20 @@ def socket_path(folder: Path, swarm: str, peer: str) -> Path:
     return path
 
 
-def prepare_folder(folder: Path, group: int | None = None) -> None:
+def prepare_folder(folder: Path) -> None:
     """Create the folder with mode 0700 or check that nobody else can enter it.
-
-    Args:
-        group: a group that may enter, too (mode 0750).
 
     Raises:
         SocketFolderError: others may enter it, or it is not a folder.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if group is not None and folder.lstat().st_uid == os.geteuid():
-            os.chown(folder, -1, group, follow_symlinks=False)
-            folder.chmod(0o750)
         status = folder.lstat()
     except OSError as error:
         raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise SocketFolderError(f"{folder} is not a folder that you own; remove it")
-    if status.st_mode & (0o077 if group is None else 0o027):
+    if status.st_mode & 0o077:
         raise SocketFolderError(f"other users can enter {folder}; run: chmod 700 {folder}")
 
 
@@ -146,15 +136,26 @@ def listener(path: Path, timeout_s: float = 0.5) -> Listener:
             probe.connect(str(path))
         except (TimeoutError, BlockingIOError):
             return Listener(None, None)  # too many wait already
-        return Listener(_peer_pid(probe), peer_uid(probe))
+        return Listener(_peer_pid(probe), _peer_uid(probe))
 
 
-def _peer_pid(connection: Connected) -> int | None:
+def _peer_pid(connection: socket.socket) -> int | None:
     try:
         if hasattr(socket, "SO_PEERCRED"):
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
             return int(_UCRED.unpack(raw)[0])
         return int.from_bytes(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4), "little")
+    except (OSError, struct.error):
+        return None
+
+
+def _peer_uid(connection: socket.socket) -> int | None:
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            return int(_UCRED.unpack(raw)[1])
+        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
+        return int(_XUCRED.unpack_from(raw)[1])
     except (OSError, struct.error):
         return None
 
@@ -174,27 +175,3 @@ def remove_stale(path: Path) -> None:
     if is_alive(path):
         raise SocketFolderError(f"a volunteer already listens on {path}")
     path.unlink(missing_ok=True)
-
-
-class Connected(Protocol):
-    """The part of a socket used here; trio's and the standard library's both have it."""
-
-    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
-        """Return an option of the socket."""
-
-
-def peer_uid(connection: Connected) -> int | None:
-    """Return the user at the other end, or None where the system does not tell."""
-    try:
-        if hasattr(socket, "SO_PEERCRED"):
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            return int(_UCRED.unpack(raw)[1])
-        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
-        return int(_XUCRED.unpack_from(raw)[1])
-    except (OSError, struct.error):
-        return None
-
-
-def may_write(uid: int | None) -> bool:
-    """Whether a user may stop, finish, pause and resume this process's node."""
-    return uid is not None and uid in (os.geteuid(), ROOT)

@@ -5,7 +5,7 @@ Pure functions of the engine's parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from client.control.matches import (
     MAX_EXPLANATIONS,
@@ -14,18 +14,13 @@ from client.control.matches import (
     PayingMove,
     SeatMatch,
     StageMatch,
-    StewardshipView,
 )
 from client.events import Entry, EventLog, LogLine
 from client.train.engine import Engine
-from protocol.ids import Stage
 from protocol.matching.machine import Matching
-from protocol.matching.overview import PHASES, StageOverview
+from protocol.matching.overview import StageOverview
 from protocol.matching.preferences import MICRO
-from protocol.matching.steward import Steward
 from protocol.wire.parts import SeatStatus
-
-NANO = 10**9
 
 
 def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> MatchesSnapshot:
@@ -36,18 +31,21 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         statuses: of our seats.
     """
     matching, now = engine.matching, engine.now()
-    overview = matching.overview(now) if matching else []
+    told = explanations(engine.event_sink.log)
+    if matching is None:
+        return MatchesSnapshot(
+            state="measuring", seats=[], stages=[], paying_moves=[], decides=[], explanations=told
+        )
     return MatchesSnapshot(
-        peer=engine.signer.peer,
-        swarm=engine.swarm,
-        swarm_name=engine.manifest.name,
-        state=matching.state.value if matching else "measuring",
-        seats=_seats(engine, matching, statuses, overview) if matching else [],
-        stages=[_stage(seen, _seat_at(matching, seen.stage)) for seen in overview],
-        paying_moves=_paying_moves(matching, now) if matching else [],
-        stewardships=_stewardships(matching) if matching else [],
-        refused=dict(matching.counters) if matching else {},
-        explanations=explanations(engine.event_sink.log),
+        state=matching.state.value,
+        seats=_seats(engine, matching, statuses),
+        stages=[_stage(seen, matching) for seen in matching.overview(now)],
+        paying_moves=[
+            PayingMove(home=change.before.home, to=change.to)
+            for change in matching.blocking_moves()
+        ],
+        decides=sorted(matching.stewardships),
+        explanations=told,
     )
 
 
@@ -71,17 +69,10 @@ def _explanation(entry: Entry) -> Explanation:
     )
 
 
-def _seats(
-    engine: Engine,
-    matching: Matching,
-    statuses: Sequence[SeatStatus],
-    overview: Sequence[StageOverview],
-) -> list[SeatMatch]:
+def _seats(engine: Engine, matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:
     """Return our seats, home first; one without a final place if there is none."""
-    seen = {stage.stage: stage for stage in overview}
     if not matching.stages:
-        stage = matching.tentative_stage
-        return [_seat(0, stage, matching.state.value, seen)]
+        return [SeatMatch(seat=0, stage=matching.tentative_stage, state=matching.state.value)]
     states: dict[int, str] = {status.stage: status.state for status in statuses}
     seats = []
     for stage in sorted(matching.stages, key=lambda held: (matching.seat_of(held), held)):
@@ -89,79 +80,17 @@ def _seats(
         if stage == matching.home != matching.stage:
             state = "leaving"
         since = engine.event_sink.since.get(stage)
-        seats.append(_seat(matching.seat_of(stage), stage, state, seen, since))
+        seats.append(SeatMatch(seat=matching.seat_of(stage), stage=stage, state=state, since=since))
     return seats
 
 
-def _seat(
-    seat: int,
-    stage: Stage | None,
-    state: str,
-    overview: Mapping[Stage, StageOverview],
-    since: float | None = None,
-) -> SeatMatch:
-    seen = overview.get(stage) if stage is not None else None
-    if seen is None:
-        return SeatMatch(seat=seat, stage=stage, state=state, since=since)
-    return SeatMatch(
-        seat=seat,
-        stage=stage,
-        state=state,
-        since=since,
-        steward=seen.steward,
-        epoch=seen.epoch,
-        rate=seen.our_rate / MICRO,
-        score=seen.our_score,
-    )
-
-
-def _seat_at(matching: Matching | None, stage: Stage) -> int | None:
-    return matching.seat_of(stage) if matching and stage in matching.stages else None
-
-
-def _stage(seen: StageOverview, seat: int | None) -> StageMatch:
+def _stage(seen: StageOverview, matching: Matching) -> StageMatch:
     return StageMatch(
         stage=seen.stage,
         steward=seen.steward,
-        term=seen.term,
-        epoch=seen.epoch,
-        phase=seen.phase,
-        level=seen.level / MICRO,
         shared_level=seen.shared_level / MICRO,
-        copies=seen.copies,
         redundancy=seen.r,
-        quota=seen.quota / MICRO,
-        cutoff=seen.cutoff,
-        our_rate=seen.our_rate / MICRO,
-        phi=seen.our_phi / MICRO,
-        score=seen.our_score,
-        urgent=seen.our_wish.urgent,
-        wish_gain=seen.our_wish.gain / NANO,
-        seat=seat,
+        seat=matching.seat_of(seen.stage) if seen.stage in matching.stages else None,
         obstacle=seen.obstacle,
         stay=seen.stay,
-    )
-
-
-def _paying_moves(matching: Matching, now: float) -> list[PayingMove]:
-    return [
-        PayingMove(home=change.before.home, to=change.to) for change in matching.blocking_moves(now)
-    ]
-
-
-def _stewardships(matching: Matching) -> list[StewardshipView]:
-    return [_stewardship(steward) for _, steward in sorted(matching.stewardships.items())]
-
-
-def _stewardship(steward: Steward) -> StewardshipView:
-    posting = steward.posting
-    return StewardshipView(
-        stage=steward.stage,
-        term=posting.mandate.term,
-        epoch=posting.epoch,
-        phase=PHASES[posting.phase],
-        places=posting.replicas,
-        final=posting.locked_replicas,
-        level=posting.level / MICRO,
-        quota=posting.quota / MICRO,
     )

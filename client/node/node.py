@@ -6,7 +6,6 @@ complete (if asked to end then), or with an error that says what to do.
 
 from __future__ import annotations
 
-import grp
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -38,12 +37,12 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import SocketFolderError, listening_sockets, socket_path
-from client.control.updates import MAX_POINTS, HeldOutPoint
+from client.control.updates import MAX_POINTS
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
@@ -53,21 +52,18 @@ from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.members import describe_members
 from client.node.relaying import Relaying
-from client.node.sampling import Sampling
 from client.node.status import (
     drain_costs_of,
     limits_view,
     machine_view,
-    pause_view,
-    sample_views,
     take_snapshot,
 )
 from client.quantities import plural
-from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
+from client.store.saving import save_every_minute
 from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
@@ -245,12 +241,11 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
         self._show_event = on_event
-        held_out = Curve(file=CurveFile(folders.held_out(swarm.swarm)))
+        curve = Curve(path=folders.curve(swarm.swarm))
+        held_out = Curve(path=folders.held_out(swarm.swarm))
         self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
         self._step_writer = self._open_step_log()
-        self._sampling = self._open_sampling()
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
@@ -283,28 +278,6 @@ class Node(ControlApi):
             self._event_sink.explain,
         )
 
-    def _open_sampling(self) -> Sampling | None:
-        """Return what lets the model write; None: the owner does not want it, or no prompt is
-        there."""
-        settings, swarm = self._options.settings, self._swarm
-        if not settings.samples or not swarm.manifest.prompts:
-            return None
-        policy = swarm.manifest.policy
-
-        def saved() -> int:
-            step = min((s.version for s in self.status().stages), default=0)
-            ended = step >= self._engine.amending.book.steps
-            return step if ended else policy.newest_saved(step)
-
-        return Sampling(
-            swarm.swarm,
-            settings.data_dir,
-            self._folders.samples(swarm.swarm),
-            saved,
-            lambda: self._pauses.now is not None,
-            self._event_sink,
-        )
-
     def _on_event(self, event: Event) -> None:
         self._show_event(event)
         if self._step_writer is not None:
@@ -314,7 +287,7 @@ class Node(ControlApi):
 
     def status(self) -> Snapshot:
         """Describe the node now."""
-        stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
+        stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
         capacity = self._training.capacity
@@ -331,7 +304,6 @@ class Node(ControlApi):
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),
-            samples=[] if self._sampling is None else sample_views(self._sampling.newest),
         )
         if started or stopping:
             return now
@@ -355,19 +327,15 @@ class Node(ControlApi):
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
-        held_out = self._event_sink.held_out_curve.points(points)
-        return RunCurve(
-            self._event_sink.curve.points(points),
-            [HeldOutPoint(one.step, one.time, one.loss) for one in held_out],
-        )
+        sink = self._event_sink
+        return RunCurve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False
     ) -> PauseView:
         """Begin to give up every stage; return the pause."""
         self._leaving.ask_pause(discard=discard)
-        kept = self._pauses.pause(until, reason)
-        return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
+        return self._pauses.pause(until, reason)
 
     def resume(self) -> bool:
         """Take part again."""
@@ -467,8 +435,7 @@ class Node(ControlApi):
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
         self._say_who_else_runs_here(path)
-        group = _group_id(self._options.settings.control_group)
-        async with serve_control(path, self, group=group):
+        async with serve_control(path, self):
             if self._options.ready is not None:
                 self._options.ready(self)
             nursery.start_soon(self._forward_stop, stop)
@@ -484,13 +451,16 @@ class Node(ControlApi):
                 nursery.start_soon(self._training.run)
                 nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
-            nursery.start_soon(self._credit.run)
-            nursery.start_soon(self._engine.contributions.run)
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
-            if self._sampling is not None:
-                nursery.start_soon(self._sampling.run)
-            nursery.start_soon(self._training.audit_log.run)
+            saves = [
+                self._credit.save,
+                self._engine.contributions.save,
+                self._training.audit_log.save,
+                self._event_sink.curve.save,
+                self._event_sink.held_out_curve.save,
+            ]
+            nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
             nursery.start_soon(self._relaying.run)
             await self._until_over()
@@ -766,19 +736,6 @@ class Node(ControlApi):
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "leaving")
-
-
-def _group_id(name: str) -> int | None:
-    """Return the group that may look at the node; None: nobody but its owner.
-
-    Raises:
-        UserError: there is no such group.
-    """
-    try:
-        return grp.getgrnam(name).gr_gid if name else None
-    except KeyError as error:
-        words = f"there is no group {name!r} on this machine"
-        raise UserError(words, "see --control-group", ExitCode.CONFIG) from error
 
 
 def _parsed(texts: Iterable[str]) -> list[Address]:

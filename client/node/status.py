@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
 import psutil
@@ -21,7 +20,6 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
-    GivenUpView,
     HeldOutView,
     HeldView,
     LimitsView,
@@ -31,26 +29,22 @@ from client.control.snapshot import (
     PauseView,
     PeerView,
     RankView,
-    ReachedAddress,
     ReachView,
     ReplicaView,
-    SampleView,
     SeatView,
     Snapshot,
     StageView,
     WorkerState,
     WorkerView,
 )
-from client.events import Entry, LineGivenUp
+from client.events import Entry
 from client.limits.decision import when_words
-from client.node.trust import audit_counts, expelled, trust_of
-from client.store.records import KeptPause, KeptSample
+from client.node.trust import expelled, trust_of
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
-from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
@@ -81,7 +75,8 @@ def take_snapshot(
     pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     workers, stages = _workers(held_stages, engine.now()), _stages(engine)
     waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
-    error = engine.event_sink.last_error
+    sink = engine.event_sink
+    error = sink.last_error
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -98,13 +93,11 @@ def take_snapshot(
         tokens_per_s=pace,
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
-        evaluate_every=manifest.evaluation.every if manifest.evaluation else 0,
         own_tokens_per_s=pace * _own_share(engine, held_stages),
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
         network=_network(engine),
-        worker=workers[0],
         workers=workers,
         counters=_counters(engine, held_stages),
         rss_bytes=psutil.Process().memory_info().rss,
@@ -118,8 +111,9 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         amendments=amendment_views(engine.amending.book),
-        given_up=_given_up(engine.event_sink.given_up),
+        given_up=EventView.of(sink.given_up) if sink.given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
+        newer=engine.handshake.newer.words,
         lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),
@@ -171,22 +165,11 @@ def _held_out(engine: Engine) -> HeldOutView | None:
 
 
 def _reach(engine: Engine) -> ReachView:
-    summary, machine = engine.reach.summary(), engine.reach.machine
-    addresses = [
-        ReachedAddress(
-            address=f"/{kind_of(s.host)}/{s.host}/tcp/{s.port}",
-            source=s.source,
-            verdict=s.verdict.value,
-            probers=s.probers,
-        )
-        for s in machine.standings()
-    ]
+    summary = engine.reach.summary()
     return ReachView(
         state=summary.state,
         words=summary.words,
         next_step=summary.next_step,
-        port_mapping=machine.mapping(),
-        addresses=addresses,
     )
 
 
@@ -202,27 +185,12 @@ def _audits(held_stages: HeldStages) -> AuditsView | None:
         agree=found.agree,
         unchecked=found.unchecked,
         contributions_today=kept.contributions,
-        today=audit_counts(kept.today),
+        today=kept.today,
         open=[
             ChargeView(stage=stage, peer=peer, authors=[*authors])
             for (stage, peer), authors in terms.open_charges().items()
         ],
     )
-
-
-def pause_view(pause: KeptPause | None) -> PauseView | None:
-    """Return a pause in the form of the status."""
-    if pause is None:
-        return None
-    return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
-
-
-def sample_views(samples: Iterable[KeptSample]) -> list[SampleView]:
-    """Return samples in the form of the status."""
-    return [
-        SampleView(version=one.version, prompt=one.prompt, text=one.text, time=one.time)
-        for one in samples
-    ]
 
 
 def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) -> LimitsView:
@@ -268,7 +236,6 @@ def _network(engine: Engine) -> NetworkView:
         sent_tensor_bytes=statistics.tensor_bytes_out,
         received_bytes=statistics.bytes_in,
         sent_messages=statistics.frames_out,
-        received_messages=statistics.frames_in,
         links=len(statistics.peers),
     )
 
@@ -285,14 +252,6 @@ def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
         )
         for machine in machines
     ]
-
-
-def _given_up(entry: Entry | None) -> GivenUpView | None:
-    if entry is None or not isinstance(event := entry.event, LineGivenUp):
-        return None
-    return GivenUpView(
-        steps=event.steps, reached=event.reached, members=event.members, at=entry.time
-    )
 
 
 def _recent(engine: Engine) -> list[Entry]:

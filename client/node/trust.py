@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from client.control.snapshot import AuditCounts, ExpelledView, TrustView
-from client.store.records import AuditedMember, Tally
+from client.control.snapshot import ExpelledView, TrustView
+from client.store.records import AuditedMember
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.stage.held_stages import HeldStages
@@ -17,11 +17,6 @@ from protocol.vouching.register import Register
 Standing = Literal["proven", "probation", "unproven", "aside", "charged", "expelled"]
 MAX_SHOWN = 256
 """Members with nothing to their name: anybody can invent thousands."""
-
-
-def audit_counts(tally: Tally) -> AuditCounts:
-    """Return results of audits in the form of the status."""
-    return AuditCounts(agree=tally.agree, disagree=tally.disagree, unchecked=tally.unchecked)
 
 
 def expelled(engine: Engine) -> list[ExpelledView]:
@@ -94,7 +89,7 @@ class _Known:
             peer=peer,
             standing=standing,
             words=words,
-            audits=audit_counts(audited.tally),
+            audits=audited.tally,
             fault=audited.fault,
             invited_by=list(self._above(peer)),
         )

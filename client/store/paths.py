@@ -50,7 +50,6 @@ class Entry(StrEnum):
     LOCK = "identity.lock"
     LOGS = "logs"
     PAUSED = "paused.json"
-    SAMPLES = "samples"
     SESSIONS = "sessions.json"
     SNAPSHOTS = "snapshots"
     SWARMS = "swarms"
@@ -106,10 +105,6 @@ class Folders:
     def held_out(self, swarm: str) -> Path:
         """The losses on held-out text of one swarm, by version."""
         return self.data / Entry.CURVES / f"{swarm}-held-out.bin"
-
-    def samples(self, swarm: str) -> Path:
-        """What this machine let one swarm's model write."""
-        return self.data / Entry.SAMPLES / f"{swarm}.json"
 
     def vouches(self, swarm: str) -> Path:
         """The signatures by which we belong to one swarm, and the invites that we made."""

@@ -1,7 +1,8 @@
 """The records that this volunteer keeps, each in a file of its own (``Persisted``).
 
-Those that a machine of the protocol restores itself are defined there. What others have signed is
-kept unverified: the reader checks the signatures.
+Those that a machine of the protocol restores itself are defined there, and those that the status
+shows as they are in ``client.control.snapshot``. What others have signed is kept unverified: the
+reader checks the signatures.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from client.control.snapshot import AuditCounts
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
@@ -43,41 +45,12 @@ MetThere = Annotated[tuple[Met, ...], Meta(max_length=MAX_BEGINNINGS)]
 """Whom this volunteer met at the beginnings of lineages."""
 
 
-class KeptPause(Struct, frozen=True):
-    """A pause by the owner. Times are Unix seconds."""
-
-    reason: str
-    since: float
-    until: float | None = None
-
-
 class KeptSessions(Struct, frozen=True):
     """Lengths of sessions, seconds."""
 
     past: Annotated[tuple[Seconds, ...], Meta(max_length=MAX_SESSIONS)] = ()
     """Oldest first."""
     running: Seconds = 0
-
-
-class KeptCredit(Struct, frozen=True):
-    """The sum of this volunteer's work for a swarm in all sessions."""
-
-    microbatches: int = 0
-    """Our microbatches in committed steps, summed over stages."""
-    tokens: int = 0
-    sent_bytes: int = 0
-    since: float = 0.0
-    """Unix seconds of the first session."""
-
-
-class KeptSample(Struct, frozen=True):
-    """What a version of a swarm's model wrote to a prompt on this machine."""
-
-    version: int
-    prompt: str
-    text: str
-    time: float
-    """Unix seconds."""
 
 
 class Seen(Struct, frozen=True, array_like=True):
@@ -91,20 +64,11 @@ class Seen(Struct, frozen=True, array_like=True):
 # --- audits -----------------------------------------------------------------------------------
 
 
-class Tally(Struct, frozen=True):
-    """Results of audits."""
-
-    agree: Count = 0
-    disagree: Count = 0
-    unchecked: Count = 0
-    """Could not be checked: the member had gone, or this machine could not compute it."""
-
-
 class AuditedMember(Struct, frozen=True):
     """Our audits of one member."""
 
     peer: PeerText
-    tally: Tally = Tally()
+    tally: AuditCounts = AuditCounts()
     fault: Annotated[str, Meta(max_length=300)] = ""
     """The newest result that did not agree, in words; empty: there was none."""
 
@@ -116,7 +80,7 @@ class KeptAudits(Struct, frozen=True):
     """Of the local clock."""
     contributions: Count = 0
     """Of others, in steps that were closed here on that day."""
-    today: Tally = Tally()
+    today: AuditCounts = AuditCounts()
     members: Annotated[tuple[AuditedMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
     """The one that was audited last is the last."""
 

@@ -1,16 +1,14 @@
 """The steps of a run, for programs, in a folder of the owner's choice.
 
-``metrics.jsonl`` has a line per step, one per version whose loss on held-out text is told, and one
-per sample, each with other fields. It is only appended to. A kill can tear the last line, which
-is cut off before the next. After a restart it goes on, and a step that is told again is not written
-twice. When the swarm is rolled back, the repeated steps follow, and the later line counts. Each
-session has an event file for TensorBoard beside it.
+``metrics.jsonl`` has a line per step, and one per version whose loss on held-out text is told, with
+other fields. It is only appended to. A kill can tear the last line, which is cut off before the
+next. After a restart it goes on, and a step that is told again is not written twice. When the swarm
+is rolled back, the repeated steps follow, and the later line counts.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +18,6 @@ import msgspec
 from msgspec import Struct
 
 from client.decoding import json_decoder
-from client.store.event_file import file_head, file_name, scalars, text
 
 NAME: Final = "metrics.jsonl"
 MAX_LINE_BYTES: Final = 64 * 1024
@@ -53,16 +50,6 @@ class StepRecord(Struct, frozen=True, kw_only=True):
         """By which it is known again."""
         return self.swarm, self.step, self.loss
 
-    @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
-        values = {"loss": self.loss}
-        if self.tokens_per_s is not None:
-            values["tokens_per_s"] = self.tokens_per_s
-        values |= {f"members/stage {stage}": float(n) for stage, n in enumerate(self.members)}
-        values |= {f"grad_norm/stage {s}": norm for s, norm in self.grad_norm.items()}
-        return scalars(self.step, self.time, values)
-
 
 class HeldOutRecord(Struct, frozen=True, kw_only=True):
     """The loss of one version on held-out text: a line of the file; a later one of the same version
@@ -86,39 +73,10 @@ class HeldOutRecord(Struct, frozen=True, kw_only=True):
         """By which it is known again."""
         return self.swarm, self.step, "held out", self.held_out_loss, self.vouchers, self.claims
 
-    @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
-        loss, bits = self.held_out_loss, self.bits_per_byte
-        values = {"held_out/loss": loss, "held_out/bits_per_byte": bits}
-        return scalars(self.step, self.time, values)
-
-
-class SampleRecord(Struct, frozen=True, kw_only=True):
-    """What a version writes to a prompt of the founder: a line of the file."""
-
-    swarm: str
-    step: int
-    """The version: after so many steps."""
-    time: float
-    prompt: str
-    sample: str
-
-    @property
-    def key(self) -> _Key:
-        """By which it is known again."""
-        return self.swarm, self.step, "sample", self.prompt
-
-    @property
-    def event(self) -> bytes:
-        """It in TensorBoard's form."""
-        written = self.prompt + self.sample
-        return text(self.step, self.time, f"sample/{self.prompt[:40]}", written)
-
 
 _Key = tuple[str | int | float, ...]
-LogRecord = StepRecord | HeldOutRecord | SampleRecord
-_KINDS: Final[tuple[type[LogRecord], ...]] = StepRecord, HeldOutRecord, SampleRecord
+LogRecord = StepRecord | HeldOutRecord
+_KINDS: Final[tuple[type[LogRecord], ...]] = StepRecord, HeldOutRecord
 
 
 class StepLog:
@@ -130,10 +88,7 @@ class StepLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._events = folder / file_name(time.time(), os.getpid())
         self._known: dict[_Key, None] | None = None
-        self._events_bytes = 0
-        """Length of the event file as far as it is whole."""
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """Write the steps that are not written yet.
@@ -154,16 +109,6 @@ class StepLog:
             if len(known) > REMEMBERED:
                 del known[next(iter(known))]
         self._known = known
-        if fresh:
-            self._append_events(fresh)
-
-    def _append_events(self, records: Sequence[LogRecord]) -> None:
-        head = b"" if self._events_bytes else file_head(records[0].time)
-        data = head + b"".join(record.event for record in records)
-        with self._events.open("ab") as file:
-            file.truncate(self._events_bytes)  # what a full disk has torn
-            file.write(data)
-        self._events_bytes += len(data)
 
 
 def _cut_torn_line(file: BinaryIO) -> None:

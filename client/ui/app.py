@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
-from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
-from client.errors import UserError
-from client.ui import diagnostics, themes
+from client.ui import themes
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.detail import DetailDialog
 from client.ui.dialogs.dialog import Dialog
-from client.ui.dialogs.edit import EditDialog
 from client.ui.dialogs.help import HelpDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.gone import gone, is_gone
@@ -36,16 +32,13 @@ from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.recovery import RecoveryPane
-from client.ui.panes.settings import SettingsPane, local_settings
 from client.ui.panes.swarm import SwarmPane
-from client.ui.source.live import NOT_DONE
+from client.ui.source.live import NOT_DONE, LiveSource
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
-from client.ui.source.source import Source
-from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
+from client.ui.terminal import Colourless, prefers_light
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.record import Record
-from client.views.settings import Setting, how_to_change, what_it_does
 from client.views.span import Box, Line, line
 from client.views.text import clean, wrap
 
@@ -55,8 +48,6 @@ DRAW_SHARE = 0.025
 MAX_REST_S = 2.0
 LEAST_WIDTH = 60
 LEAST_HEIGHT = 18
-Save = Callable[[str, str], str]
-"""Writes a setting and returns a message; raises ``UserError``."""
 
 
 class VolunteerApp(App[int]):
@@ -98,28 +89,18 @@ class VolunteerApp(App[int]):
 
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
-    #legend, #words { height: 1; border: none; padding: 0 2; }
-    #parts { height: 1fr; }
-    #seats { height: 6; }
-    #preferences { height: 3fr; }
-    #decisions { height: 2fr; }
+    #legend { height: 1; border: none; padding: 0 2; }
+    #parts { height: 2fr; }
+    #decisions { height: 1fr; }
+    .-low #decisions { display: none; }
     #peer-table { height: 3fr; }
     #leaderboard { height: 2fr; }
     #recovery-head { height: 4; }
     #faults { height: 1fr; }
     #story { height: 50%; }
     .-low #story { display: none; }
-    #limits { height: 9; }
-    #setting-table { height: 1fr; }
 
     Toast { background: $panel; color: $foreground; }
-
-    .-ascii Panel { border: ascii $frame; }
-    .-ascii Listing { border: ascii $frame; }
-    .-ascii Listing:focus { border: ascii $primary; }
-    .-ascii Dialog #frame > Panel { border: ascii $primary; }
-    .-ascii #header { border: none; }
-    .-ascii #legend, .-ascii #words, .-ascii #tabs, .-ascii #keys { border: none; }
     """
     """The visible panels and their places, by the size of the terminal."""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
@@ -135,7 +116,7 @@ class VolunteerApp(App[int]):
         (42, "-tall"),
         (48, "-grand"),
     ]
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(n), f"tab({n})", name, show=False) for n, (_, name) in enumerate(TABS, 1)),
@@ -148,23 +129,18 @@ class VolunteerApp(App[int]):
         Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
         Binding("v", "view", "Other view", show=False),
-        Binding("x", "copy", "Copy diagnostics", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
     ]
 
     def __init__(
         self,
-        source: Source,
+        source: LiveSource,
         *,
-        ascii_only: bool | None = None,
         light: bool | None = None,
-        load: Callable[[], Sequence[Setting]] = local_settings,
-        save: Save | None = None,
     ) -> None:
         super().__init__()
-        self._source, self._load, self._save = source, load, save
-        self._ascii = speaks_ascii_only() if ascii_only is None else ascii_only
+        self._source = source
         self._light = prefers_light() if light is None else light
         self.record = Record()
         self.mailbox = Mailbox()
@@ -187,8 +163,6 @@ class VolunteerApp(App[int]):
         found = list(super().get_line_filters())
         if self.no_color:
             found.append(Colourless())
-        if self._ascii:
-            found.append(AsciiOnly())
         return found
 
     def compose(self) -> ComposeResult:
@@ -204,7 +178,6 @@ class VolunteerApp(App[int]):
             yield MatchingPane(record, id="matching")
             yield RecoveryPane(record, id="recovery")
             yield LogsPane(record, id="logs")
-            yield SettingsPane(record, self._load, id="settings")
         yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield Panel(view=self._keys, id="keys")
@@ -214,8 +187,6 @@ class VolunteerApp(App[int]):
         for theme in themes.THEMES:
             self.register_theme(theme)
         self.theme = themes.LIGHT if self._light else themes.DARK
-        if self._ascii:
-            self.add_class("-ascii")
         self._source.start(self.mailbox)
         self.set_interval(LOOK_S, self.look)
         self._draw()
@@ -223,20 +194,6 @@ class VolunteerApp(App[int]):
     def on_unmount(self) -> None:
         """Close the source."""
         self._source.stop()
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return the commands of the palette."""
-        for number, (_, name) in enumerate(TABS, 1):
-            yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
-        if self.link.state == "live":
-            yield SystemCommand("Pause or resume", "Key p", self.action_pause)
-            yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
-            yield SystemCommand("Finish", "Drain the stages, save, leave", self.action_finish)
-        yield SystemCommand("Detach", "Close this view; training continues", self.action_detach)
-        yield SystemCommand("Quit", "Detach or finish, with the cost of each", self.action_go)
-        yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
-        yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
-        yield SystemCommand("Help", "All keys", self.action_help)
 
     # --- updates ------------------------------------------------------------------------------
 
@@ -318,7 +275,7 @@ class VolunteerApp(App[int]):
 
     def _tell(self, answer: Answer) -> None:
         if answer.invite is not None:
-            self.push_screen(InviteDialog(answer.invite, ascii_only=self._ascii))
+            self.push_screen(InviteDialog(answer.invite))
             return
         self.leaving &= answer.ok or answer.method != "finish"
         severity: SeverityLevel = "information" if answer.ok else "error"
@@ -334,7 +291,8 @@ class VolunteerApp(App[int]):
 
     def _arrived(self) -> None:
         self._draw()
-        self.pane.take_focus()
+        if not self.query_one("#filter", Input).display:  # it may have been opened meanwhile
+            self.pane.take_focus()
 
     def action_pause(self) -> None:
         """Pause or resume."""
@@ -424,65 +382,20 @@ class VolunteerApp(App[int]):
             self.pane.next_view()
             self.call_after_refresh(self._arrived)
 
-    def action_copy(self) -> None:
-        """Copy diagnostics to the clipboard."""
-        self.copy_to_clipboard(diagnostics.report(self.record, self.link.words or self.link.state))
-        words = "diagnostics copied, if your terminal lets it; no addresses, no secrets"
-        self.notify(words, markup=False)
-
     def action_help(self) -> None:
         """Show the keys."""
         self.push_screen(HelpDialog())
 
-    def action_colours(self) -> None:
-        """Change between light and dark."""
-        self.theme = themes.DARK if self.theme == themes.LIGHT else themes.LIGHT
-
     def on_listing_opened(self, event: Listing.Opened) -> None:
         """Open a row."""
-        if isinstance(self.pane, SettingsPane):
-            self._open_setting(self.pane, event.key)
-            return
         found = self.pane.detail(event.key)
         if found is not None:
             self.push_screen(DetailDialog(*found))
 
-    def _open_setting(self, pane: SettingsPane, name: str) -> None:
-        setting = pane.setting(name)
-        if setting is None:
-            return
-        if self._save is None:
-            self.notify("\n".join(how_to_change(setting)), title=name, markup=False, timeout=8)
-            return
-        self.push_screen(EditDialog(setting, what_it_does(setting)), partial(self._set, name))
 
-    def _set(self, name: str, text: str | None) -> None:
-        if text is None or self._save is None:
-            return
-        try:
-            self.notify(clean(self._save(name, text)), markup=False)
-        except UserError as error:
-            words = f"{error.message}; {error.next_step}"
-            self.notify(clean(words), severity="error", markup=False)
-        self.query_one(SettingsPane).reload()
-
-
-def run(
-    source: Source,
-    *,
-    ascii_only: bool | None = None,
-    light: bool | None = None,
-    save: Save | None = None,
-) -> int:
-    """Show a source until the user leaves; return the exit code of the command.
-
-    Args:
-        source: a node.
-        ascii_only: draw with ASCII alone; None: by the terminal's abilities.
-        light: light colours; None: by the terminal's background.
-        save: writes a setting; None: the Settings tab only says how to change one.
-    """
-    app = VolunteerApp(source, ascii_only=ascii_only, light=light, save=save)
+def run(source: LiveSource) -> int:
+    """Show a source until the user leaves; return the exit code of the command."""
+    app = VolunteerApp(source)
     code = app.run()
     if app.farewell:
         print(f"volunteer: {app.farewell}", file=sys.stderr)

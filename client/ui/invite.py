@@ -10,15 +10,12 @@ from client.qr_code import qr_lines
 from client.views.span import Box, Line, line
 from client.views.text import clean, wrap
 
-NO_ASCII = "a QR code cannot be drawn in ASCII"
 MAX_CHARS = 4000
 SHARE = 0.96
 """Share of the terminal's height for a dialog, as in the stylesheet."""
 
 
-def invite_lines(
-    view: InviteView, box: Box, *, light_on_dark: bool = True, ascii_only: bool = False
-) -> list[Line]:
+def invite_lines(view: InviteView, box: Box, *, light_on_dark: bool = True) -> list[Line]:
     """Return the invite, and the longest QR code of it that fits into ``box``.
 
     If none fits, the text names the lines needed and offers a file instead.
@@ -29,20 +26,16 @@ def invite_lines(
         lines += [line((part, "warn")) for part in wrap(clean(note), box.width)]
     keys = line(("c ", "key"), ("copy it   ", "muted"), ("Esc ", "key"), ("close", "muted"))
     room = box.height - len(lines) - 3
-    code, said = _code(view, box.width, room, light_on_dark, ascii_only)
+    code, said = _code(view, box.width, room, light_on_dark)
     lines += [(), *(line((part, "strong")) for part in code)]
     lines += [line((part, "muted")) for part in wrap(said, box.width)]
     return [*lines, (), keys]
 
 
-def _code(
-    view: InviteView, width: int, height: int, light_on_dark: bool, ascii_only: bool
-) -> tuple[list[str], str]:
+def _code(view: InviteView, width: int, height: int, light_on_dark: bool) -> tuple[list[str], str]:
     """Return the code, or the reason why there is none and what to do instead."""
     name = shlex.quote(f"{clean(view.swarm_name, 60)}.swarm")
     instead = f"or give a file: volunteer invite --out {name}"
-    if ascii_only or not view.short:
-        return [], f"{NO_ASCII}; {instead}"
     codes = [qr_lines(text, light_on_dark=light_on_dark) for text in view.short]
     fitting = [code for code in codes if len(code) <= height and len(code[0]) <= width]
     if fitting:

@@ -16,22 +16,19 @@ TABS: Final = (
     ("matching", "Matching"),
     ("recovery", "Recovery"),
     ("logs", "Logs"),
-    ("settings", "Settings"),
 )
 KEYS: Final = (
-    ("1 to 7", "tabs; also Tab between lists"),
+    ("1 to 6", "tabs; also Tab between lists"),
     ("p", "pause or resume training on this machine"),
     ("f", "finish: drain the stages, save, leave"),
     ("i", "invite: a fresh one, with its QR code"),
     ("d", "detach: close this view, training continues"),
     ("q", "quit: detach or finish, with the cost of each"),
-    ("/", "filter (Peers, Logs, Settings); Esc clears it"),
+    ("/", "filter (Peers, Logs); Esc clears it"),
     ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),
-    ("v", "who contributed (Peers), the numbers behind it (Matching)"),
+    ("v", "who contributed (Peers)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
-    ("x", "copy diagnostics, without addresses and secrets"),
-    ("Ctrl+P", "commands by name, light and dark colours"),
 )
 
 
@@ -70,10 +67,9 @@ def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
         keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
-    keys += [("?", "help", "help"), ("x", "copy", "copy")]
+    keys.append(("?", "help", "help"))
     if answers:
         keys.append(("i", "invite", "invite"))
-    keys.append(("^p", "commands", "command_palette"))
     shown = [(Span(key, "key", act), Span(f" {name}", "muted", act)) for key, name, act in keys]
     return [_as_many_as_fit([*unable, *shown], box)]
 

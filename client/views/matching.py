@@ -1,35 +1,30 @@
-"""The Matching tab: the stages we want, with the numbers behind it, and the results. Pure."""
+"""The Matching tab: which parts we hold and where help is needed, in plain words; and what was
+proposed, held and rejected, and why. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.names import with_names
+from client.control.snapshot import Snapshot
 from client.events import Decision
 from client.views import words
 from client.views.record import Record
-from client.views.span import (
-    Box,
-    Column,
-    Line,
-    Row,
-    Span,
-    Tone,
-    cells_of,
-    cut,
-    head_of,
-    line,
-    pair,
-)
+from client.views.span import Box, Line, Row, Tone, cut, line
+from client.views.stages import SERVING, StageRow, stage_rows
 from client.views.text import clean, wrap
 
-WAITING = "the matching starts when this machine has been measured"
-STABLE = "none would help both a volunteer and a stage"
-LEGEND = line(
-    ("main, second", "strong"), (": stages you hold   ", "muted"),
-    ("steward", "strong"), (": member that decides who holds it", "muted"),
-)  # fmt: skip
+WAITING = (
+    "Your part of the model is chosen as soon as this machine has been measured, which takes some "
+    "seconds."
+)
+_STATES = {
+    "fetching": "its numbers are being copied to this machine",
+    "held": "it is kept for you, and training begins when every part has somebody",
+    "proposed": "this machine has offered to take it, and waits for the answer",
+    "leaving": "it is being handed over",
+}
 _DECISIONS: dict[Decision, Tone] = {
     "proposal": "accent",
     "hold": "good",
@@ -38,53 +33,24 @@ _DECISIONS: dict[Decision, Tone] = {
     "settled": "good",
 }
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
+Said = tuple[str, Tone]
 
 
-def seats(record: Record, box: Box) -> list[Line]:
-    """Return our stages, the stages we decide for, and the blocking pairs."""
-    found = record.matches
-    if found is None or found.state == "measuring":
-        return [cut(one, box.width) for one in (line((WAITING, "muted")), _blocking(found))]
-    lines = [_seat(seat) for seat in found.seats] or [pair("holds", "no stage yet", "muted")]
-    lines.append(_blocking(found))
-    if found.stewardships:
-        mine = words.listed([str(view.stage) for view in found.stewardships])
-        noun = "stage" if len(found.stewardships) == 1 else "stages"
-        lines.append(pair("decides", f"as the steward you decide who holds {noun} {mine}"))
-    if found.refused:
-        told = ", ".join(f"{clean(name, 40)} {n}" for name, n in sorted(found.refused.items()))
-        lines.append(pair("ignored", line((f"messages without effect: {told}", "muted"))))
-    return [cut(one, box.width) for one in lines[: max(box.height, 1)]]
-
-
-def preferences(record: Record, box: Box) -> tuple[Line, list[Row]]:
-    """Return the stages in the order in which we want them, the reason below each."""
-    found = record.matches
-    if found is None or not found.stages:
-        return (), [Row("none", (line((WAITING, "muted")),))]
-    wide = box.width >= 100
-    columns = [
-        Column("#", 2, right=True),
-        Column("stage", 5, right=True),
-        Column("you could do", 12, right=True),
-        Column("it has", 8, right=True),
-        Column("its aim", 8, right=True),
-        Column("replicas", 8, right=True),
-        Column("download", 10 if wide else 0, right=True),
-        Column("saves it", 9 if wide else 0, right=True),
-        Column("its bar", 8 if wide else 0, right=True),
-        Column("so", max(8, box.width - (85 if wide else 50))),
-    ]
-    rows = []
-    for rank, stage in enumerate(found.stages, start=1):
-        verdict, tone = _verdict(stage)
-        numbers = cells_of(columns, _numbers(rank, stage, verdict, tone))
-        why = [
-            line(("         ", "muted"), (part, "muted"))
-            for part in _why(stage, box.width - 9, record.names)
-        ]
-        rows.append(Row(f"stage-{stage.stage}", (numbers, *why)))
-    return head_of(columns), rows
+def sentences(record: Record, box: Box) -> list[Line]:
+    """Return sentences about the parts of the model, the most important first."""
+    now, found = record.snapshot, record.matches
+    if now is None or found is None or found.state == "measuring":
+        told: list[Said] = [(WAITING, "muted")]
+    else:
+        rows = stage_rows(record)
+        told = [*_mine(now, found), *_needs(rows), *_rest(rows, found)]
+    lines: list[Line] = []
+    for text, tone in told:
+        for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
+            lines.append(line("  " if number else "· ", (part, tone)))
+    if now is not None:
+        lines += _who(now, box.height - len(lines))
+    return [cut(one, box.width) for one in lines[: box.height]]
 
 
 def decisions(record: Record, box: Box) -> list[Row]:
@@ -108,76 +74,136 @@ def decisions(record: Record, box: Box) -> list[Row]:
     return rows
 
 
-def _seat(seat: SeatMatch) -> Line:
-    name = ("main", "second")[seat.seat] if seat.seat in (0, 1) else f"seat {seat.seat}"
-    place = "no stage" if seat.stage is None else f"stage {seat.stage}"
-    since = f" since {words.clock(seat.since)}" if seat.since is not None else ""
-    tone: Tone = "good" if seat.state == "serving" else "accent"
-    return pair(
-        name,
-        line(
-            (place, "strong"), " ", (clean(seat.state, 20), tone), (since, "muted"),
-        ),
-    )  # fmt: skip
+def _who(now: Snapshot, room: int) -> list[Line]:
+    """Return a line per part with those who serve it, as far as there is room."""
+    if room < len(now.stages) + 1:
+        return []
+    lines: list[Line] = [()]
+    for stage in now.stages:
+        who = [
+            "you" if replica.peer == now.peer else words.named(replica.peer, now.names)
+            for replica in stage.replicas
+            if replica.state == SERVING
+        ]
+        told = ", ".join(who) or "nobody"
+        number = f"part {stage.stage + 1}"
+        lines.append(line((f"  {number:<9}", "muted"), (told, "plain" if who else "bad")))
+    return lines
 
 
-def _blocking(found: MatchesSnapshot | None) -> Line:
-    if found is None or not found.stages:
-        return pair("moves", line(("not known yet", "muted")), labels=10)
-    if not found.paying_moves:
-        return pair("moves", line((STABLE, "good")))
-    pairs = [f"stage {m.home} to {m.to}" for m in found.paying_moves[:4]]
-    return pair(
-        "moves",
-        line((f"{len(found.paying_moves)} would pay: ", "warn"), words.listed(pairs)),
+def _part(stage: int) -> str:
+    return f"part {stage + 1}"
+
+
+def _named(stages: list[int]) -> str:
+    """Return ``part 1`` or ``parts 1 and 3``."""
+    if len(stages) == 1:
+        return _part(stages[0])
+    return f"parts {words.listed([str(stage + 1) for stage in stages])}"
+
+
+def _mine(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
+    """Say what we hold."""
+    count = len(now.stages)
+    if count > 1:
+        yield (
+            f"The model is cut into {count} parts, stages 0 to {count - 1}. Data passes all of "
+            "them, so every part needs somebody; those who share a part share its work.",
+            "plain",
+        )
+    held = [seat for seat in found.seats if seat.stage is not None]
+    if not held:
+        yield "You hold no part of the model yet; one is being chosen for you.", "accent"
+    for seat in held:
+        yield _holding(seat, count)
+    if sum(seat.state == "serving" for seat in held) > 1:
+        yield (
+            "You hold a second part because your machine is fast enough for both: so the faster "
+            "part waits less for the slower one.",
+            "plain",
+        )
+
+
+def _holding(seat: SeatMatch, count: int) -> Said:
+    """Say what becomes of one part of ours."""
+    stage = seat.stage or 0
+    place = f"part {stage + 1} of {count} (stage {stage})"
+    if seat.state == "serving":
+        verb = "hold" if seat.seat == 0 else "also help with"
+        return f"You {verb} {place}.", "good"
+    return f"{_sentence(place)} is yours: {_STATES.get(seat.state, clean(seat.state))}.", "accent"
+
+
+def _needs(rows: list[StageRow]) -> Iterator[Said]:
+    """Say which parts lack volunteers, and which one sets the pace."""
+    bare = [row.view.stage for row in rows if not row.serving]
+    if bare:
+        have = "has" if len(bare) == 1 else "have"
+        yield (
+            f"{_sentence(_named(bare))} {have} nobody: the training waits until somebody comes.",
+            "bad",
+        )
+    for row in rows:
+        if 0 < row.serving < row.wanted:
+            lack = _few(row.wanted - row.serving)
+            yield (
+                f"{_sentence(_part(row.view.stage))} has {lack} too few, so newcomers go there "
+                "first.",
+                "warn",
+            )
+    if rows and all(row.wanted and row.serving >= row.wanted for row in rows):
+        yield "Every part has as many volunteers as it should have.", "good"
+    known = [row for row in rows if row.level > 0]
+    if len(known) > 1 and not bare:
+        slow = min(known, key=lambda row: row.level)
+        fast = max(known, key=lambda row: row.level)
+        if fast.level > 1.1 * slow.level:
+            yield (
+                f"{_sentence(_part(slow.view.stage))} is the slowest and sets the pace of all: "
+                f"{words.rate(slow.level)} portions of work a second, "
+                f"{_part(fast.view.stage)} could do {words.rate(fast.level)}.",
+                "plain",
+            )
+
+
+def _rest(rows: list[StageRow], found: MatchesSnapshot) -> Iterator[Said]:
+    """Say whether anybody should move, and who decides."""
+    if found.paying_moves:
+        move = found.paying_moves[0]
+        yield (
+            f"A move from {_part(move.home)} to {_part(move.to)} would speed the training up; it "
+            "is made at the next check, one at a time.",
+            "accent",
+        )
+    elif found.stages and all(row.serving for row in rows):
+        yield "Nobody could move to another part and make the training faster.", "good"
+    if reason := _stays(found.stages):
+        yield reason, "muted"
+    yield (
+        "For each part one volunteer, which changes, compares who would speed the training up "
+        f"most and decides.{_decides(found)}",
+        "muted",
     )
 
 
-def _numbers(rank: int, stage: StageMatch, verdict: str, tone: Tone) -> list[Span]:
-    enough = stage.copies >= stage.redundancy
-    return [
-        Span(str(rank), "muted"),
-        Span(str(stage.stage), "key" if stage.seat is not None else "strong"),
-        Span(f"{words.rate(stage.our_rate)}/s"),
-        Span(f"{words.rate(stage.shared_level)}/s"),
-        Span(f"{words.rate(stage.quota)}/s", "muted"),
-        Span(f"{stage.copies} of {stage.redundancy}", "plain" if enough else "warn"),
-        Span(_download(stage.phi), "muted"),
-        Span(f"{1e6 * stage.wish_gain:.3g} µs", "muted"),
-        Span(*_bar(stage)),
-        Span(verdict, tone),
-    ]
+def _stays(stages: list[StageMatch]) -> str:
+    """Say why we do not take the part that we would like most after our own."""
+    other = next((one for one in stages if one.seat is None and (one.stay or one.obstacle)), None)
+    if other is None:
+        return ""
+    part = _sentence(_part(other.stage))
+    if other.obstacle:
+        return f"{part} would not take you, for others fit it better ({other.obstacle})."
+    return f"{part} would take you, but it would not help the training ({other.stay})."
 
 
-def _download(phi: float) -> str:
-    """Describe the loss of our score there due to the download of the stage."""
-    return "have it" if phi >= 1.0 else f"costs {100 * (1 - max(0.0, phi)):.0f} %"
+def _decides(found: MatchesSnapshot) -> str:
+    return f" At the moment you do for {_named(found.decides)}." if found.decides else ""
 
 
-def _bar(stage: StageMatch) -> tuple[str, Tone]:
-    """Describe whether the stage would accept us: it accepts scores above its cutoff."""
-    if not stage.cutoff:
-        return "open", "muted"
-    return ("passed", "good") if stage.score > stage.cutoff else ("too high", "warn")
+def _few(number: int) -> str:
+    return "one volunteer" if number == 1 else f"{number} volunteers"
 
 
-def _verdict(stage: StageMatch) -> tuple[str, Tone]:
-    if stage.seat is not None:
-        return ("your main" if stage.seat == 0 else "your second"), "good"
-    if stage.obstacle:
-        return "no place", "warn"
-    if stage.stay:
-        return "not worth it", "muted"
-    return "would propose", "accent"
-
-
-def _why(stage: StageMatch, cells: int, names: Mapping[str, str]) -> list[str]:
-    held = "your main stage" if stage.seat == 0 else "you hold it beside your main stage"
-    reason = (
-        held if stage.seat is not None else stage.obstacle or stage.stay or "it would accept you"
-    )
-    urgent = "it lacks replicas and goes first; " if stage.urgent else ""
-    steward = (
-        f"; its steward {words.named(stage.steward, names)} decides ({clean(stage.phase, 16)})"
-    )
-    return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

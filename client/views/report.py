@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import ContributorView, Snapshot
-from client.views import leaderboard, matching, parts, peers, stages, status
+from client.views import leaderboard, matching, peers, stages, status
 from client.views.record import Record
-from client.views.span import Box, Line, Row, line, plain
+from client.views.span import Box, Line, Row, plain
 
 BOX = Box(100)
 UNCUT = Box(10_000)
@@ -41,23 +41,10 @@ def leaderboard_report(found: Sequence[ContributorView], own: str) -> str:
 
 
 def matches_report(now: Snapshot, found: MatchesSnapshot) -> str:
-    """Return who does which part of the model and why, then the numbers behind it."""
+    """Return who does which part of the model and why."""
     record = Record(snapshot=now, matches=found)
     decided = (one for row in matching.decisions(record, BOX) for one in row.lines)
-    return plain(
-        [
-            *parts.plain(record, BOX),
-            (),
-            *matching.seats(record, BOX),
-            (),
-            line("stages, the most wanted by you first (microbatches/s)"),
-            *_table(*matching.preferences(record, BOX)),
-            (),
-            *decided,
-            (),
-            matching.LEGEND,
-        ]
-    )
+    return plain([*matching.sentences(record, BOX), (), *decided])
 
 
 def _stages(now: Snapshot, matches: MatchesSnapshot | None) -> list[Line]:

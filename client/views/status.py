@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from client.control.snapshot import (
+    HOW_TO_UPDATE,
     WHEN_DONE,
     DrainCostView,
     LimitsView,
@@ -26,10 +27,6 @@ Fact = tuple[str, Line]
 Part = str | tuple[str, Tone]
 MOST_AMENDMENTS = 4
 MOST_EXPELLED = 3
-MOST_OF_SAMPLE = 120
-"""Characters of a prompt, and of what follows, in one line."""
-SAMPLE_MARK = " ▸ "
-"""Between a prompt and what the model has written."""
 STANDINGS: dict[str, tuple[str, Tone]] = {
     "proven": ("proven", "good"),
     "unproven": ("not proven yet", "muted"),
@@ -120,13 +117,12 @@ def run(now: Snapshot) -> Iterator[Fact]:
     if (number := now.contradicted_amendment) is not None:
         told = f"the founder has signed two different amendments {number}: neither counts"
         yield _fact("amended", (told, "warn"))
+    if now.newer:
+        yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
     if now.given_up is not None:
-        at = words.clock(now.given_up.at, False)
+        at = words.clock(now.given_up.time, False)
         yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))
     yield from held_out(now)
-    for sample in now.samples:
-        said = f"{sample.prompt[:MOST_OF_SAMPLE]}{SAMPLE_MARK}{sample.text[:MOST_OF_SAMPLE]}"
-        yield _fact("sample", (f"step {sample.version}: ", "muted"), " ".join(clean(said).split()))
     if now.certified_version:
         links = plural(now.certified_links, "link")
         told = f"version {now.certified_version}, {links} from the founder's signature"
@@ -255,7 +251,7 @@ def _vouched(now: Snapshot) -> str:
 
 def machine(now: Snapshot) -> Iterator[Fact]:
     """Yield the memory and the devices that are used, how well, and what the owner allows."""
-    workers = now.workers or [now.worker]
+    workers = now.workers
     used = now.rss_bytes + sum(worker.rss_bytes for worker in workers)
     limit = now.limits.memory_bytes
     tone: Tone = "warn" if limit and used > 0.9 * limit else "plain"
@@ -272,7 +268,7 @@ def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
     running = sum(worker.state == "running" for worker in workers)
     restarts = sum(worker.restarts for worker in workers)
     shares = [worker.mfu for worker in workers if worker.mfu is not None]
-    state = f"{running} running" if running else workers[0].state
+    state = f"{running} running" if running or not workers else workers[0].state
     threads = f" with {plural(found.threads_now, 'thread')}"
     return line(
         (state, "good" if running == len(workers) else "warn"),
@@ -354,10 +350,6 @@ def _relays(now: Snapshot) -> Iterator[Fact]:
     if relay.through:
         through = words.listed([words.named(peer, now.names) for peer in relay.through])
         yield _fact("reached", f"through {through}, which relay: nobody can dial this volunteer")
-    if relay.through and 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
-        lent, own = words.per_s(relay.through_bytes_per_s), words.per_s(relay.line_bytes_per_s)
-        told = f"they lend {lent} to all whom they relay for; with a port that others can dial"
-        yield _fact("gain", f"{told} it would be your own line's {own}")
     if relay.rate_bytes_per_s:
         members, links = plural(relay.members, "member"), plural(relay.circuits, "connection")
         at = f"at up to {words.per_s(relay.rate_bytes_per_s)}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from client.quantities import plural
-from client.views import status, words
+from client.views import status
 from client.views.plot import progress, spark
 from client.views.record import Record
-from client.views.span import Box, Line, Span, cut, line
-from client.views.status import SAMPLE_MARK
-from client.views.text import clean, wrap
+from client.views.span import Box, Line, Span, line
 
 
 def swarm_head(record: Record, box: Box) -> list[Line]:
@@ -27,26 +25,6 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     facts["progress"] += (Span(" "), *bar, Span(f" {100 * share:.1f} %"))
     if "speed" in facts:
         facts["speed"] += line(" ", (past, "second"))
-    facts = {name: value for name, value in facts.items() if name not in ("sample", "next")}
+    facts.pop("next", None)
     facts |= {"people": line(people), **dict(islice(status.recovery(now), 1))}
     return status.lines_of(facts.items(), box, most=2)
-
-
-def samples(record: Record, box: Box) -> list[Line]:
-    """Return what this machine let the newest version write, two lines or more for each prompt."""
-    found = record.snapshot.samples if record.snapshot else []
-    if not found:
-        return []
-    each = max(1, (box.height - 1) // len(found))
-    lines = [line((f"after step {words.count(found[0].version)}, likeliest tokens", "muted"))]
-    for one in found:
-        prompt, text = clean(one.prompt, 400), clean(one.text, 4000)
-        parts = wrap(f"{prompt}{SAMPLE_MARK}{text}", box.width, each)
-        lines += [line((part, "plain")) for part in parts]
-    return [cut(found_line, box.width) for found_line in lines[: box.height]]
-
-
-def samples_height(record: Record, room: int) -> int:
-    """Return the lines that the samples take of ``room``; 0: there are none."""
-    number = len(record.snapshot.samples) if record.snapshot else 0
-    return max(2, min(room // 2, 1 + 2 * number)) if number else 0

@@ -7,7 +7,7 @@ from client.views import status, words
 from client.views.dashboard import event_line
 from client.views.record import Record
 from client.views.recovery import Incident, Names, summary
-from client.views.span import Box, Line, Row, Span, Tone, cut, line, pair, spread
+from client.views.span import Box, Line, Row, Span, Tone, cut, line, spread
 from client.views.text import clean, wrap
 
 MARKS: dict[str, tuple[str, Tone]] = {
@@ -18,13 +18,6 @@ MARKS: dict[str, tuple[str, Tone]] = {
 }
 """Noticed; another volunteer was given the part; the part was copied to it; work went on."""
 AROUND_S = 2.0
-LEGEND = line(
-    *(
-        part
-        for name, (mark, tone) in MARKS.items()
-        for part in ((mark, tone), (f" {name}  ", "muted"))
-    )
-)
 
 
 def recovery_head(record: Record, box: Box) -> list[Line]:
@@ -34,7 +27,7 @@ def recovery_head(record: Record, box: Box) -> list[Line]:
         return [line(("not connected yet", "muted"))]
     head = line((summary(record.incidents), "warn" if record.incidents.open else "strong"))
     ((_, counts), *_) = status.recovery(now)
-    lines = [spread(head, LEGEND, box.width), line(("microbatches: ", "muted"), *counts)]
+    lines = [head, line(("microbatches: ", "muted"), *counts)]
     return [cut(found, box.width) for found in lines]
 
 
@@ -125,28 +118,6 @@ def story(record: Record, number: str | None, box: Box) -> list[Line]:
         if begin <= event.time <= end and event.level != "debug"
     ]
     return [cut(found, box.width) for found in told[-box.height :]]
-
-
-def incident_details(record: Record, number: str, box: Box) -> list[Line]:
-    """Return all known facts of one fault."""
-    one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
-    if one is None:
-        return [line(("it is forgotten", "muted"))]
-    lines = [
-        line((one.title(record.names), "strong")),
-        (),
-        pair("noticed", f"{words.date(one.detected)}, {words.clock(one.detected)}", labels=13),
-        pair("at step", str(one.step), labels=13),
-        pair(
-            "who served", words.listed([f"stage {s}" for s in one.stages]) or "no stage", labels=13
-        ),
-    ]
-    for name, at in _moments(one)[1:]:
-        lines.append(pair(name, f"after {words.duration(at - one.detected)}", labels=13))
-    lines += [pair("then", one.cover(record.names), labels=13), ()]
-    for note in one.told(record.names):
-        lines += [line((part, "muted")) for part in wrap(note, box.width, 4)]
-    return lines
 
 
 def _moments(one: Incident) -> list[tuple[str, float]]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from model_zoo.huggingface.config import is_tied, to_spec
 from model_zoo.huggingface.shards import FolderError, Shards, open_shards, read_json
 from model_zoo.huggingface.stored import is_transposed, stored_shapes, tensor_shapes
-from model_zoo.specs.architecture import OUTPUT, Tensors
+from model_zoo.specs.family import OUTPUT, Tensors
 from model_zoo.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 DTYPES: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Types that weights may have, as safetensors and torch name them."""
-_BUFFERS: Final = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+_BUFFERS: Final = (
+    *(".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"),
+    *(".attention.bias", ".attention.masked_bias"),
+)
 """Endings of tensors that are no weights: older files have them."""
-_PREFIXES: Final = ("transformer.", "model.")
-"""Files of the bare model leave these out."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -124,22 +125,21 @@ def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dic
         source = spec.token_embedding if tied and name == output else name
         places[name] = []
         for part, shape in stored_shapes(spec, source, whole).items():
-            stored = _stored(part, shards)
+            stored = _stored(part, f"{spec.facts.decoder}.", shards)
             if problem := _problem(stored, shape, shards):
                 raise FolderError(f"{folder}: tensor {part} {problem}")
             places[name].append(stored)
     used = {part for parts in places.values() for part in parts}
-    allowed = {_stored(output, shards)} if tied else set()
+    allowed = {output, f"{spec.facts.output}.weight"} if tied else set()
     for name in sorted(shards.entries.keys() - used - allowed):
         if not name.endswith(_BUFFERS):
             raise FolderError(f"{folder}: tensor {name} is not one of the model's")
     return places
 
 
-def _stored(name: str, shards: Shards) -> str:
-    """The name that a tensor has in the files."""
-    bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
-    return name if name in shards.entries else bare
+def _stored(name: str, prefix: str, shards: Shards) -> str:
+    """The name that a tensor has in the files: those of the bare model leave the prefix out."""
+    return name if name in shards.entries else name.removeprefix(prefix)
 
 
 def _problem(name: str, shape: tuple[int, ...], shards: Shards) -> str | None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from model_zoo.huggingface.stored import tensor_shapes, zeros
-from model_zoo.llama_cpp.architecture import NotInGguf, architecture, rotates_neighbours
+from model_zoo.llama_cpp.architecture import NotInGguf, architecture
 from model_zoo.llama_cpp.package import load_gguf
-from model_zoo.models.llama import scaled
+from model_zoo.models.llama import frequencies
+from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 
 Named = Iterator[tuple[str, Tensor]]
@@ -48,16 +49,30 @@ def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
             for side, part in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
                 yield names(name.replace("gate_up", side) + ".weight"), part
             continue
-        exchanged = rotates_neighbours(spec) and any(f".{part}." in name for part in _ROTATED)
         whole = name if shape[2:] == () else f"{name}.weight"
-        yield names(whole), neighbours(tensor, spec.head_width) if exchanged else tensor
-    if spec.tied:  # some of its models would find it themselves, and others not
+        yield names(whole), _arranged(spec, name, tensor)
+    # some of its models would find it themselves, and others not
+    if spec.tied and not spec.facts.always_tied:
         yield "output.weight", state[spec.token_embedding]
     yield from ((names(name), torch.zeros(shape)) for name, shape in zeros(spec).items())
-    if spec.rope is not None and spec.rope.kind == "llama3":
-        steps = torch.arange(0, spec.head_width, 2).float()
-        angles = 1.0 / spec.rope_theta ** (steps / spec.head_width)  # (D / 2)
-        yield "rope_freqs.weight", angles / scaled(angles, spec.rope)  # they divide by it
+    if spec.rope.kind == "llama3":
+        plain, scaled = (
+            frequencies(rope, spec.rope_theta, spec.head_width)  # (D / 2)
+            for rope in (Rope(), spec.rope)
+        )
+        yield "rope_freqs.weight", plain / scaled  # they divide by it
+
+
+def _arranged(spec: ModelSpec, name: str, tensor: Tensor) -> Tensor:
+    """Return a parameter as llama.cpp has it."""
+    facts = spec.facts
+    if facts.rotates_neighbours and any(f".{part}." in name for part in _ROTATED):
+        return neighbours(tensor, spec.head_width)
+    if name.endswith(facts.by_heads):
+        heads = tensor.view(spec.heads, 3, spec.head_width, *tensor.shape[1:])
+        return heads.transpose(0, 1).reshape(tensor.shape)
+    is_gain = tensor.ndim == 1 and name.endswith("norm.weight")
+    return tensor + 1 if is_gain and not facts.first_gain else tensor  # there gains begin with 1
 
 
 def _names(spec: ModelSpec) -> Callable[[str], str]:

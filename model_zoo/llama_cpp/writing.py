@@ -16,10 +16,11 @@ from torch import Tensor
 
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling
-from model_zoo.llama_cpp.architecture import Keys, NotInGguf, keys
+from model_zoo.llama_cpp.architecture import NotInGguf, keys
 from model_zoo.llama_cpp.package import load_gguf
 from model_zoo.llama_cpp.tensors import is_always_fp32, tensors
 from model_zoo.llama_cpp.vocabulary import vocabulary
+from model_zoo.specs.family import Keys
 from model_zoo.specs.model import ModelSpec
 from model_zoo.tokenizers.bpe import Bpe
 

@@ -1,4 +1,4 @@
-"""The interface of a model family; each is in the file named after its architecture."""
+"""The interface of a model family; its description says which file has it."""
 
 from abc import ABC, abstractmethod
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from model_zoo.models.documents import Documents
-from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 
 State = dict[str, Tensor]
@@ -38,7 +38,6 @@ class Decoder(nn.Module, ABC):
 
 
 def decoder(spec: ModelSpec, part: StageSlice) -> Decoder:
-    """Return the decoder of a stage. Only what is registered is imported."""
-    assert spec.architecture in ARCHITECTURES  # as every spec
-    made: Decoder = import_module(f"model_zoo.models.{spec.architecture}").DECODER(spec, part)
+    """Return the decoder of a stage. Only what a registered family names is imported."""
+    made: Decoder = import_module(f"model_zoo.models.{spec.facts.model}").DECODER(spec, part)
     return made

@@ -1,21 +1,11 @@
-"""An architecture's description without torch: the shapes it accepts, and its tensors.
+"""The numbers of a model of any family, each in its range; families say which of them they have."""
 
-`Shape` has the numbers of a model of any architecture. An `Architecture` is a file of
-`model_zoo.specs.architectures`; its modules are in the file of the same name in `model_zoo.models`.
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import NODEFAULT
 from msgspec.structs import fields
 
 from model_zoo.specs.description import Description
-from model_zoo.specs.precision import DEFAULT, Precision
-
-Tensors = dict[str, tuple[int, ...]]
-"""Shapes of parameters by name, in the order of the module's own parameters."""
 
 _LARGEST = {
     "layers": 1024,
@@ -26,8 +16,7 @@ _LARGEST = {
     "context": 1 << 20,
     "vocab": 1 << 20,
 }
-OUTPUT = "lm_head"
-"""Name of the output projection."""
+MOST_HEAD_DIM = 4096
 MAX_EXPERTS = 512
 """Of a layer."""
 MAX_EXPERTS_IN_ALL = 1 << 15
@@ -39,21 +28,26 @@ class Rope(Description, frozen=True):
 
     Fields:
         kind: `default` has the angles as they are; `linear` divides them all by `factor`; `llama3`
-            divides those of slow rotations by `factor` and blends in between.
+            divides those of slow rotations by `factor` and blends in between; so does `yarn`, which
+            makes queries and keys longer as well.
         factor: how much longer the context is than in pre-training.
-        low, high: `llama3`: rotations within the original context below which an angle is divided,
-            and above which it is kept.
-        original: `llama3`: context of the pre-training in tokens.
+        low, high: `llama3`, `yarn`: rotations within the original context below which an angle is
+            divided, and above which it is kept.
+        original: `llama3`, `yarn`: context of the pre-training in tokens.
+        magnitude: `yarn`: factor of queries and keys; None: 0.1 ln(factor) + 1.
+        dims: numbers at the beginning of each head that are rotated; None: all.
 
     Raises:
         ValueError: a number is out of range, or not used by this kind.
     """
 
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
+    magnitude: float | None = None
+    dims: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,10 +57,45 @@ class Rope(Description, frozen=True):
             raise ValueError(f"rope.low {self.low!r} must lie below rope.high {self.high!r}")
         if type(self.original) is not int or not 1 <= self.original <= 1 << 20:
             raise ValueError(f"rope.original must lie between 1 and 2**20, got {self.original!r}")
-        used = {"default": 0, "linear": 1, "llama3": 4}[self.kind]
-        unused = (self.factor, self.low, self.high, self.original)[used:]
-        if unused != (1.0, 1.0, 4.0, 8192)[used:]:  # one model, one spelling
+        if self.magnitude is not None and not 0.0 < self.magnitude <= 1e3:
+            raise ValueError(f"rope.magnitude must lie above 0, to 1e3, got {self.magnitude!r}")
+        if self.dims is not None and (
+            type(self.dims) is not int or not 2 <= self.dims <= MOST_HEAD_DIM
+        ):
+            raise ValueError(f"rope.dims must lie between 2 and 4096, got {self.dims!r}")
+        used = {"default": 0, "linear": 1, "llama3": 4, "yarn": 5}[self.kind]
+        unused = (self.factor, self.low, self.high, self.original, self.magnitude)[used:]
+        if unused != (1.0, 1.0, 4.0, 8192, None)[used:]:  # one model, one spelling
             raise ValueError(f"rope {self.kind} has numbers that it does not use: leave them out")
+
+
+class Scales(Description, frozen=True):
+    """What a model multiplies with where others do not, and bounds by a tangent.
+
+    Fields:
+        embedding: factor of what is looked up.
+        attention: factor of scores; None: one by the square root of the head's size.
+        residual: factor of what attention and feed-forward add to the residual stream.
+        logits: what logits are divided by.
+        attention_cap, logits_cap: bounds of scores and of logits; None: they have none.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    embedding: float = 1.0
+    attention: float | None = None
+    residual: float = 1.0
+    logits: float = 1.0
+    attention_cap: float | None = None
+    logits_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not 1e-6 <= value <= 1e6:
+                raise ValueError(f"scales.{name} must lie between 1e-6 and 1e6, got {value!r}")
 
 
 class Experts(Description, frozen=True):
@@ -169,7 +198,7 @@ class Shape(Description, frozen=True):
     """The numbers of a decoder-only transformer, each in its range.
 
     Fields:
-        architecture: name of an architecture of the zoo.
+        architecture: name of a family of the zoo.
         layers, width: number of blocks and size C of the residual stream.
         heads, kv_heads: query heads and key/value heads.
         ffn_width: inner size of the feed-forward part.
@@ -181,13 +210,12 @@ class Shape(Description, frozen=True):
         gelu: `exact`, by erf; `tanh`, the approximation by a tangent; or `new`, the same in GPT-2's
             own steps, whose last bits differ.
         head_dim: size D of one attention head, where it is not width / heads.
-        rope: rotary angles as `transformers` computes them; None: angles computed in fp64.
-        qk_norm: queries and keys are normalised, each `head` by itself or the whole `projection`.
-        qkv_bias: whether queries, keys and values have biases.
+        rope: how rotary angles are scaled.
         window: tokens that a token looks back on, itself included; None: all.
+        full_every: every so many-th layer has no window.
+        local_theta: base of the rotary angles of layers with a window, which are not scaled.
         nope_every: every so many-th layer has no rotary positions.
-        post_norm: whether what attention and feed-forward return is normalised, not what they
-            take.
+        scales: factors and bounds.
         max_context: longest sequence that an imported model takes, in tokens, where it is trained
             on shorter ones.
         experts: the feed-forward part is a mixture of them, each of inner size ffn_width.
@@ -212,12 +240,12 @@ class Shape(Description, frozen=True):
     norm_eps: float = 1e-5
     gelu: Literal["exact", "tanh", "new"] = "exact"
     head_dim: int | None = None
-    rope: Rope | None = None
-    qk_norm: Literal["head", "projection"] | None = None
-    qkv_bias: bool = False
+    rope: Rope = Rope()
     window: int | None = None
+    full_every: int | None = None
+    local_theta: float | None = None
     nope_every: int | None = None
-    post_norm: bool = False
+    scales: Scales | None = None
     max_context: int | None = None
     experts: Experts | None = None
     tied: bool = False
@@ -233,17 +261,25 @@ class Shape(Description, frozen=True):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if not 0 < self.rope_theta <= 1e30:
             raise ValueError(f"rope_theta must lie above 0, got {self.rope_theta!r}")
+        self._check_counts()
         self._check_switches()
 
-    def _check_switches(self) -> None:
-        bounds = {"head_dim": 4096, "window": 1 << 20, "nope_every": 1024, "max_context": 1 << 24}
+    def _check_counts(self) -> None:
+        bounds = {"head_dim": MOST_HEAD_DIM, "window": 1 << 20, "max_context": 1 << 24}
+        bounds |= {"full_every": 1024, "nope_every": 1024}
         for name, largest in bounds.items():
             value = getattr(self, name)
             if value is not None and not (type(value) is int and 1 <= value <= largest):
                 raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
+
+    def _check_switches(self) -> None:
         in_all = self.layers * (0 if self.experts is None else self.experts.count)
         if in_all > MAX_EXPERTS_IN_ALL:
             raise ValueError(f"{in_all} experts in all layers are above {MAX_EXPERTS_IN_ALL}")
+        if self.window is None and (self.full_every or self.local_theta) is not None:
+            raise ValueError("full_every and local_theta are of models with a window")
+        if self.local_theta is not None and not 1.0 < self.local_theta < 1e12:
+            raise ValueError(f"local_theta must lie between 1 and 1e12, got {self.local_theta!r}")
         if not 0 < self.norm_eps <= 0.1:
             raise ValueError(f"norm_eps must lie between 0 and 0.1, got {self.norm_eps!r}")
         if self.max_context is not None and self.max_context <= self.context:
@@ -280,95 +316,15 @@ class Shape(Description, frozen=True):
         """Whether a layer has rotary positions."""
         return self.nope_every is None or (layer + 1) % self.nope_every != 0
 
+    def window_of(self, layer: int) -> int | None:
+        """Return how many tokens a layer looks back on; None: on all."""
+        full = self.full_every is not None and (layer + 1) % self.full_every == 0
+        return None if full else self.window
+
 
 SWITCHES = {
     field.name: field.default
     for field in fields(Shape)
     if field.default is not NODEFAULT and field.name not in ("vocab", "rope_theta")
 }
-"""Fields that not every architecture has, with their defaults; each architecture names its own."""
-
-
-class Architecture(ABC):
-    """The facts of one architecture, whose parameters have the names that they have in
-    `transformers`; holds no state."""
-
-    switches: ClassVar[frozenset[str]] = frozenset()
-    """Those of `SWITCHES` that such a model may have."""
-
-    decoder: ClassVar[str]
-    """Name of all but the output projection, which is `OUTPUT`."""
-
-    layers: ClassVar[str]
-    """Name of the layers within it."""
-
-    tokens: ClassVar[str]
-    """Name of the token embedding's matrix."""
-
-    usual_targets: ClassVar[tuple[str, ...]]
-    """The linear layers that have adapters where nothing is chosen: as in `peft`."""
-
-    residual_outputs: ClassVar[tuple[str, ...]]
-    """Endings of the names of the matrices that write into the residual stream: they start
-    smaller, by the square root of twice the layers."""
-
-    fused: ClassVar[dict[str, int]] = {}
-    """How many matrices are below one another in a layer's parameter, where it is not one."""
-
-    transposed: ClassVar[tuple[str, ...]] = ()
-    """Endings of the names of the matrices that `transformers` has transposed."""
-
-    @abstractmethod
-    def problem(self, shape: Shape) -> str | None:
-        """Say in words why no such model has this shape, or None."""
-
-    @abstractmethod
-    def embedding(self, shape: Shape) -> Tensors:
-        """Return the parameters of the embedding, by their names in the decoder."""
-
-    @abstractmethod
-    def block(self, shape: Shape) -> Tensors:
-        """Return the parameters of one layer, by their names within it."""
-
-    @abstractmethod
-    def final_norm(self, shape: Shape) -> Tensors:
-        """Return the parameters of the final norm, by their names in the decoder."""
-
-    def linears(self, shape: Shape) -> Tensors:
-        """Return the shapes of a layer's linear layers, in its order, by their names within it."""
-        matrices = {name: each for name, each in self.block(shape).items() if len(each) == 2}
-        return {name.removesuffix(".weight"): each for name, each in matrices.items()}
-
-    def idle_per_token(self, shape: Shape) -> int:
-        """Return how many of a layer's parameters a token does not pass."""
-        return 0
-
-    @abstractmethod
-    def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
-        """Return how many numbers a layer keeps per token for its backward pass, which computes in
-        ``precision``; what they take on average is `SAVED_SHARE`.
-
-        Counted from what autograd keeps, rounded up.
-        """
-
-    @abstractmethod
-    def usual_ffn_width(self, width: int) -> int:
-        """Return the inner size that such models usually have at a width."""
-
-
-def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors:
-    """Return the parameters of linear layer ``name``, from ``columns`` to ``rows`` numbers, with a
-    ``bias`` or not."""
-    return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
-
-
-def norm(name: str, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameters of normalisation ``name`` of ``width`` numbers: gain and, with
-    ``bias``, shift."""
-    gain: Tensors = {f"{name}.weight": (width,)}
-    return gain | ({f"{name}.bias": (width,)} if bias else {})
-
-
-def prefixed(prefix: str, tensors: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return the same tensors under longer names."""
-    return {prefix + name: shape for name, shape in tensors.items()}
+"""Fields that not every family has, with their defaults; each family names its own."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from model_zoo.specs.architecture import prefixed
+from model_zoo.specs.family import prefixed
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 from model_zoo.specs.state import stage_layout
@@ -40,8 +40,8 @@ def rows_of(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ..
     if not name.startswith(spec.layers_prefix) or len(shape) < 2:
         return ()
     inner = name.removeprefix(spec.layers_prefix).partition(".")[2]
-    count = spec.facts.fused.get(inner, 1) * math.prod(shape[:-2])
-    return (math.prod(shape[:-1]) // count,) * count
+    each = spec.facts.fused(spec).get(inner, shape[-2:-1])
+    return each * math.prod(shape[:-2])
 
 
 def hidden_matrices(spec: ModelSpec, part: StageSlice) -> tuple[Matrix, ...]:

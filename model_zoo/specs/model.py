@@ -9,21 +9,9 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from model_zoo.specs.architecture import (
-    OUTPUT,
-    SWITCHES,
-    Architecture,
-    Shape,
-    Tensors,
-    linear,
-    prefixed,
-)
-from model_zoo.specs.architectures.gpt import Gpt
-from model_zoo.specs.architectures.llama import Llama
-
-ARCHITECTURES: dict[str, Architecture] = {"gpt": Gpt(), "llama": Llama()}
-"""Every architecture that a manifest may name. A new one is a line here and two files of its name:
-its facts in `specs/architectures`, its modules in `models`."""
+from model_zoo.specs.architecture import SWITCHES, Shape
+from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.family import OUTPUT, Family, Tensors, linear, prefixed
 
 LOGITS_AT_ONCE = 1 << 25
 """Numbers of logits that a head makes at a time: 128 MiB in fp32."""
@@ -55,8 +43,8 @@ class ModelSpec(Shape, frozen=True):
             raise ValueError(problem)
 
     @property
-    def facts(self) -> Architecture:
-        """The description of its architecture."""
+    def facts(self) -> Family:
+        """The description of its family."""
         return ARCHITECTURES[self.architecture]
 
     @property

@@ -30,16 +30,17 @@ def forward_flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
     """
     layers = part.last_layer - part.first_layer
     # scores and mix: two operations each for every number of a head and every token looked at
-    attention = 2 * _looked_at_twice(spec) * spec.joined_width
-    forward = layers * (2 * spec.layer_matrix_size + attention)
+    looked_at_twice = sum(_looked_at_twice(spec, layer) for layer in part.layers)
+    attention = 2 * looked_at_twice * spec.joined_width
+    forward = layers * 2 * spec.layer_matrix_size + attention
     if part.has_head:
         forward += 2 * spec.width * spec.vocab
     return forward
 
 
-def _looked_at_twice(spec: ModelSpec) -> int:
+def _looked_at_twice(spec: ModelSpec, layer: int) -> int:
     """Twice the tokens that one attends to on average: T, or in a window W less."""
-    context = spec.context
-    if spec.window is None or spec.window >= context:
+    context, window = spec.context, spec.window_of(layer)
+    if window is None or window >= context:
         return context
-    return 2 * spec.window - spec.window**2 // context
+    return 2 * window - window**2 // context

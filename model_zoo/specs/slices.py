@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from model_zoo.specs.architecture import Tensors, prefixed
+from model_zoo.specs.family import Tensors, prefixed
 from model_zoo.specs.model import ModelSpec
 
 

@@ -35,7 +35,7 @@ Epoch = Annotated[int, Meta(ge=0, lt=2**31)]
 Replicas = Annotated[int, Meta(ge=0, le=100_000)]
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Status = Literal["free", "held", "fetching", "serving"]
-Phase = Annotated[int, Meta(ge=0, le=3)]
+Phase = Annotated[int, Meta(ge=0, le=2)]
 
 
 class Mandate(NamedTuple):
@@ -112,13 +112,6 @@ class Posting(Body, frozen=True):
     """Lambda as the steward sees it."""
     r: Annotated[int, Meta(ge=1, le=64)]
     cutoff: Score
-    up_here: Level = 0
-    """Rate, at this stage, of its home members that also serve the next stage."""
-    up_there: Level = 0
-    """Rate of the same members at that next stage."""
-    down_here: Level = 0
-    """The same for members that also serve the previous stage."""
-    down_there: Level = 0
     seconds: Replicas = 0
     """Replicas that have their home elsewhere."""
     wanted: Annotated[str, Meta(max_length=64)] = ""
@@ -130,8 +123,8 @@ class Posting(Body, frozen=True):
         return self.replicas + self.seconds
 
 
-OPEN, QUIET, SETTLED, COMMITTED = range(4)
-"""Phases of a posting: arrivals; none for a while; nothing left to improve; places are final."""
+OPEN, QUIET, COMMITTED = range(3)
+"""Phases of a posting: arrivals; none for a while; places are final."""
 
 ToSteward = Propose | Withdraw
 ToVolunteer = Hold | Reject

@@ -7,18 +7,12 @@ and no phases; those are in ``steward.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.choice import Proposer, prefix_cover
-from protocol.matching.gain import Standing
 from protocol.matching.member import Member
 from protocol.matching.population import Population
-from protocol.matching.preferences import RELATIVES_HALVE
 from protocol.matching.timing import LEASE_S
-
-LOOSE_PERCENT = 105
-"""Newcomers are first placed under q = 1.05; q = 1.0 follows only if a stage falls short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +39,13 @@ class HeldPlace:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a stage's choice in one epoch; within the epoch they are only tightened."""
+    """Limits of a stage's choice in one epoch, within which they are only tightened."""
 
     quota: int
     floor: int
     """Members that it keeps even if the quota is reached (r_eff)."""
     cutoff: int = 0
     """Highest score rejected."""
-
-
-class Shares(NamedTuple):
-    """Summed rates, at both stages, of members that also serve the next or the previous stage."""
-
-    up_here: int
-    up_there: int
-    down_here: int
-    down_there: int
 
 
 class Pool:
@@ -72,7 +57,6 @@ class Pool:
         self.revision = 0
         """Incremented by every change of the pool."""
         self._limits = Limits(0, 1)
-        self._moved: set[PeerId] = set()
 
     @property
     def limits(self) -> Limits:
@@ -110,32 +94,11 @@ class Pool:
         fresh = (place for place in self.homes if not place.locked)
         return max(fresh, key=lambda place: place.proposer.order, default=None)
 
-    def standing(self, r: int) -> Standing:
-        """Return the stage's standing, counting up to ``r`` replicas."""
-        return Standing.of(len(self.places), self.level, r)
-
-    def shares(self, population: Population) -> Shares:
-        """Return the rates of our home members that also hold a neighbouring stage."""
-        up, down = Stage(self.stage + 1), Stage(self.stage - 1)
-        totals = {up: [0, 0], down: [0, 0]}
-        for place in self.homes:
-            member = population.members.get(place.peer)
-            second = member.second if member else None
-            if second in totals:
-                totals[second][0] += place.rate
-                totals[second][1] += population.rate(place.peer, second)
-        return Shares(*totals[up], *totals[down])
-
     def reopen(self, population: Population) -> None:
-        """Begin an epoch: loose quota, no cutoff, scores at the present lambda."""
-        quota = population.fair_level * LOOSE_PERCENT // 100
-        self.limits = Limits(quota, population.redundancy)
+        """Begin an epoch: the quota is lambda, no cutoff, scores at the present lambda."""
+        self.limits = Limits(population.fair_level, population.redundancy)
         for place in list(self.places.values()):
             self._recount(place, population)
-
-    def forget_moves(self) -> None:
-        """Allow all members to be moved again, after the population changed."""
-        self._moved.clear()
 
     def adopt(self, population: Population, now: float) -> None:
         """Add the members whose adverts name this stage; a successor starts with these.
@@ -216,64 +179,22 @@ class Pool:
         return [self.places[place.peer] for place in fresh]
 
     def choose(self) -> list[HeldPlace]:
-        """Keep the prefix cover; return the others, after raising the cutoff above them."""
+        """Keep the prefix cover; release and return the others."""
         proposers = [place.proposer for place in self.homes]
         choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
-        turned_down = [self.places.pop(proposer.peer) for proposer in choice.let_go]
-        self.revision += bool(turned_down)
-        for place in turned_down:
-            self.turn_down(place.score)
-        return turned_down
+        return [self.release(self.places[proposer.peer]) for proposer in choice.let_go]
 
-    def turn_down(self, score: int) -> None:
-        """Note a rejected score."""
-        self.limits = replace(self.limits, cutoff=max(self.limits.cutoff, score))
+    def give(self, place: HeldPlace) -> HeldPlace:
+        """Give up the least preferred place, and keep no more than what is left."""
+        self.release(place)
+        self.limits = replace(self.limits, quota=min(self.limits.quota, self.level))
+        return place
 
-    def tighten(self, population: Population) -> None:
-        """Lower the quota from q = 1.05 to q = 1.0."""
-        self.limits = replace(self.limits, quota=min(self.limits.quota, population.fair_level))
-
-    def spare(self, needy: Stage, low: Standing, population: Population) -> list[PeerId]:
-        """Return the newcomers that this stage could release for a needier one, worst first.
-
-        A newcomer may go if the stage without it stays better off than the needy one is by then, so
-        each move raises the lowest stage; if it has more relatives there than here, clearly better
-        off. A newcomer stays if it cannot serve the needy stage or was moved before.
-
-        Args:
-            needy: the stage to help.
-            low: its standing.
-            population: the members.
-        """
-        r = population.redundancy
-        ranked = sorted(self.homes, key=lambda place: place.proposer.order)
-        count, level = len(self.places), self.level
-        given: list[PeerId] = []
-        for place in reversed(ranked):
-            gain = population.rate(place.peer, needy)
-            stuck = place.locked or place.peer in self._moved or not gain
-            after = Standing.of(count - 1, level - place.rate, r)
-            more = population.relatives(place.peer, needy)
-            more = max(0, more - population.relatives(place.peer, self.stage))
-            bar = low.level * (RELATIVES_HALVE + more) // RELATIVES_HALVE
-            if stuck or not after.exceeds(Standing(low.covered, bar)):
-                break
-            given.append(place.peer)
-            count, level = count - 1, level - place.rate
-            low = Standing.of(low.covered + 1, low.level + gain, r)
-        return given
-
-    def let_go(self, peers: list[PeerId]) -> list[HeldPlace]:
-        """Tighten the limits so that the choice releases exactly these peers, the worst."""
-        self._moved.update(peers)
-        gone = sum(self.places[peer].rate for peer in peers)
-        kept = len(self.homes) - len(peers)
-        self.limits = replace(
-            self.limits,
-            quota=min(self.limits.quota, self.level - gone),
-            floor=min(self.limits.floor, kept),
-        )
-        return self.choose()
+    def release(self, place: HeldPlace) -> HeldPlace:
+        """Give a place up and raise the cutoff to its score."""
+        del self.places[place.peer]
+        self.limits = replace(self.limits, cutoff=max(self.limits.cutoff, place.score))
+        return place
 
     def _claims_seat(self, place: HeldPlace, member: Member) -> bool:
         """Tell whether a member says that it holds this stage, or is moving here and not confirmed

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 
 from protocol.ids import Stage
 from protocol.matching import preferences
-from protocol.matching.averaging import Trade
+from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.gain import Holding
 from protocol.matching.sharing import lowest_level
 from protocol.matching.timing import (
     ABSENCE_S,
@@ -150,16 +149,19 @@ class Beside(Prospects):
         """Return the stage to share our time with: one that lacks replicas, then the one by which
         the lowest level of all rises most, then a low level, then an edge that few share."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        supply, home, me = self._context.board.supply(now), self._home, self._context.me
-        if supply is None or home is None:
+        population, home, me = self._context.population, self._home, self._context.me
+        if home is None:
             return None
-        population, highest = self._context.population, max(*supply.levels, 1)
-        alone = Holding(me, home).serve(supply.stages, population, -1)
+        supply, rates = population.supply, population.rates(me)
+        highest = max(*supply.levels, 1)
+        held = population.members[me].home_stage is not None
+        without = supply.after(home, None, rates, sign=-1) if held else supply
 
-        def rank(stage: Stage) -> tuple[bool, int, int, int, int]:
-            lowest = lowest_level(Holding(me, home, stage).serve(alone, population))
+        def rank(stage: Stage) -> tuple[int, int, int, int, int]:
+            lowest = lowest_level(without.after(home, stage, rates).stages)
+            posting = notices[stage].posting
             return (
-                supply.copies[stage] >= supply.r[stage],
+                min(posting.copies, posting.r),
                 -(lowest * LOWEST_STEPS // highest),
                 supply.levels[stage] * LEVEL_STEPS // highest,
                 supply.stages[min(home, stage)].pool_here,
@@ -179,17 +181,16 @@ class Beside(Prospects):
             return "its steward does not answer"
         if posting.copies < posting.r:
             return None
-        if not population.is_fast(me) or population.download_s(me, stage) > SECOND_FETCH_S:
+        if population.download_s(me, stage) > SECOND_FETCH_S:
             return "we are too slow for two"
-        trade = self.loss(stage, held=False)
-        return f"averaging it takes more than it is worth: {trade}" if trade else None
+        return self.dear(stage, held=False)
 
-    def loss(self, stage: Stage, *, held: bool) -> Trade | None:
-        """Return what a second stage would cost if it is not worth its averaging; else None."""
-        if self._home is None:
+    def dear(self, stage: Stage, *, held: bool) -> str | None:
+        """Return that averaging a second stage takes too long, in words, or None."""
+        added = self._context.population.averaging(self._context.me, stage)
+        if added <= (DROP if held else WORTH):
             return None
-        trade = self._context.population.second_stage(self._context.me, self._home, stage)
-        return None if trade.is_worth(held=held) else trade
+        return f"averaging it takes more than it is worth: {added:.3g} times as long as a step"
 
     def in_words(self, notices: Notices, now: float) -> str:
         """Return, in words, why we hold no second stage if that is for its averaging."""

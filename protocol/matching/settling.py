@@ -1,8 +1,7 @@
-"""Actions of a stage once all stages are quiet: help the neediest one, or detect the end.
+"""Actions of a stage once all stages are quiet: help one that lacks replicas, or detect the end.
 
-Pure functions of the pool, the others' postings and the population. Helping never lowers the lowest
-stage: a volunteer is released only if the stage stays better off than the needy one was. The sorted
-standings therefore rise with every step, and the process ends.
+Pure functions of the pool, the others' postings and the population. A stage that helps keeps r
+replicas, and its cutoff rises, so the process ends.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 
 from protocol.ids import Stage
 from protocol.matching.board import Notice
-from protocol.matching.gain import Standing
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
 
@@ -36,54 +34,18 @@ def all_covered(pool: Pool, others: Others, population: Population) -> bool:
     return bool(pool.places) and covered and complete(others, population)
 
 
-def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
-    """Tell whether a rejected peer is still without a place, and this stage could give one.
+def help_needy(pool: Pool, others: Others, population: Population) -> list[HeldPlace]:
+    """Release the least preferred newcomer of a stage with more than r replicas if others lack any.
 
-    Args:
-        pool: of this stage.
-        others: the other stages' postings.
-        population: the members.
-    """
-    placed = len(pool.homes) + sum(notice.posting.replicas for notice in others.values())
-    wanting = pool.level < population.fair_level
-    return pool.limits.cutoff > 0 and wanting and placed < population.able
-
-
-def help_neediest(pool: Pool, others: Others, population: Population) -> list[HeldPlace]:
-    """Tighten q to 1.0 if a stage is below it, else release newcomers for the neediest stage.
-
-    As many as bring it to the mean, of the best-off stages first; the released places are returned,
-    have left the pool, and the cutoff is above their scores.
-
-    Args:
-        pool: of this stage; it is changed.
-        others: the other stages' postings.
-        population: the members.
+    As many stages give one as replicas are missing, those with most replicas first.
     """
     r = population.redundancy
-    mine = pool.standing(r)
-    standings = {stage: _standing(notice, r) for stage, notice in others.items()}
-    worse_off = [stage for stage in standings if standings[stage] < mine]
-    if any(standings[stage] < Standing(r, population.fair_level) for stage in worse_off):
-        pool.tighten(population)
-        let_go = pool.choose()
-        if let_go:
-            return let_go
+    copies = {stage: notice.posting.copies for stage, notice in others.items()}
+    lacking = [stage for stage in copies if copies[stage] < r]
     last = pool.last_newcomer
-    helpable = [s for s in worse_off if last and population.rate(last.peer, s)]
-    if last is None or not helpable:
+    if last is None or not any(population.rate(last.peer, stage) for stage in lacking):
         return []
-    needy = min(helpable, key=lambda stage: (standings[stage], stage))
-    able = pool.spare(needy, standings[needy], population)
-    if not able:
-        return []
-    gap = (pool.level + sum(s.level for s in standings.values())) // len(population.costs)
-    wanted = max(1, -((standings[needy].level - gap) // population.rate(last.peer, needy)))
-    donors = 1 + sum(standing > standings[needy] for standing in standings.values())
-    ahead = sum((standings[s], -s) > (mine, -pool.stage) for s in standings)
-    share = -(-(wanted - ahead) // donors)
-    return pool.let_go(able[:share]) if share > 0 else []
-
-
-def _standing(notice: Notice, r: int) -> Standing:
-    return Standing.of(notice.posting.copies, notice.posting.level, r)
+    mine = (len(pool.places), pool.level, -pool.stage)
+    ahead = sum((copies[s], others[s].posting.level, -s) > mine for s in others)
+    missing = sum(r - copies[stage] for stage in lacking)
+    return [pool.give(last)] if len(pool.places) > r and ahead < missing else []

@@ -2,8 +2,7 @@
 
     OPEN       proposals arrive; the pool keeps the prefix cover; all places are tentative
     QUIET      no proposal has arrived for a settle window
-    SETTLED    every stage is quiet and this one cannot spare anybody for a needier one
-    COMMITTED  every stage is settled and covered; all places are final (the gang start)
+    COMMITTED  every stage is quiet and covered; all places are final (the gang start)
 
 Any arrival leads back to OPEN; incumbents are never displaced. State: the pool and the phase. Reads
 the context; sends nothing by itself.
@@ -25,7 +24,6 @@ from protocol.matching.bodies import (
     OPEN,
     POSTING_KIND,
     QUIET,
-    SETTLED,
     Mandate,
     Posting,
     encode_body,
@@ -37,7 +35,6 @@ from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
     LONGEST_PATIENCE_S,
-    MINOR_GAP_S,
     OPENING_S,
     PATIENCE_S,
     PUBLISH_GAP_S,
@@ -48,17 +45,6 @@ from protocol.matching.timing import (
 from protocol.matching.wanted import Wanted
 
 INFINITY = float("inf")
-
-
-LEVELS = (
-    "level",
-    "locked_level",
-    "up_here",
-    "up_there",
-    "down_here",
-    "down_there",
-)
-MINOR_PERCENT = 2
 
 
 class PostingPublisher:
@@ -85,17 +71,7 @@ class PostingPublisher:
         """Return when this posting must be published, monotonic seconds."""
         if posting == self._posted:
             return self._posted_at + REFRESH_S
-        minor = self._posted is not None and _is_minor(self._posted, posting)
-        return self._posted_at + (MINOR_GAP_S if minor else PUBLISH_GAP_S)
-
-
-def _is_minor(old: Posting, new: Posting) -> bool:
-    """Tell whether only levels changed, and only slightly, so that the update is not urgent."""
-    levels = {name: getattr(new, name) for name in LEVELS}
-    if msgspec.structs.replace(old, **levels) != new:
-        return False
-    margin = max(old.level, new.level) * MINOR_PERCENT // 100
-    return all(abs(getattr(old, name) - level) <= margin for name, level in levels.items())
+        return self._posted_at + PUBLISH_GAP_S
 
 
 class Heard(NamedTuple):
@@ -257,21 +233,15 @@ class Steward:
         for peer in gone:
             self.pool.drop(peer)
         if gone or self._basis_moved():
-            self.pool.forget_moves()
             self._reopen(now)
         return self._publish(now)
 
     def look(self, now: float) -> None:
         """Look at the changed board; act one settle window after all stages became quiet."""
-        population, others = self._context.population, self._others(now)
         self._wanted.look(now)
-        if self.phase == OPEN:
+        if self.phase != QUIET:
             return
-        if self.phase == COMMITTED:
-            self._act_at = min(self._act_at, now + OPENING_S)
-        elif self.phase == SETTLED and settling.all_reached(others, SETTLED, population):
-            self._act_at = now if settling.all_covered(self.pool, others, population) else INFINITY
-        elif settling.all_reached(others, QUIET, population):
+        if settling.all_reached(self._others(now), QUIET, self._context.population):
             self._act_at = min(self._act_at, now + SETTLE_S)
         else:
             self._act_at = max(self._patient_until(now), now + SETTLE_S)
@@ -378,23 +348,16 @@ class Steward:
     # --- settling -------------------------------------------------------------------------
 
     def _act(self, now: float) -> list[Effect]:
-        """Help the neediest stage, or settle, or commit; if committed, reopen for waiting peers."""
+        """Help a stage that lacks replicas, or commit."""
         population, others = self._context.population, self._others(now)
-        if self.phase == COMMITTED:
-            if settling.somebody_waits(self.pool, others, population):
-                self._reopen(now)
-            return []
         patient = now < self._patient_until(now)
         if patient and not settling.all_reached(others, QUIET, population):
             return []
-        let_go = settling.help_neediest(self.pool, others, population)
+        let_go = settling.help_needy(self.pool, others, population)
         if let_go:
             self._stir(now)
             return self._turn_away(let_go, now)
-        if self.phase == QUIET:
-            self._enter(SETTLED, now)
-        settled = not patient or settling.all_reached(others, SETTLED, population)
-        if settled and settling.all_covered(self.pool, others, population):
+        if settling.all_covered(self.pool, others, population):
             return self._commit(now)
         return []
 
@@ -403,7 +366,6 @@ class Steward:
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
         if newcomers:
-            self.pool.forget_moves()
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
@@ -428,9 +390,7 @@ class Steward:
     def _stir(self, now: float) -> None:
         """Wait for quiet again after an arrival or a departure, up to the patience limit."""
         if self.phase == COMMITTED:
-            self._unsettled_since = now
-        if self.phase in (SETTLED, COMMITTED):
-            self._opened_at = now
+            self._unsettled_since = self._opened_at = now
         self._enter(OPEN, now)
         latest = max(self._patient_until(now), self._quiet_at)
         self._quiet_at = min(max(self._quiet_at, now + SETTLE_S), latest)
@@ -504,7 +464,6 @@ class Steward:
     def _compose(self) -> bodies.Posting:
         pool, population = self.pool, self._context.population
         locked = pool.locked
-        shares = pool.shares(population)
         return bodies.Posting(
             stage=self.stage,
             mandate=self.mandate,
@@ -519,10 +478,6 @@ class Steward:
             fair=population.fair_level,
             r=population.redundancy,
             cutoff=pool.limits.cutoff,
-            up_here=shares.up_here,
-            up_there=shares.up_there,
-            down_here=shares.down_here,
-            down_there=shares.down_there,
             seconds=len(pool.places) - len(pool.homes),
             wanted=self._wanted.peer or "",
         )

@@ -1,7 +1,7 @@
 """Candidates for the stewardship of a stage, derived by hash from the membership view, not elected.
 
-They follow from a view and the beacon, a number that changes every ten minutes for all members. Age
-is taken at the start of the beacon, so the result does not change within it.
+They follow from a view and the beacon, a number that changes every ten minutes for all members: the
+first three by rank.
 
 Identities are free, so members that a waypoint names come before all others: everybody who knows
 the chain, a newcomer too, takes the same stewards, however many members somebody has invented.
@@ -9,20 +9,19 @@ the chain, a newcomer too, takes the same stewards, however many members somebod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import nsmallest
 
 from protocol.ids import PeerId, Stage, rank
 from protocol.matching.member import Member
-from protocol.matching.timing import BEACON_S, STEWARD_AGE_S
+from protocol.matching.timing import BEACON_S
 
 STEWARDS = 3
 """Candidates per stage; a posting by any other peer is not believed."""
 BEACONS_KEPT = 4
 """Beacons whose lists a follower keeps, the newest used; others are made again."""
 
-Order = tuple[bool, bool, bool, bytes]
 Members = Mapping[PeerId, Member]
 
 
@@ -37,28 +36,21 @@ def role_rank(beacon: int, stage: Stage, peer: PeerId) -> bytes:
     return rank("steward", beacon, stage, peer)
 
 
-def _succession_order(member: Member, stage: Stage, beacon: int) -> Order:
-    young = beacon * BEACON_S - member.joined_at < STEWARD_AGE_S
-    rank_here = role_rank(beacon, stage, member.peer)
-    return (not member.certified, young, stage == member.home_stage, rank_here)
-
-
-def _rank_order(member: Member, stage: Stage, beacon: int) -> Order:
-    return (not member.certified, False, False, role_rank(beacon, stage, member.peer))
+def _order(member: Member, stage: Stage, beacon: int) -> tuple[bool, bytes]:
+    return (not member.certified, role_rank(beacon, stage, member.peer))
 
 
 class Shortlist:
-    """The first three members of every (stage, beacon) in one order, cached as the view evolves.
+    """The first three members of every (stage, beacon), cached as the view evolves.
 
     A list changes only if one of its members changed, or a changed member precedes its last.
     """
 
-    def __init__(self, order: Callable[[Member, Stage, int], Order]) -> None:
-        self._order = order
+    def __init__(self) -> None:
         self._lists: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
 
     def first(self, members: Members, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three of ``members`` in order, for a ``stage`` and a ``beacon``."""
+        """Return up to three of ``members``, in the order in which they take a stage over."""
         key = (stage, beacon)
         if key not in self._lists:
             self._lists[key] = self._pick(members.values(), stage, beacon)
@@ -68,7 +60,7 @@ class Shortlist:
         """Return the lists of the next view, given the peers that came, went or changed."""
         names = frozenset(changed)
         present = [members[peer] for peer in names if peer in members]
-        follower = Shortlist(self._order)
+        follower = Shortlist()
         kept = list(dict.fromkeys(beacon for _, beacon in reversed(self._lists)))[:BEACONS_KEPT]
         for (stage, beacon), first in self._lists.items():
             if beacon in kept and names.isdisjoint(first):
@@ -78,21 +70,5 @@ class Shortlist:
 
     def _pick(self, rivals: Iterable[Member], stage: Stage, beacon: int) -> tuple[PeerId, ...]:
         able = (member for member in rivals if member.may_decide)
-        first = nsmallest(STEWARDS, able, key=lambda m: self._order(m, stage, beacon))
+        first = nsmallest(STEWARDS, able, key=lambda m: _order(m, stage, beacon))
         return tuple(member.peer for member in first)
-
-
-def by_succession() -> Shortlist:
-    """Return lists in the order in which candidates take over a vacant stage.
-
-    Certified peers come first. Of these, and of the others, peers that were old enough when the
-    beacon began come before younger ones, so that a young swarm has candidates too. Peers that are
-    not at home in the stage come before those that are.
-    """
-    return Shortlist(_succession_order)
-
-
-def by_rank() -> Shortlist:
-    """Return lists by rank alone, certified peers first: they do not change while peers age and
-    change stages."""
-    return Shortlist(_rank_order)

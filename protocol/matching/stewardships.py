@@ -120,7 +120,7 @@ class Stewardships:
         self._vacant_since = {stage: self._vacant_since.get(stage, now) for stage in vacant}
         turns = {}
         for stage, since in self._vacant_since.items():
-            order = self._context.population.succession(stage, beacon)
+            order = self._context.population.candidates(stage, beacon)
             if self._context.me in order:
                 wait = LISTEN_S + order.index(self._context.me) * SUCCESSION_STEP_S
                 turns[stage] = since + wait

@@ -44,9 +44,6 @@ stages."""
 PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""
 
-MINOR_GAP_S = 5.0
-"""The same if only levels changed, by two per cent at most."""
-
 REFRESH_S = 20.0
 """A posting is repeated this often at rest; it is not believed for longer than its TTL."""
 
@@ -92,7 +89,6 @@ CLOCK_DRIFT_S = 1.0
 """The wall clock may deviate this far from the monotonic one before it is read again."""
 
 BEACON_S = 600
-STEWARD_AGE_S = 600.0
 MEASURED_S = 300.0
 """Claims are capped until partners have measured a peer for this long."""
 

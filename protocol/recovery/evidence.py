@@ -11,6 +11,9 @@ form on disk. Times are monotonic seconds.
 
 A newcomer has worked with nobody. If a chain of waypoints (``protocol/waypoints``) leads from the
 manifest to a version, the members that the last one names are proven to the newcomer.
+
+Who names a state, and does not give it when it is asked for, is *doubted*: it still counts where
+nobody else names anything that would do.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
 
 MAX_PROVEN: Final = 256
 """Peers; the one proven longest ago is forgotten first."""
+MAX_DOUBTED: Final = 256
+DOUBTED_AFTER: Final = 3
+"""Attempts to have a state that a peer has named."""
 MAX_MADE: Final = 1024
 """Hashes of versions that we made ourselves."""
 AHEAD_STEPS: Final = 2
@@ -84,6 +90,8 @@ class Evidence:
         """By peer: the newest version that its work is in."""
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
         self._last_records = {PeerId(one.author): one.stored for one in kept.last_records}
+        self._not_given: dict[PeerId, int] = {}
+        """By peer: how often a state that it has named was not to be had."""
 
     @property
     def any(self) -> bool:
@@ -181,21 +189,44 @@ class Evidence:
         if author in self._proven:
             self._last_records[author] = stored
 
+    def not_had(self, named_by: Collection[PeerId]) -> None:
+        """A state that these name could not be had from any of them."""
+        for peer in sorted(named_by):
+            self._not_given[peer] = self._not_given.pop(peer, 0) + 1
+        for old in list(self._not_given)[:-MAX_DOUBTED]:
+            del self._not_given[old]
+
+    def had(self, named_by: Collection[PeerId]) -> None:
+        """A state that these name was had."""
+        for peer in named_by:
+            self._not_given.pop(peer, None)
+
     # --- queries -----------------------------------------------------------------------------
 
     def proves(self, peer: PeerId) -> bool:
         """Whether we have worked with a peer."""
         return peer in self._proven
 
+    def doubts(self, peer: PeerId) -> bool:
+        """Whether a peer has named states and not given them."""
+        return self._not_given.get(peer, 0) >= DOUBTED_AFTER
+
     def vetted(self, view: SwarmView) -> SwarmView:
-        """Return the view of a newcomer that knows a waypoint: where a member that it names serves
-        a stage, no other replica of that stage counts. To all others it is the view as it is."""
-        if self.worked or not self._proven:
+        """Return the view without serving replicas that do not count.
+
+        Where a member that a newcomer's waypoint names serves a stage, no other replica of that
+        stage counts; nor does one that is doubted, where another serves.
+        """
+        by_waypoint = bool(self._proven) and not self.worked
+        if not by_waypoint and not self._not_given:
             return view
         stages = []
         for stage, replicas in enumerate(view.stages):
-            known = {r.peer for r in view.serving(stage) if r.peer in self._proven}
-            stages.append([r for r in replicas if not known or r.peer in known or not r.serving])
+            serving = {r.peer for r in view.serving(stage)}
+            known = serving & self._proven.keys() if by_waypoint else serving
+            known = known or serving
+            known = {peer for peer in known if not self.doubts(peer)} or known
+            stages.append([r for r in replicas if r.peer in known or not r.serving])
         return SwarmView.of(stages, view.unseen, view.relayed)
 
     @property

@@ -81,6 +81,8 @@ UNMET_S: Final = 15.0
 """A returning replica waits this long for peers it has worked with before it trusts strangers."""
 STALLED_S: Final = 120.0
 """A replica that has not closed a step for this long has little to lose and trusts strangers."""
+IN_VAIN_S: Final = 300.0
+"""A stage is given what it begins with in this time, or others may know that nobody has it."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: its holder may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -395,6 +397,13 @@ class Recovery:
             return ()
         return self._waypoint[2]
 
+    def begun_with(self, stage: int, *, had: bool, now: float) -> list[RecoveryEffect]:
+        """Note whether the state with which a stage begins was had from those who name it. If it
+        was not, again and again, the run goes on at a version that others have."""
+        named_by = [p for p in holders(self.stored_live(), self.lineage, stage) if p != self._me]
+        (self.evidence.had if had else self.evidence.not_had)(named_by)
+        return self._look(now)
+
     def forget(self, author: PeerId) -> None:
         """A record expired."""
         if author != self._me:
@@ -464,8 +473,14 @@ class Recovery:
         return {p: s for p, s in self._stored.items() if p in self._context.live or p == self._me}
 
     def newest_whole(self) -> Lineage:
-        """Return the newest version that every stage has with live members, as far as we know."""
+        """Return the newest version that every stage has with live members, as far as we know. What
+        only doubted members name comes last."""
         seen = self.stored_live(), self._stages, self.lineage, self._reached()
+        sure = {peer: said for peer, said in seen[0].items() if not self.evidence.doubts(peer)}
+        if len(sure) < len(seen[0]):
+            found = newest_whole(sure, *seen[1:], self.weigh, self._me, self._has_voice)
+            if found.version:
+                return found
         return newest_whole(*seen, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
@@ -598,7 +613,10 @@ class Recovery:
 
     def _can_begin(self, stage: int) -> bool:
         begin = self.lineage
-        return not begin.version or bool(holders(self.stored_live(), begin, stage))
+        there = holders(self.stored_live(), begin, stage)
+        if there and all(map(self.evidence.doubts, there)):
+            return self.newest_whole().version in (0, begin.version)
+        return not begin.version or bool(there)
 
     def _time_steps(self, now: float) -> None:
         """Note how long steps take, and which stages stay behind one next to them."""
@@ -886,8 +904,9 @@ class Recovery:
         return apart or not self.evidence.contradicts(lineage)
 
     def _would_choose(self, lineage: Lineage) -> bool:
-        """Whether nothing newer is whole, and it begins at the states that we believe."""
-        if lineage.version < self.newest_whole().version:
+        """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
+        believe."""
+        if lineage.version < self.newest_whole().version and not self._begins_in_vain():
             return False
         version, reached = lineage.version, self._reached()
         if reached is not None and version > reached and len(self._who_has(version)) < 2:
@@ -895,6 +914,13 @@ class Recovery:
         said = self._said_before(lineage)
         known = believed(said, version, self._stages, self.weigh, self._me)
         return not lineage.version or known == lineage.hashes
+
+    def _begins_in_vain(self) -> bool:
+        """Whether our lineage has begun and some stage has long been without its state: who tries
+        to hold that stage knows better whether anybody gives it."""
+        since = self._stalled_since
+        lost = None in self._context.versions and self._newest <= self.lineage.version
+        return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
 
     def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:
         """Return what live members said before they followed a lineage: a copy that is named only

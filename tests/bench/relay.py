@@ -41,9 +41,8 @@ from protocol.relay.messages import Connect, Status
 from protocol.wire.messages import Backward
 from tests.bench import figures
 from tests.netlab.internet import Internet, Place
-from tests.netlab.lab import Lab
+from tests.netlab.lab import Lab, uniform
 from tests.netlab.routers import Router
-from tests.netlab.table import Link, uniform
 
 PAYLOAD_BYTES = 256 * 1024
 PORT, REQUEST_BYTES = 4001, 1024
@@ -279,7 +278,7 @@ def peers() -> Iterator[Callable[..., Peer]]:
 def rate(seconds: float, mbit: float, rtt_ms: float) -> tuple[float, float, float, float]:
     """Return the shares of the line through a relay and directly, the relay's CPU ms/MB, and the
     most KiB that waited there."""
-    with Lab(uniform(["a", "r", "b"], mbit, Link(rtt_ms=rtt_ms))) as lab:
+    with Lab(uniform(["a", "r", "b"], mbit), rtt_ms) as lab:
         shares = []
         cpu_ms = most_kib = 0.0
         for relayed in (True, False):

@@ -20,7 +20,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.stages import build_stage, summed_loss
 from model_zoo.threads import limited_threads
-from protocol.manifest import Manifest
+from protocol.manifest import Manifest, StageCost
 
 STAGE_REPEATS = 5
 START_S = 150.0
@@ -31,11 +31,7 @@ POLL_S = 0.25
 def expected(manifest: Manifest) -> Prediction:
     """Return what the model expects of the machine as it is now."""
     loopback = measure_loopback()
-    # A machine of 1 FLOP/s whose stages cost their seconds.
-    timed = tuple(
-        structs.replace(cost, flops=seconds)
-        for cost, seconds in zip(manifest.stages, timed_together(manifest), strict=True)
-    )
+    timed = tuple(map(costing, manifest.stages, timed_together(manifest)))
     machine = Machine(
         *("volunteer", 1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
         rtt_s=loopback.round_trip_ms / 1000,
@@ -47,6 +43,11 @@ def expected(manifest: Manifest) -> Prediction:
         averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
     )
     return predict(run, [[machine] for _ in timed])
+
+
+def costing(cost: StageCost, seconds: float) -> StageCost:
+    """Return a stage that costs so many seconds on a machine of 1 FLOP/s."""
+    return structs.replace(cost, flops=seconds)
 
 
 def timed_together(manifest: Manifest, stages: Sequence[int] | None = None) -> list[float]:

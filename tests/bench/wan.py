@@ -43,8 +43,7 @@ from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.timing import costing, timed_together, wait_until_served
-from tests.netlab.lab import Lab
-from tests.netlab.table import Link, uniform
+from tests.netlab.lab import Lab, uniform
 
 MODEL = ModelChoices(layers=2, width=128, heads=1, ffn_width=32, context=16)
 """As little computing as a boundary of a block's width allows: 128, what one S8 scale is for."""
@@ -121,7 +120,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
     """Measure every codec over one line."""
     timings: list[list[float]] = []
     seen = []
-    with Lab(uniform(HOSTS, mbit, Link(rtt_ms=rtt))) as lab:
+    with Lab(uniform(HOSTS, mbit), rtt) as lab:
         for codec in asked.codecs:
             with home(folder) as homes:
                 run = choices(codec, asked.microbatches)
@@ -130,7 +129,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
                     timings.append(timed_together(manifest))
                 seen.append((manifest, codec, measured(lab, homes, asked.steps, mbit)))
         timings.append(timed_together(manifest))
-    lost = lab.wire_counts.get("lost", 0) + lab.wire_counts.get("overflowed", 0)
+    lost = lab.wire_counts.get("overflowed", 0)
     seconds = [statistics.mean(both) for both in zip(*timings, strict=True)]
     results = []
     for manifest, codec, (intervals, share, load) in seen:
@@ -190,7 +189,7 @@ def choices(codec: str, microbatches: int) -> RunChoices:
         microbatches=microbatches,
         boundary_codec=codec,  # type: ignore[arg-type]
         redundancy=1,
-        dual_homing=0,
+        dual_homing=False,
         checkpoint_every=100_000,
     )
 

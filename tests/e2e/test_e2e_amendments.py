@@ -14,8 +14,6 @@ from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
-from client.store.paths import home_folders
-from client.store.swarms import SwarmStore
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from model_zoo.specs.course import Turn
@@ -57,7 +55,7 @@ def _run(steps: int) -> RunChoices:
         measure=False,
         boundary_codec="fp32",
         averaging_codec="fp32",
-        dual_homing=0,
+        dual_homing=False,
     )
 
 
@@ -152,23 +150,3 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
     events = volunteer(members[1].home, "logs").stdout
     assert "the founder says: the run is extended from 6 to 12 steps" in events
     assert "the stages have agreed" in events
-
-
-def test_what_is_signed_offline_is_told_at_the_next_start_and_to_newcomers(
-    folder: Path, processes: LocalSwarm
-) -> None:
-    swarm, home = found(folder, "volunteer-1", _run(steps=6)), folder / "volunteer-1"
-    SwarmStore(home_folders(home).swarms).remember(swarm)
-    told = parsed(volunteer(home, "amend", "--steps", "9", "--yes", "--json"))
-    assert not told["told"]
-    members = _start(processes, 2)
-    for member in members:
-        in_state(member, members, "done", step=9)
-    newcomer = processes.start("volunteer-3", FLAGS)
-    members.append(newcomer)
-
-    def knows() -> bool | None:
-        now = newcomer.snapshot()
-        return (now is not None and now.steps == 9) or None
-
-    wait_for(knows, "a newcomer that knows how long the run is", members)

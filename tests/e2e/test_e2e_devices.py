@@ -33,7 +33,7 @@ def swarm() -> Iterator[LocalSwarm]:
             measure=False,
             boundary_codec="fp32",
             averaging_codec="fp32",
-            dual_homing=0,
+            dual_homing=False,
         )
     )
 
@@ -45,20 +45,20 @@ def test_two_devices_are_one_volunteer_that_outlives_a_rank(swarm: LocalSwarm) -
     members = [first, swarm.start("v2", FLAGS)]
     now = in_state(first, members, "training", step=1)
     assert now.limits.device == "cpu:0,cpu:1"
-    pids = [rank.pid for rank in now.worker.ranks]
-    assert [rank.device for rank in now.worker.ranks] == ["cpu:0", "cpu:1"]
-    assert now.worker.pid == pids[0]
+    pids = [rank.pid for rank in now.workers[0].ranks]
+    assert [rank.device for rank in now.workers[0].ranks] == ["cpu:0", "cpu:1"]
+    assert now.workers[0].pid == pids[0]
     assert "devices   cpu:0 " in volunteer(first.home, "status").stdout
 
     os.kill(pids[1], signal.SIGKILL)
 
     def again() -> Snapshot | None:
         after = first.snapshot()
-        back = after is not None and after.worker.restarts and after.worker.ranks
+        back = after is not None and after.workers[0].restarts and after.workers[0].ranks
         return after if back and first.alive else None
 
     after = wait_for(again, "a new group", members)
-    assert after.worker.restarts == 1
+    assert after.workers[0].restarts == 1
     wait_for(lambda: beyond(first, after.step + 1), "it goes on", members)
     ending = [process.pid for process in psutil.Process(first.process.pid).children()]
     assert not set(pids) & set(ending)

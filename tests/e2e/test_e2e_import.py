@@ -22,7 +22,7 @@ from protocol.invite import parse_swarm_file
 from tests.support.e2e_local import HOST, in_state, killed_at_the_end, volunteer, wait_for
 
 pytestmark = pytest.mark.long
-QWEN3 = ModelSpec("llama", 3, 32, 4, 2, 48, context=16, norm_eps=1e-6, head_dim=12, qk_norm="head")
+QWEN3 = ModelSpec("qwen3", 3, 32, 4, 2, 48, context=16, norm_eps=1e-6, head_dim=12)
 STEPS = 8
 RUN = ("--steps", str(STEPS), "--microbatch", "2", "--microbatches", "4", "--no-measure")
 STILL = ("--lr", "1e-30", "--min-lr", "0", "--weight-decay", "0", "--checkpoint-every", "10")

@@ -1,7 +1,7 @@
 """An attack: the actions of one peer, and the bounds that the others must keep.
 
-One file of ``tests/hostile/attacks`` an attack. It defines ``ATTACK``, or ``ATTACKS`` if it comes
-in several sizes, which are found by their names. There are two kinds of attacker. A *stranger* has
+A file of ``tests/hostile/attacks`` defines ``ATTACK``, or ``ATTACKS`` that differ in little; they
+are found by their names. There are two kinds of attacker. A *stranger* has
 an identity and links and writes messages by hand (``stranger.py``). A *member* is a whole
 volunteer, node and worker, whose messages to others are distorted on their way out
 (``member.py``).

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import DialError, PortInUse, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES
@@ -86,15 +86,6 @@ async def test_a_stranger_cannot_send_much(hosts: Hosts, dial: Dial) -> None:
             await stream.send_all(flood)
 
 
-async def test_plaintext_is_not_agreed_to(hosts: Hosts, dial: Dial) -> None:
-    async with hosts() as host, dial(host.addresses[0]) as stream:
-        await stream.send_all(HELLO + token(b"/plaintext/2.0.0"))
-        answer = b""
-        while len(answer) < len(HELLO) + 4:
-            answer += await stream.receive_some()
-        assert answer == HELLO + token(b"na")
-
-
 async def test_more_connections_in_sequence_than_the_library_has_slots(hosts: Hosts) -> None:
     async def brief(connection: Connection) -> None:
         connection.close("enough")
@@ -150,19 +141,6 @@ async def test_a_connection_that_nobody_lets_in_costs_no_task(
             await trio.sleep(0.01)
         await honest.connect(host.addresses[0])
         assert len(served) == 2
-
-
-async def test_the_oldest_stranger_gives_way_to_a_new_one(hosts: Hosts, dial: Dial) -> None:
-    limits = HostLimits(strangers=2, handshake_s=20)
-    async with hosts(limits=limits) as host, hosts() as honest:
-        async with dial(host.addresses[0]) as one, dial(host.addresses[0]) as two:
-            assert await one.receive_some() == await two.receive_some() == HELLO
-            connection = await honest.connect(host.addresses[0])
-            assert connection.peer == host.peer_id
-            assert await one.receive_some() == b""
-            while host.connections > 2:
-                await trio.sleep(0.01)
-        assert host.refused["made-room"] == 1
 
 
 async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) -> None:

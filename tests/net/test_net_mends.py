@@ -39,7 +39,6 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.io.exceptions import IOException
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError
-from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -86,16 +85,6 @@ BAD_TOKENS = {
 async def test_a_bad_token_raises_the_error_the_library_expects(data: bytes) -> None:
     with pytest.raises(MultiselectCommunicatorError):
         await BoundedCommunicator(stream_of(data)).read()
-
-
-async def test_the_library_still_has_fault_1() -> None:
-    with pytest.raises(UnicodeDecodeError):
-        await MultiselectCommunicator(stream_of(b"\x05\xff\xfe\xfd\xfc\n")).read()
-
-
-async def test_the_library_still_has_fault_6() -> None:
-    stream = stream_of(b"\x80\x80\x04" + b"x" * 65535 + b"\n")
-    assert len(await MultiselectCommunicator(stream).read()) == 65535
 
 
 async def test_the_budget_of_a_handshake() -> None:

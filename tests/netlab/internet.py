@@ -27,7 +27,7 @@ from pathlib import Path
 from client.errors import UserError
 from tests.netlab import ground
 from tests.netlab.routers import IPv6, Router, port_mapper, rules
-from tests.netlab.wire_process import DEVICE, EVERYBODY, QUEUE, WireProcess
+from tests.netlab.wire_process import DEVICE, QUEUE, WireProcess
 
 CORE = "core"
 MTU, QUEUE_MS = 1500, 100.0
@@ -332,7 +332,7 @@ class Internet:
         ground.run(self.command(where, ["nft", "-f", "-"]), text)
 
     def _lay_wire(self) -> None:
-        self._wire = WireProcess(self.command(CORE), {EVERYBODY: (self.rtt_ms / 2e3, 0.0, 0.0)})
+        self._wire = WireProcess(self.command(CORE), self.rtt_ms / 2e3)
         self._ip(CORE, f"link set {DEVICE} mtu {MTU} txqueuelen {QUEUE} addrgenmode none up")
         for family in ("-4", "-6"):
             self._ip(CORE, f"{family} route add default dev {DEVICE} table {_FAR_TABLE}",

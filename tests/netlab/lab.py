@@ -1,20 +1,24 @@
 """A laboratory: hosts in network namespaces, joined through a core by lines of rate and length.
 
 Every host has a veth pair to the core; ``tc tbf`` limits what it sends at its own end and what it
-gets at the core's. The core routes between them; pairs with a delay, jitter or loss go through the
+gets at the core's. The core routes between them; where there is a delay, packets go through the
 wire, a process of ours (``wire``). Holds the namespaces and the wire, and ends both with the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from client.errors import UserError
 from tests.netlab import ground
-from tests.netlab.table import CORE, Table
-from tests.netlab.wire_process import DEVICE, QUEUE, Shape, WireProcess
+from tests.netlab.wire_process import DEVICE, QUEUE, WireProcess
 
+CORE = "core"
+"""The name of what joins all hosts; none of them has it."""
+MTU = 1500
+QUEUE_MS = 100.0
+"""What a full line holds back before it drops."""
 _FAR_TABLE = "77"
 _ROUTES = """
 set -e
@@ -28,16 +32,34 @@ done
 """A packet from the wire comes in where no route to its sender goes out, and is none the worse."""
 
 
+@dataclass(frozen=True)
+class Host:
+    """One host's line to everybody, Mb/s of Ethernet frames; both directions at the same time."""
+
+    up_mbit: float
+    down_mbit: float
+
+
+def uniform(names: Iterable[str], mbit: float) -> dict[str, Host]:
+    """Return equal hosts."""
+    return {name: Host(mbit, mbit) for name in names}
+
+
 class Lab:
     """A context manager; see the module's docstring.
+
+    Args:
+        lines: of each host, by a name of eight small letters and digits at most.
+        rtt_ms: between any two hosts.
 
     Raises, when entered:
         UserError: rights or tools are missing, the kernel refused, or this process has one already.
     """
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.hosts = list(table.hosts)
+    def __init__(self, lines: Mapping[str, Host], rtt_ms: float = 0.0) -> None:
+        self.rtt_ms = rtt_ms
+        self.hosts = list(lines)
+        self._lines = dict(lines)
         self.wire_counts: dict[str, int] = {}
         """What the wire did; known when the laboratory has ended."""
         self._wire: WireProcess | None = None
@@ -62,6 +84,10 @@ class Lab:
     def address(self, host: str) -> str:
         """Return a host's IPv4 address."""
         return f"10.77.{self.hosts.index(host) + 1}.2"
+
+    def rate_mbit(self, source: str, target: str) -> float:
+        """Return the narrower of the two lines."""
+        return min(self._lines[source].up_mbit, self._lines[target].down_mbit)
 
     def namespace(self, host: str) -> str:
         """Return the name of a host's namespace."""
@@ -93,41 +119,33 @@ class Lab:
         ground.run(self.command(CORE, ["sh", "-c", _ROUTES]))
         for number, host in enumerate(self.hosts, 1):
             self._add_host(number, host)
-        self._lay_wire()
+        if self.rtt_ms:
+            self._lay_wire()
 
     def _add(self, name: str) -> None:
         ground.run(["ip", "netns", "add", ground.namespace(name)])
         ground.run(["ip", "-n", ground.namespace(name), "link", "set", "lo", "up"])
 
     def _add_host(self, number: int, host: str) -> None:
-        line, mtu = self.table.hosts[host], self.table.mtu
+        line = self._lines[host]
         self._add(host)
         core, there = ground.namespace(CORE), ground.namespace(host)
         end = f"to-{host}"
-        self._ip(CORE, f"link add {end} mtu {mtu} type veth "
-                       f"peer name eth0 mtu {mtu} netns {there}",
+        self._ip(CORE, f"link add {end} mtu {MTU} type veth "
+                       f"peer name eth0 mtu {MTU} netns {there}",
                  f"address add 10.77.{number}.1/24 dev {end}", f"link set {end} up")  # fmt: skip
         self._ip(host, f"address add 10.77.{number}.2/24 dev eth0", "link set eth0 up",
                  f"route add default via 10.77.{number}.1")  # fmt: skip
-        ground.limit(there, "eth0", line.up_mbit, mtu, self.table.queue_ms)
-        ground.limit(core, end, line.down_mbit, mtu, self.table.queue_ms)
+        ground.limit(there, "eth0", line.up_mbit, MTU, QUEUE_MS)
+        ground.limit(core, end, line.down_mbit, MTU, QUEUE_MS)
 
     def _lay_wire(self) -> None:
-        far: dict[str, Shape] = {}
-        rules = []
-        for one, other in permutations(self.hosts, 2):
-            link = self.table.link(one, other)
-            if not link.clear:
-                ends = f"{self.address(one)} {self.address(other)}"
-                far[ends] = (link.rtt_ms / 2e3, link.jitter_ms / 1e3, link.loss)
-                rules.append(f"rule add from {self.address(one)} to {self.address(other)} "
-                             f"lookup {_FAR_TABLE} priority 200")  # fmt: skip
-        if not far:
-            return
-        self._wire = WireProcess(self.command(CORE), far)
-        self._ip(CORE, f"link set {DEVICE} mtu {self.table.mtu} txqueuelen {QUEUE} up",
+        self._wire = WireProcess(self.command(CORE), self.rtt_ms / 2e3)
+        self._ip(CORE, f"link set {DEVICE} mtu {MTU} txqueuelen {QUEUE} up",
                  f"route add default dev {DEVICE} table {_FAR_TABLE}",
-                 f"rule add iif {DEVICE} lookup main priority 100", *rules)  # fmt: skip
+                 f"rule add iif {DEVICE} lookup main priority 100",
+                 *(f"rule add iif to-{host} lookup {_FAR_TABLE} priority 200"
+                   for host in self.hosts))  # fmt: skip
 
     def _ip(self, host: str, *lines: str) -> None:
         ground.run(["ip", "-n", ground.namespace(host), "-batch", "-"], "\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""Measures a laboratory's traffic: the rate of a TCP stream, round-trip times, lost datagrams.
+"""Measures a laboratory's traffic: the rate of a TCP stream, round-trip times.
 
 Sockets are made inside the namespaces, by threads that have entered them, and used from here.
 """
@@ -23,15 +23,10 @@ WARM_S = 1.5
 """A stream's start, until it fills the line; and at least so many round trips:"""
 WARM_TRIPS = 20
 STREAM_S = 3.0
-DATAGRAM_BYTES = 400
-DATAGRAMS = 4000
-LINE_SHARE = 0.3
-"""Share of the line used by datagrams: only the wire may lose them."""
 LARGE_BYTES = 500_000
 """Lines that hold less are left to what the kernel finds."""
 _CLONE_NEWNET = 0x40000000
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
-_SILENCE_S = 1.0
+_SO_SNDBUFFORCE = 32
 Made = TypeVar("Made")
 
 
@@ -90,9 +85,9 @@ def stream_mbit(
     for it has what the machine allows, ``net.ipv4.tcp_wmem``: with the usual 4 MB that is about
     110 Mb/s at 200 ms.
     """
-    link = lab.table.link(source, target)
-    holds = lab.table.rate_mbit(source, target) * 1e6 / 8 * (link.rtt_ms + link.jitter_ms) / 1e3
-    warm_s += WARM_TRIPS * (link.rtt_ms + link.jitter_ms) / 1e3
+    trip_s = lab.rtt_ms / 1e3
+    holds = lab.rate_mbit(source, target) * 1e6 / 8 * trip_s
+    warm_s += WARM_TRIPS * trip_s
     with ExitStack() as stack:
         listener = stack.enter_context(
             inside(lab, target, lambda: socket.create_server((lab.address(target), 0)))
@@ -115,35 +110,6 @@ def stream_mbit(
             sender.shutdown(socket.SHUT_RDWR)
         sending.join(20.0)
     return rate
-
-
-def loss(lab: Lab, source: str, target: str, count: int = DATAGRAMS) -> float:
-    """Return the share of datagrams that do not arrive, sent well below the line's rate."""
-    pause_s = DATAGRAM_BYTES * 8 / 1e6 / (LINE_SHARE * lab.table.rate_mbit(source, target))
-    with (
-        inside(lab, target, _datagrams) as receiver,
-        inside(lab, source, _datagrams) as sender,
-    ):
-        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * count * DATAGRAM_BYTES)
-        receiver.bind((lab.address(target), 0))
-        place = receiver.getsockname()
-        due = time.perf_counter()
-        for _ in range(count):
-            sender.sendto(bytes(DATAGRAM_BYTES), place)
-            due += pause_s
-            time.sleep(max(0.0, due - time.perf_counter()))
-        link = lab.table.link(source, target)
-        receiver.settimeout(_SILENCE_S + (link.rtt_ms + link.jitter_ms) / 1e3)
-        arrived = 0
-        with suppress(TimeoutError):
-            while arrived < count:
-                receiver.recv(DATAGRAM_BYTES)
-                arrived += 1
-    return 1 - arrived / count
-
-
-def _datagrams() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def _send(sender: socket.socket) -> None:

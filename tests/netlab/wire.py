@@ -1,18 +1,16 @@
-"""The long line between hosts: a device all far packets go through, delayed or lost by their pair.
+"""The long line between hosts: a device that all packets go through, each as much later.
 
-    python wire.py DEVICE < one JSON line: {"ADDRESS ADDRESS": [delay s, jitter s, loss], ...}
-
-The pairs are of IPv4 addresses; ``*`` stands for all others, IPv6 included.
+    python wire.py DEVICE DELAY_S
 
 A process of its own, without imports of the project; it makes the TUN device in the namespace it
 runs in, says ``ready``, and ends, and the device with it, when its stdin does. Its last line says
 what it did. It relays packets where the relay of chaos runs (``client.lab.chaos.relay``)
-relays streams: TCP must meet round-trip times and losses at its own ends, or its windows and
-retransmissions would not be seen. Rates are not its business.
+relays streams: TCP must meet round-trip times at its own ends, or its windows would not be seen.
+Rates are not its business.
 
-Where all lines only delay, segments that the sender's kernel handed over together stay together, as
-they do between a kernel and its network card: a fifth of the packets at 100 Mb/s, and the wire
-leaves the cores to those it is there for. Jitter and loss are drawn for single packets.
+Segments that the sender's kernel handed over together stay together, as they do between a kernel
+and its network card: a fifth of the packets at 100 Mb/s, and the wire leaves the cores to those it
+is there for.
 
 Memory: at most ``MAX_HELD_BYTES``; further packets are lost, and counted.
 """
@@ -22,15 +20,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import heapq
 import json
 import os
-import random
 import select
-import socket
 import struct
 import sys
 import time
+from collections import deque
 
 MAX_HELD_BYTES = 256 * 2**20
 READS_AT_ONCE = 64
@@ -42,48 +38,30 @@ _CHECKSUM, _SEGMENTS_IPV4 = 0x01, 0x02
 _HEADER_BYTES = 10
 """``struct virtio_net_hdr``, how to cut and sum what follows: goes back as it came."""
 _MAX_PACKET = _HEADER_BYTES + 65_536
-_ADDRESSES = slice(_HEADER_BYTES + 12, _HEADER_BYTES + 20)
-"""Source and destination in an IPv4 header (RFC 791, section 3.1)."""
-_EVERYBODY = b"*"
 
 
 class Wire:
     """The packets on their way, each behind its header, by when they arrive."""
 
-    def __init__(self, pairs: dict[bytes, tuple[float, float, float]], seed: int = 0) -> None:
-        self._pairs = pairs
-        self._held: list[tuple[float, int, bytes]] = []
-        self._last = dict.fromkeys(pairs, 0.0)
-        self._rng = random.Random(seed)
-        self._bytes = self._count = 0
-        self.counts = {"passed": 0, "lost": 0, "overflowed": 0, "strange": 0}
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._held = deque[tuple[float, bytes]]()
+        self._bytes = 0
+        self.counts = {"passed": 0, "overflowed": 0}
 
     def take(self, packet: bytes, now: float) -> None:
         """Hold a packet until it is due, or lose it."""
-        ends = packet[_ADDRESSES]
-        if ends not in self._pairs:
-            ends = _EVERYBODY
-        shape = self._pairs.get(ends)
-        if shape is None:
-            self.counts["strange"] += 1
-            return
-        delay, jitter, loss = shape
-        if loss and self._rng.random() < loss:
-            self.counts["lost"] += 1
-        elif self._bytes + len(packet) > MAX_HELD_BYTES:
+        if self._bytes + len(packet) > MAX_HELD_BYTES:
             self.counts["overflowed"] += 1
-        else:
-            due = now + delay + (self._rng.random() * jitter if jitter else 0.0)
-            due = self._last[ends] = max(due, self._last[ends])
-            self._bytes += len(packet)
-            self._count += 1
-            heapq.heappush(self._held, (due, self._count, packet))
+            return
+        self._bytes += len(packet)
+        self._held.append((now + self._delay_s, packet))
 
     def due(self, now: float) -> bytes | None:
         """Return a packet that arrives now."""
         if not self._held or self._held[0][0] > now:
             return None
-        packet = heapq.heappop(self._held)[2]
+        packet = self._held.popleft()[1]
         self._bytes -= len(packet)
         self.counts["passed"] += 1
         return packet
@@ -94,17 +72,12 @@ class Wire:
         return self._held[0][0] if self._held else None
 
 
-def open_device(name: str, together: bool) -> int:
-    """Make the device; it lasts until the returned descriptor is closed.
-
-    Args:
-        together: take segments that were handed over together as one packet.
-    """
+def open_device(name: str) -> int:
+    """Make the device; it lasts until the returned descriptor is closed."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH14x", name.encode(), flags))
-    if together:
-        fcntl.ioctl(device, _TUNSETOFFLOAD, _CHECKSUM | _SEGMENTS_IPV4)
+    fcntl.ioctl(device, _TUNSETOFFLOAD, _CHECKSUM | _SEGMENTS_IPV4)
     return device
 
 
@@ -134,19 +107,10 @@ def hurry() -> None:
     gc.disable()  # holds no cycles
 
 
-def _key(ends: str) -> bytes:
-    if ends == _EVERYBODY.decode():
-        return _EVERYBODY
-    return b"".join(map(socket.inet_aton, ends.split()))
-
-
 def main() -> None:
     """See the module's docstring."""
-    said = json.loads(sys.stdin.readline())
-    pairs = {_key(ends): (delay, jitter, loss) for ends, (delay, jitter, loss) in said.items()}
-    wire = Wire(pairs)
-    only_delay = not any(jitter or loss for _, jitter, loss in pairs.values())
-    device = open_device(sys.argv[1], together=only_delay)
+    wire = Wire(float(sys.argv[2]))
+    device = open_device(sys.argv[1])
     print("ready", flush=True)
     hurry()
     relay(wire, device, sys.stdin.fileno())

@@ -16,7 +16,7 @@ from client.lab.simulate.market.stability import Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
-from protocol.matching.pool import HeldPlace, Limits, Pool
+from protocol.matching.pool import HeldPlace, Limits
 from protocol.matching.population import Population
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
@@ -60,7 +60,7 @@ def view(world: World) -> Population:
 
 
 def one_place(population: Population, limits: dict[Stage, Limits] | None = None) -> Instance:
-    """Return the problem as everybody saw it, at q = 1.0 unless limits are given."""
+    """Return the problem as everybody saw it, with lambda for quota unless limits are given."""
     fair = Limits(population.fair_level, population.redundancy)
     return cold_start(population, limits or {Stage(s): fair for s in population.stages})
 
@@ -79,10 +79,9 @@ def final_limits(world: World) -> dict[Stage, Limits]:
     }
 
 
-def tighten_only(pool: Pool, others: object, population: Population) -> list[HeldPlace]:
-    """Deferred acceptance alone: go to q = 1.0, help nobody beyond it."""
-    pool.tighten(population)
-    return pool.choose()
+def help_nobody(*_: object) -> list[HeldPlace]:
+    """Deferred acceptance alone."""
+    return []
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])
@@ -90,7 +89,7 @@ def tighten_only(pool: Pool, others: object, population: Population) -> list[Hel
 def test_places_equal_those_of_the_synchronous_run(
     seeds: range, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "help_neediest", tighten_only)
+    monkeypatch.setattr(settling, "help_needy", help_nobody)
     for seed in seeds:
         world = build(seed, weather)
         world.run(30)
@@ -99,7 +98,7 @@ def test_places_equal_those_of_the_synchronous_run(
 
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "help_neediest", tighten_only)
+    monkeypatch.setattr(settling, "help_needy", help_nobody)
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)

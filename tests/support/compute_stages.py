@@ -27,7 +27,9 @@ DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 MODELS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, TOKENS, 61),
-    "mixtral": ModelSpec("llama", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)),
+    "mixtral": ModelSpec(
+        "mixtral", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)
+    ),
 }
 MODELS["gpt-2"] = replace(MODELS["gpt"], bias=True, gelu="new")
 MODELS["lora"] = replace(

@@ -8,7 +8,6 @@ from client.control.matches import (
     PayingMove,
     SeatMatch,
     StageMatch,
-    StewardshipView,
 )
 from client.control.methods import EventBatch, Impossible
 from client.control.snapshot import (
@@ -61,7 +60,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         ],
         "peers": [],
         "network": NetworkView(sent_bytes=1, received_bytes=2, links=1),
-        "worker": WorkerView(state="running", pid=8),
+        "workers": [WorkerView(state="running", pid=8)],
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,
@@ -88,8 +87,6 @@ def example_invite(**changes: object) -> InviteView:
 
 
 STEWARD = "12D3KooWexamplesteward"
-SCORE = (103 * 1_000_000 + 5200) << 34
-"""An advantage of three powers of 1.1, about half a fair share."""
 
 
 def example_stage(**changes: object) -> StageMatch:
@@ -97,20 +94,8 @@ def example_stage(**changes: object) -> StageMatch:
     fields: dict[str, object] = {
         "stage": 1,
         "steward": STEWARD,
-        "term": 1,
-        "epoch": 4,
-        "phase": "committed",
-        "level": 1.25,
         "shared_level": 1.1,
-        "copies": 1,
         "redundancy": 2,
-        "quota": 1.26,
-        "cutoff": SCORE,
-        "our_rate": 0.5,
-        "phi": 0.98,
-        "score": SCORE,
-        "urgent": True,
-        "wish_gain": 0.16,
         "seat": None,
         "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 of 1.26 microbatches/s",
         "stay": "the lower of the two stages would not rise",
@@ -125,32 +110,13 @@ def example_matches(**changes: object) -> MatchesSnapshot:
         stage=0,
         state="serving",
         since=1_700_000_000.0,
-        steward=STEWARD,
-        epoch=4,
-        rate=0.5,
-        score=SCORE,
     )
     fields: dict[str, object] = {
-        "peer": "12D3KooWexamplepeer",
-        "swarm": "ab" * 32,
-        "swarm_name": "example",
         "state": "serving",
         "seats": [home],
         "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
         "paying_moves": [PayingMove(home=0, to=1)],
-        "stewardships": [
-            StewardshipView(
-                stage=1,
-                term=1,
-                epoch=4,
-                phase="committed",
-                places=2,
-                final=1,
-                level=1.25,
-                quota=1.26,
-            )
-        ],
-        "refused": {"matching-replay": 3, "matching-late-answer": 1},
+        "decides": [1],
         "explanations": [
             Explanation(time=1_700_000_000.0, level="info", words="proposing to stage 0")
         ],

@@ -77,7 +77,7 @@ class ScriptedVolunteer:
         self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
 
     def matches(self) -> MatchesSnapshot:
-        return example_matches(peer=self.peer)
+        return example_matches()
 
     def events(self, since: int) -> EventBatch:
         found = [EventView.of(entry) for entry in self._entries if entry.seq > since]

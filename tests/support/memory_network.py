@@ -1,4 +1,4 @@
-"""The network without sockets: a hub that loses, duplicates, delays and reorders, from a seed.
+"""The network without sockets: a hub whose members are linked, cut off and killed.
 
 It runs on trio's clock, so a test may jump in time.
 Messages are encoded and parsed as on the wire. State: the members of the hub, the pairs linked or
@@ -7,7 +7,6 @@ cut, and one outbound queue per direction of each link.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -40,26 +39,8 @@ REDIAL_S = 0.25
 _PREFIX = "/memory/"
 
 
-@dataclass(frozen=True)
-class Faults:
-    """Faults that the hub injects into each message, independently.
-
-    Attributes:
-        loss: probability.
-        duplicate: probability.
-        delay_s: least and most delay, seconds.
-        reorder: whether a message may overtake another on the same link.
-    """
-
-    loss: float = 0.0
-    duplicate: float = 0.0
-    delay_s: tuple[float, float] = (0.0, 0.0)
-    reorder: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    due: float
     header: bytes
     payload: bytes
 
@@ -75,11 +56,8 @@ class _Pipe:
 class MemoryHub:
     """Made by `open_memory_hub`. Peers join it; tests cut, heal and kill."""
 
-    def __init__(self, nursery: trio.Nursery, seed: int, faults: Faults) -> None:
-        self.faults = faults
-        """May be replaced at any time."""
+    def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._rng = random.Random(seed)
         self._members: dict[PeerId, MemoryNetwork] = {}
         self._pipes: dict[tuple[PeerId, PeerId], _Pipe] = {}
         self._cut: set[frozenset[PeerId]] = set()
@@ -145,31 +123,17 @@ class MemoryHub:
         return self._pipes[sender, to].queue
 
     def parcel(self, message: Message, payload: bytes) -> _Parcel:
-        """Encode a message and draw its delay."""
+        """Encode a message."""
         if len(payload) > payload_limit(message):
             raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
-        due = trio.current_time() + self._rng.uniform(*self.faults.delay_s)
-        return _Parcel(due, encode_message(message), bytes(payload))
+        return _Parcel(encode_message(message), bytes(payload))
 
     async def _pump(self, sender: PeerId, to: PeerId, pipe: _Pipe) -> None:
         with pipe.scope:
-            async with trio.open_nursery() as overtaking:
-                async for parcel in pipe.queue:
-                    for _ in range(self._copies()):
-                        if self.faults.reorder:
-                            overtaking.start_soon(self._deliver, sender, to, parcel)
-                        else:
-                            await self._deliver(sender, to, parcel)
-
-    def _copies(self) -> int:
-        if self._rng.random() < self.faults.loss:
-            return 0
-        return 2 if self._rng.random() < self.faults.duplicate else 1
-
-    async def _deliver(self, sender: PeerId, to: PeerId, parcel: _Parcel) -> None:
-        await trio.sleep_until(parcel.due)
-        message = decode_message(parcel.header)
-        await self._members[to].deliver(Inbound(sender, message, parcel.payload))
+            async for parcel in pipe.queue:
+                await trio.lowlevel.checkpoint()
+                message = decode_message(parcel.header)
+                await self._members[to].deliver(Inbound(sender, message, parcel.payload))
 
 
 class MemoryNetwork:
@@ -199,7 +163,7 @@ class MemoryNetwork:
 
     @property
     def events(self) -> BoundedQueue[NetEvent]:
-        """Network events, in order for each peer unless the hub reorders."""
+        """Network events, in order for each peer."""
         return self._events
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -360,10 +324,10 @@ class MemoryNetwork:
 
 
 @asynccontextmanager
-async def open_memory_hub(seed: int = 0, faults: Faults | None = None) -> AsyncIterator[MemoryHub]:
+async def open_memory_hub() -> AsyncIterator[MemoryHub]:
     """Open a hub; every delivery on its way ends with the block."""
     async with trio.open_nursery() as nursery:
-        yield MemoryHub(nursery, seed, faults or Faults())
+        yield MemoryHub(nursery)
         nursery.cancel_scope.cancel()
 
 

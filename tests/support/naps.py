@@ -51,15 +51,3 @@ def watched(seed: int, replicas: int) -> Iterator[Seen]:
         newest = max([newest, *versions])
         here = len(versions) == replicas and min(versions) >= newest - NEAR
         yield Seen(world.agenda.now, newest, here)
-
-
-def standstills(seed: int, replicas: int) -> list[float]:
-    """Return the times, in seconds, between two moments at which the newest version had risen, and
-    from the last one to the end."""
-    found, version, since, now = list[float](), 0, 0.0, 0.0
-    for seen in watched(seed, replicas):
-        now = seen.now
-        if seen.newest > version:
-            found.append(now - since)
-            version, since = seen.newest, now
-    return [*found, now - since]

@@ -27,7 +27,9 @@ SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
     "llama": ModelSpec("llama", 4, 32, 2, 1, 48, context=16),
     "tied": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16, tied=True),
-    "mixtral": ModelSpec("llama", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)),
+    "mixtral": ModelSpec(
+        "mixtral", 4, 32, 2, 1, 24, context=16, experts=Experts(4, 2, balance=0.05)
+    ),
     "lora": ModelSpec(
         "llama",
         4,

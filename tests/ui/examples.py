@@ -64,7 +64,7 @@ def snapshot(**changes: object) -> Snapshot:
             PeerView(peer=CARLA, state="known"),
         ],
         "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
-        "worker": WorkerView(state="running", pid=8, rss_bytes=10**9),
+        "workers": [WorkerView(state="running", pid=8, rss_bytes=10**9)],
         "counters": Counters(rounds_committed=5),
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
@@ -182,20 +182,8 @@ def stage_match(number: int, **changes: object) -> StageMatch:
     fields: dict[str, object] = {
         "stage": number,
         "steward": ANNA,
-        "term": 1,
-        "epoch": 2,
-        "phase": "committed",
-        "level": 10.0 + number,
         "shared_level": 10.0 + number,
-        "copies": 2,
         "redundancy": 2,
-        "quota": 12.0,
-        "cutoff": 0,
-        "our_rate": 6.0,
-        "phi": 0.9,
-        "score": 100,
-        "urgent": False,
-        "wish_gain": 1e-5,
         "seat": None,
         "obstacle": "",
         "stay": "",
@@ -206,15 +194,11 @@ def stage_match(number: int, **changes: object) -> StageMatch:
 def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
     fields: dict[str, object] = {
-        "peer": ME,
-        "swarm": "ab" * 32,
-        "swarm_name": "example",
         "state": "serving",
-        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA)],
+        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW)],
         "stages": list(stages),
         "paying_moves": [],
-        "stewardships": [],
-        "refused": {},
+        "decides": [],
         "explanations": [],
     }
     return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]

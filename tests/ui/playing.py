@@ -13,16 +13,11 @@ from textual.pilot import Pilot
 
 from client.control.updates import Update
 from client.ui.app import VolunteerApp
+from client.ui.source.live import LiveSource
 from client.ui.source.mailbox import Answer, Link, Mailbox
-from client.views.settings import Setting
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)
-SETTINGS = (
-    Setting("listen_port", "0", "default"),
-    Setting("threads", "2", "~/.config/volunteer/config.toml"),
-    Setting("upload_limit_bytes_per_s", "1000000", "VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S"),
-)
 
 
 @cache
@@ -32,10 +27,11 @@ def recorded() -> tuple[Update, ...]:
     return tuple(msgspec.json.decode(line, type=Update) for line in lines)
 
 
-class StillSource:
+class StillSource(LiveSource):
     """A node that says only what a test puts into the mailbox, and notes what it is told."""
 
     def __init__(self) -> None:
+        super().__init__(Path())
         self.commands: list[tuple[str, dict[str, object]]] = []
         self.mailbox = Mailbox()
         self.stopped = False
@@ -102,8 +98,7 @@ def play(
 ) -> VolunteerApp:
     """Run a scene in an application of this size."""
     source = StillSource()
-    options = {"ascii_only": False, "light": False, "load": lambda: SETTINGS, **options}
-    app = VolunteerApp(source, **options)
+    app = VolunteerApp(source, **{"light": False, **options})
     app.draw_share = 1e9  # tests see every drawing
 
     async def run() -> None:

@@ -25,12 +25,10 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.control.updates import StepPoint, Update
-from client.ui.diagnostics import report
 from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
 from client.views import dashboard, logs, matching, peers, stages, swarm, timeline, trust
-from client.views import settings as settings_model
 from client.views import words as spell
 from client.views.record import Record
 from client.views.span import Box, line_width
@@ -89,12 +87,10 @@ def updates(draw: st.DrawFn) -> Update:
                          invited_by=[text()] * draw(st.integers(0, 3)))],
     )  # fmt: skip
     matches = examples.matching(
-        stage_match(number(), steward=text(), phase=text(), level=real(), shared_level=real(),
-                    quota=real(), our_rate=real(), phi=real(), wish_gain=real(), score=number(),
-                    cutoff=number(), copies=number(), redundancy=number(), obstacle=text()),
+        stage_match(number(), steward=text(), shared_level=real(), redundancy=number(),
+                    obstacle=text()),
         paying_moves=[PayingMove(home=number(), to=1)],
         explanations=[Explanation(time=real(), level="info", words=text())],
-        refused={text(): number()},
     )  # fmt: skip
     return Update(time=real(), snapshot=now, events=told, matches=matches)
 
@@ -110,7 +106,7 @@ def test_every_view_survives_and_stays_in_its_box(
     record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
     panels = [
         dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
-        swarm.swarm_head, matching.seats, settings_model.limits, timeline.recovery_head,
+        swarm.swarm_head, matching.sentences, timeline.recovery_head,
         trust.summary,
     ]  # fmt: skip
     for view in panels:
@@ -118,11 +114,9 @@ def test_every_view_survives_and_stays_in_its_box(
             assert line_width(line) <= max(box.width, NARROWEST), view
     header(record, Link("live"), box)
     ways(record, Link("live"))
-    report(record, "live")
     tables = [
         stages.stage_table(record, box)[1],
         *(peers.peer_table(record, box, sort, "")[1] for sort in peers.SORTS),
-        matching.preferences(record, box)[1],
         matching.decisions(record, box),
         timeline.recovery_rows(record, box),
         logs.log_rows(record, box, "debug", "", True),
@@ -131,7 +125,7 @@ def test_every_view_survives_and_stays_in_its_box(
     for peer in peers.peer_rows(found[-1].snapshot):
         peers.details(record, peer.peer, box)
     for row in tables[-2]:
-        timeline.incident_details(record, row.key, box)
+        timeline.story(record, row.key, box)
 
 
 @pytest.mark.parametrize("value", FLOATS)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StewardshipView
-from client.views.parts import plain as sentences
+from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch
+from client.views.matching import sentences
 from client.views.record import Record
 from client.views.span import Box, plain
 from tests.ui.examples import ANNA, BORIS, CARLA, NOW, matching, replica, stage, stage_match, update
 
 WIDE = Box(400, 40)
-THEORY = ("steward", "blocking", "epoch", "quota", "cutoff", "preference", "proposal", "phi")
+THEORY = ("steward", "blocking", "epoch", "quota", "preference", "proposal", "phi")
 
 
 def said(found: MatchesSnapshot | None, **changes: object) -> str:
@@ -44,20 +44,15 @@ def test_a_second_part_and_one_that_is_on_its_way_are_told() -> None:
 
 def test_moves_pace_and_who_decides_are_told() -> None:
     known = [
-        stage_match(0, copies=1, redundancy=1, shared_level=30.0, seat=0),
-        stage_match(
-            1, copies=1, redundancy=1, shared_level=10.0, obstacle="its cutoff is above us"
-        ),
+        stage_match(0, redundancy=1, shared_level=30.0, seat=0),
+        stage_match(1, redundancy=1, shared_level=10.0, obstacle="its cutoff is above us"),
     ]
-    held = StewardshipView(
-        stage=1, term=1, epoch=1, phase="open", places=1, final=0, level=1.0, quota=2.0
-    )
     move = PayingMove(home=0, to=1)
-    text = said(matching(*known, paying_moves=[move], stewardships=[held]))
+    text = said(matching(*known, paying_moves=[move], decides=[1]))
     assert "Every part has as many volunteers as it should have." in text
     assert "Part 2 is the slowest and sets the pace of all" in text
     assert "A move from part 1 to part 2 would speed the training up" in text
-    assert "Part 2 would not take you: others fit it better." in text
+    assert "others fit it better (its cutoff is above us)." in text
     assert "At the moment you do for part 2." in text
 
 

@@ -9,9 +9,8 @@ from client.control.snapshot import (
     HeldOutView,
     NetworkView,
     PauseView,
-    SampleView,
 )
-from client.control.updates import HeldOutPoint, StepPoint
+from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
@@ -22,7 +21,7 @@ from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, pe
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words, reason
-from client.views.swarm import samples, samples_height, swarm_head
+from client.views.swarm import swarm_head
 from tests.ui.examples import (
     ANNA,
     BORIS,
@@ -107,7 +106,7 @@ def test_time_left_is_what_the_node_says() -> None:
 
 def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), evaluated(6, 4, 3.5)))
-    record.learn_curve([], [HeldOutPoint(0, NOW, 5.5), HeldOutPoint(4, NOW, 9.9)])
+    record.learn_curve([], [StepPoint(0, NOW, 5.5), StepPoint(4, NOW, 9.9)])
     told = HeldOutView(
         version=4, loss=3.5, bits_per_byte=5.05, tokens=8192, vouchers=2, claims=3, time=NOW
     )
@@ -124,19 +123,7 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
 def test_a_repeated_version_replaces_later_ones() -> None:
     told = (evaluated(1, 4, 3.5), evaluated(2, 8, 3.0), evaluated(3, 4, 3.6))
     record = recorded_from(update(9, *told))
-    assert [(p.version, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
-
-
-def test_samples_are_shown_where_there_are_any() -> None:
-    record = recorded_from(update(9))
-    assert not samples(record, Box(60, 6))
-    assert not samples_height(record, 24)
-    told = SampleView(version=50, prompt="def f(", text="x):\n\x1b[31mreturn", time=NOW)
-    record.snapshot = replace(record.snapshot, samples=[told])
-    shown = plain(samples(record, Box(60, 6))).splitlines()
-    assert shown[0] == "after step 50, likeliest tokens"
-    assert shown[1].startswith("def f( ▸ x): ")
-    assert "\x1b" not in shown[1]
+    assert [(p.step, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
 
 
 # --- header ----------------------------------------------------------------------------------

@@ -27,18 +27,17 @@ DURING = next(
 )
 """Updates up to the one that tells of the kill."""
 
-SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...], dict[str, bool]]] = {
-    "start": (SMALL, 0, (), {}),
-    "dashboard": (SMALL, END, ("1",), {}),
-    "dashboard-fault": (SMALL, DURING, ("1",), {}),
-    "dashboard-large": (LARGE, END, ("1",), {}),
-    "dashboard-ascii": (SMALL, END, ("1",), {"ascii_only": True}),
-    "swarm": (SMALL, END, ("2",), {}),
-    "peers": (SMALL, END, ("3", "down"), {}),
-    "matching": (SMALL, END, ("4",), {}),
-    "matching-numbers": (MEDIUM, END, ("4", "v"), {}),
-    "recovery": (MEDIUM, END, ("5",), {}),
-    "quit": (SMALL, END, ("q",), {}),
+SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...]]] = {
+    "start": (SMALL, 0, ()),
+    "dashboard": (SMALL, END, ("1",)),
+    "dashboard-fault": (SMALL, DURING, ("1",)),
+    "dashboard-large": (LARGE, END, ("1",)),
+    "swarm": (SMALL, END, ("2",)),
+    "peers": (SMALL, END, ("3", "down")),
+    "matching": (SMALL, END, ("4",)),
+    "matching-large": (MEDIUM, END, ("4",)),
+    "recovery": (MEDIUM, END, ("5",)),
+    "quit": (SMALL, END, ("q",)),
 }
 
 
@@ -53,9 +52,9 @@ TRUST: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_screen_looks_as_kept(name: str) -> None:
-    size, number, keys, options = SCENES[name]
+    size, number, keys = SCENES[name]
     link = Link("live") if number else Link("connecting", "no volunteer answers yet")
-    _compare(name, size, recorded()[:number], link, keys, options)
+    _compare(name, size, recorded()[:number], link, keys)
 
 
 PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
@@ -71,13 +70,13 @@ PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
 def test_trust_looks_as_kept(name: str) -> None:
     size, keys = TRUST[name]
     told = Update(time=NOW, snapshot=judged(), events=[event(1, "an event")])
-    _compare(name, size, [told], Link("live"), keys, {})
+    _compare(name, size, [told], Link("live"), keys)
 
 
 @pytest.mark.parametrize("name", PEOPLE)
 def test_people_look_as_kept(name: str) -> None:
     size, keys = PEOPLE[name]
-    _compare(name, size, [people(purpose="Haiku in Basque")], Link("live"), keys, {})
+    _compare(name, size, [people(purpose="Haiku in Basque")], Link("live"), keys)
 
 
 def _compare(
@@ -86,7 +85,6 @@ def _compare(
     updates: Sequence[Update],
     link: Link,
     keys: Sequence[str],
-    options: dict[str, bool],
 ) -> None:
     seen: list[str] = []
 
@@ -96,7 +94,7 @@ def _compare(
             await on.press(key)
         seen.append(on.text())
 
-    play(scene, size, **options)
+    play(scene, size)
     path = KEPT / f"{name}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)

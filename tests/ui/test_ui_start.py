@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from client.ui.panes.settings import local_settings
-from client.ui.terminal import prefers_light, speaks_ascii_only
+from client.cli.screen import speaks_unicode
+from client.ui.terminal import prefers_light
 
 CODE = """
 import sys
@@ -30,21 +29,17 @@ def test_neither_torch_nor_libp2p_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "ascii_only"),
+    ("environ", "drawn"),
     [
-        ({}, False),
-        ({"LANG": "de_DE.UTF-8"}, False),
-        ({"LANG": "C.utf8", "TERM": "xterm-256color"}, False),
-        ({"LANG": "de_DE.UTF-8", "LC_ALL": "C"}, True),
-        ({"LC_CTYPE": "de_DE.ISO-8859-1"}, True),
-        ({"LANG": "", "TERM": "xterm"}, False),
-        ({"LANG": "en_GB.UTF-8", "TERM": "vt100"}, True),
+        ({}, True),
+        ({"LANG": "de_DE.UTF-8"}, True),
+        ({"LANG": "C.utf8"}, True),
+        ({"LANG": "de_DE.UTF-8", "LC_ALL": "C"}, False),
+        ({"LC_CTYPE": "de_DE.ISO-8859-1"}, False),
     ],
 )
-def test_ascii_is_drawn_where_the_locale_wants_it(
-    environ: dict[str, str], ascii_only: bool
-) -> None:
-    assert speaks_ascii_only(environ) is ascii_only
+def test_it_is_drawn_where_the_locale_takes_unicode(environ: dict[str, str], drawn: bool) -> None:
+    assert speaks_unicode(environ) is drawn
 
 
 @pytest.mark.parametrize(
@@ -53,17 +48,3 @@ def test_ascii_is_drawn_where_the_locale_wants_it(
 )
 def test_light_terminals_get_light_colours(environ: dict[str, str], light: bool) -> None:
     assert prefers_light(environ) is light
-
-
-def test_the_settings_tab_knows_the_file_of_the_administrator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As config show and the volunteer itself do."""
-    system = tmp_path / "system.toml"
-    system.write_text("seats = 1\nmax_links = 100\n")
-    (tmp_path / "config.toml").write_text("max_links = 200\n")
-    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
-    monkeypatch.setattr("client.ui.panes.settings.SYSTEM_CONFIG_FILE", system)
-    found = {one.name: one for one in local_settings()}
-    assert (found["seats"].value, found["max_links"].value) == ("1", "200")
-    assert found["seats"].origin.endswith("system.toml")

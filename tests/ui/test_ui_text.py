@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.ui.terminal import to_ascii
 from client.views.text import MAX_CHARACTERS, REPLACEMENT, clean, fit, width, wrap
 
 HOSTILE = [
@@ -80,15 +79,3 @@ def test_wrapping_breaks_at_blanks_and_loses_no_word() -> None:
     assert wrap("x" * 10, 4) == ["xxxx", "xxxx", "xx"]
     assert wrap(text, 16, 2) == ["the quick brown", "fox jumps over …"]
     assert wrap("", 10) == []
-
-
-@given(st.text(max_size=100))
-def test_ascii_text_keeps_its_width(raw: str) -> None:
-    found = to_ascii(clean(raw))
-    assert found.isascii()
-    assert len(found) == width(clean(raw))
-
-
-def test_marks_and_curves_have_their_own_ascii() -> None:
-    assert to_ascii("●◆▲✓ ╭─╮ ━━ █▌ …") == "*@^+ +-+ == #| ~"
-    assert to_ascii("\u2801\u2880\u28ff") == "'.:"

@@ -1,4 +1,16 @@
-"""``volunteer amend``: change the steps or the learning rate of a run, as its founder."""
+"""Change the steps or the learning rate of the run that you founded.
+
+Group: the swarm
+
+$ volunteer amend --learning-rate 3e-4
+  # from the first step that all members can reach with it
+$ volunteer amend --learning-rate 1e-4 --schedule constant --from-step 5000  # later
+$ volunteer amend --steps 20000  # in all; also of a run that is complete
+$ volunteer amend --steps 20000 --schedule wsd  # more steps, with a fall in the last fifth
+
+Only the founder's running volunteer can. It shows the rates before it asks; volunteer status says
+from which step on members have agreed that it holds.
+"""
 
 from __future__ import annotations
 

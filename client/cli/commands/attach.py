@@ -1,4 +1,10 @@
-"""``volunteer attach``: show the volunteer that runs here."""
+"""Show the volunteer that runs here.
+
+$ volunteer attach  # the screen; d closes it
+
+One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
+machine: ssh -t me@lab volunteer attach.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ def attach(*, swarm: RunningSwarm = None, socket: Path | None = None, plain: boo
     socket
         Path of its control socket, as volunteer list --json has it.
     plain
-        One line of text instead of the screen; Ctrl-C leaves it.
+        A line a step instead of the screen; Ctrl-C leaves it.
     """
     from client.cli.screen import show
 

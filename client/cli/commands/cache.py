@@ -1,48 +1,27 @@
-"""``volunteer cache``: lists and removes the volunteer's files on disk."""
+"""Show what is kept on disk, and free space.
+
+Group: this machine
+
+$ volunteer cache ls  # by kind
+$ volunteer cache prune --dry-run  # what would be removed
+"""
 
 from __future__ import annotations
-
-from msgspec import Struct
 
 from client.cli.cached import CHECKPOINTS, Kept, kept, remove
 from client.cli.command_table import nested_app
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.ask import confirmed
-from client.cli.terminal.output import human_bytes, print_json, say
+from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
 from client.quantities import plural
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
+from client.views.words import size as human_bytes
 
 app = nested_app("cache")
-
-
-class KindView(Struct, frozen=True, kw_only=True):
-    """Files of one kind."""
-
-    kind: str
-    words: str
-    files: int
-    size_bytes: int
-    prunable: bool
-
-
-class Listed(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer cache ls --json``."""
-
-    folder: str
-    kinds: list[KindView]
-
-
-class Pruned(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer cache prune --json``."""
-
-    folder: str
-    removed: list[KindView]
-    freed_bytes: int
-    dry_run: bool
 
 
 @app.command
@@ -51,7 +30,7 @@ def ls(*, json: AsJson = False) -> None:
     folder = find_home().folders.data
     kinds = kept(folder)
     if json:
-        print_json(Listed(folder=str(folder), kinds=[_view(kind) for kind in kinds]))
+        print_json({"folder": str(folder), "kinds": list(map(_view, kinds))})
         return
     rows = [
         [
@@ -93,9 +72,9 @@ def prune(
             return ExitCode.INTERRUPTED
         size = _remove(home, chosen)
     if json:
-        removed = [_view(kind) for kind in chosen]
-        answer = Pruned(folder=str(folder), removed=removed, freed_bytes=size, dry_run=dry_run)
-        print_json(answer)
+        removed = list(map(_view, chosen))
+        answer = {"folder": str(folder), "removed": removed, "freed_bytes": size}
+        print_json({**answer, "dry_run": dry_run})
     else:
         verb = "would be removed" if dry_run else "removed"
         for kind in chosen:
@@ -113,11 +92,11 @@ def _remove(home: Home, chosen: list[Kept]) -> int:
         raise UserError(problem, "fix the permissions") from error
 
 
-def _view(kind: Kept) -> KindView:
-    return KindView(
-        kind=kind.kind,
-        words=kind.words,
-        files=len(kind.files),
-        size_bytes=kind.size_bytes,
-        prunable=kind.prunable,
-    )
+def _view(kind: Kept) -> dict[str, object]:
+    return {
+        "kind": kind.kind,
+        "words": kind.words,
+        "files": len(kind.files),
+        "size_bytes": kind.size_bytes,
+        "prunable": kind.prunable,
+    }

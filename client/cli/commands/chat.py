@@ -1,4 +1,16 @@
-"""``volunteer chat``: a conversation with a swarm's newest model, or with an exported one."""
+"""Talk with the model that a swarm has trained so far.
+
+Group: the model
+
+$ volunteer chat  # in the terminal; Ctrl-D ends
+$ volunteer chat --system "Answer briefly." --top-p 0.9  # where the tokenizer has a template
+$ volunteer chat --model model  # a folder of volunteer export: it starts sooner
+$ volunteer chat < questions.txt  # a line of text for each line
+
+In a conversation /reset forgets what was said, /quit ends, and Ctrl-C stops an answer. A model
+whose tokenizer has no chat template continues your text. It needs transformers: pip install
+"volunteer[hf]".
+"""
 
 from __future__ import annotations
 

@@ -1,34 +1,39 @@
-"""``volunteer checkpoint``: list, verify and restore the checkpoints on this machine."""
+"""List, verify and restore the checkpoints on this machine.
+
+Group: the model
+
+$ volunteer checkpoint ls  # what is on this machine
+$ volunteer checkpoint verify  # read all of it and compare it with the hashes
+$ volunteer checkpoint restore /backup/x --swarm my-swarm --version 400
+  # copy a backup, and go on from version 400
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from client.cli.command_table import nested_app
 from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import as_name, find_swarm
-from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
+from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock
 from client.store.paths import make_private
 from client.store.swarms import SwarmStore
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 from protocol.invite import SwarmFile
 
 HASH_CHARS = 12
 
-EXAMPLES = (
-    "Examples: volunteer checkpoint ls shows what is on this machine; volunteer checkpoint verify "
-    "reads all of it; volunteer checkpoint restore /backup/x --swarm my-swarm --version 400 copies "
-    "a backup and makes version 400 the one to go on from."
-)
-
-app = App(name="checkpoint", help_epilogue=EXAMPLES, default_parameter=Parameter(negative=()))
+app = nested_app("checkpoint")
 
 
 @app.command

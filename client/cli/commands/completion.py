@@ -1,4 +1,11 @@
-"""``volunteer completion``: the script with which a shell completes commands and flags."""
+"""Print the completion script of a shell.
+
+Group: this machine
+
+$ volunteer completion bash > ~/.local/share/bash-completion/completions/volunteer
+  # for bash; from the next shell on
+$ volunteer completion fish > ~/.config/fish/completions/volunteer.fish  # for fish
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""``volunteer config``: show or change the settings."""
+"""Show or change the settings.
+
+Group: this machine
+
+$ volunteer config show --origin  # every setting and where it comes from
+$ volunteer config set upload_limit_bytes_per_s 2MB/s  # within seconds where a volunteer runs
+$ volunteer config show --config FILE  # check a file, and what it comes to
+
+The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your file, the
+administrator's file, default.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""``volunteer create``: found a swarm.
+"""Found a swarm: write its signed .swarm file and print an invite.
 
-Writes the signed ``.swarm`` file and prints the invite on stdout. The training text is copied into
-the founder's home, from where members get it. Afterwards the founder is a volunteer like any other;
-the invite names its address so that others find a member.
+Group: the swarm
+
+$ volunteer create --preset tiny --out x.swarm  # found a small swarm; give x.swarm to others
+
+The training text is copied into the founder's home, from where members get it. Afterwards the
+founder is a volunteer like any other; the invite names its address so that others find a member.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -27,20 +30,16 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
-from client.cli.terminal.mixture_text import describe_mixture, times_read
-from client.cli.terminal.output import human_bytes, human_duration, print_json, say
+from client.cli.terminal.mixture_text import times_read
+from client.cli.terminal.output import print_json, say
+from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
-from client.quantities import plural
 from client.store.atomic import write_atomic
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
-from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.codec import CODECS
-from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
-from model_zoo.specs.precision import Compute
+from client.views.words import size as human_bytes
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
@@ -52,14 +51,7 @@ if TYPE_CHECKING:
     from client.cli.founding.manifest import Founding  # which imports numpy
     from model_zoo.data import Corpus
 
-SLOW_LINE_BYTES_PER_S = 2.5e6
-"""20 Mbit/s, the upload of many homes."""
 SAID_BYTES = 100_000_000
-COMPUTES: Final[dict[Compute, str]] = {
-    "fp32": "",
-    "bf16": "; computes in bf16",
-    "auto": "; computes in bf16 on cards, in fp32 elsewhere",
-}
 """Larger data are announced before they are copied."""
 
 
@@ -253,7 +245,7 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
             text=str(text),
             layers_per_stage=list(manifest.layers_per_stage),
             stages=list(founding.prices),
-            parameters=parameter_count(manifest),
+            parameters=sum(stage.parameters for stage in manifest.stages),
             warnings=list(founding.warnings),
             epochs=times_read(manifest.data, _tokens(manifest)),
             seconds_alone=alone_s(manifest, founding.prices),
@@ -261,7 +253,8 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
         )
         print_json(created)
         return
-    say(describe(manifest))
+    for line in introduction(manifest, swarm.swarm):
+        say(line)
     say(table(founding.prices))
     for line in outlook(manifest, founding.prices):
         say(line)
@@ -278,115 +271,3 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
 
 def _tokens(manifest: Manifest) -> int:
     return manifest.steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
-
-
-def describe(manifest: Manifest) -> str:
-    """Return a description of a swarm for a volunteer that may join, in a few lines."""
-    model = manifest.model
-    batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    layers = " + ".join(map(str, manifest.layers_per_stage))
-    return (
-        f"swarm {manifest.name}: {model.architecture}, {plural(model.layers, 'layer')}, "
-        f"width {model.width}, context {model.context}, {model.parameter_count:,} parameters"
-        f"{', whose embedding is the output projection' if model.tied else ''}\n"
-        f"{_purpose(manifest)}"
-        f"{plural(manifest.stage_count, 'stage')} of {layers} "
-        f"{'layer' if layers == '1' else 'layers'}; "
-        f"{plural(manifest.steps, 'step')} of {batch:,} tokens; "
-        f"{manifest.boundary_codec} on the wire"
-        f"{'; updates one step late' if manifest.delayed_update else ''}"
-        f"{COMPUTES[manifest.compute]}"
-        f"{_updates(manifest)}"
-        f"{_mixture(manifest)}"
-        f"{_experts(manifest)}"
-        f"{_adapters(manifest)}"
-        f"{_start(manifest)}"
-        f"{_averaging(manifest)}"
-        f"{_price(manifest)}"
-        f"{_audits(manifest)}"
-        f"{_evaluation(manifest)}"
-    )
-
-
-def _purpose(manifest: Manifest) -> str:
-    return f"it is for: {manifest.purpose}\n" if manifest.purpose else ""
-
-
-def _updates(manifest: Manifest) -> str:
-    """Say what differs from AdamW with a cosine."""
-    rule = manifest.optimizer
-    schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
-    z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
-    usual = rule.name == DEFAULT and not schedule and not z_loss
-    return "" if usual else f"\nupdates by {rule.name}{schedule}{z_loss}"
-
-
-def _mixture(manifest: Manifest) -> str:
-    words = describe_mixture(manifest, manifest.steps)
-    return f"\n{words}" if words else ""
-
-
-def _experts(manifest: Manifest) -> str:
-    experts = manifest.model.experts
-    if experts is None:
-        return ""
-    active = manifest.model.active_parameter_count
-    passed = f"a token passes {experts.active} of {experts.count} experts in each layer"
-    return f"\n{passed}: {active:,} parameters of all"
-
-
-def _adapters(manifest: Manifest) -> str:
-    lora = manifest.model.lora
-    if lora is None:
-        return ""
-    share = parameter_count(manifest) / manifest.model.parameter_count
-    return (
-        f"\nadapters of rank {lora.rank} are trained: {parameter_count(manifest):,} parameters, "
-        f"{share:.2%} of the model's, of {', '.join(lora.targets)}; all else is frozen, in "
-        f"{lora.base}"
-    )
-
-
-def _start(manifest: Manifest) -> str:
-    if not manifest.start:
-        return ""
-    sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-    if manifest.model.lora is not None:
-        return f"\nfrozen weights: {sizes}; a member copies those of its stage once"
-    return f"\nbegins with imported weights: {sizes}; a member copies those of its stage"
-
-
-def _averaging(manifest: Manifest) -> str:
-    name = manifest.aggregation
-    return "" if name == SUM else f"\ngradients by {name}: {RULES[name].about}"
-
-
-def _price(manifest: Manifest) -> str:
-    """Say what averaging costs whoever shares a stage."""
-    most = max(stage.parameters for stage in manifest.stages)
-    size = most * CODECS[manifest.averaging_codec].bytes_per_number
-    taken = human_duration(size / SLOW_LINE_BYTES_PER_S)
-    return (
-        f"\naveraging: in every step two volunteers of a stage send each other {human_bytes(size)} "
-        f"at most, {taken} on a line of 20 Mbit/s"
-    )
-
-
-def _audits(manifest: Manifest) -> str:
-    share = manifest.audits
-    return f"\naudits: {share:.0%} of the contributions are computed again" if share else ""
-
-
-def _evaluation(manifest: Manifest) -> str:
-    terms, prompts = manifest.evaluation, len(manifest.prompts)
-    words = ""
-    if terms is not None:
-        words = f"\nheld-out loss: every {terms.every} steps, on {terms.tokens:,} tokens"
-    if prompts:
-        words += f"\n{plural(prompts, 'prompt')} for volunteers that join with --samples"
-    return words
-
-
-def parameter_count(manifest: Manifest) -> int:
-    """Return the parameters that are trained."""
-    return sum(stage.parameters for stage in manifest.stages)

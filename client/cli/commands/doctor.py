@@ -1,4 +1,11 @@
-"""``volunteer doctor``: checks whether this machine can take part, and says what to do if not."""
+"""Check that this machine can take part, and say what to do about each problem.
+
+$ volunteer doctor  # a line per check: ok, warn or fail
+$ volunteer doctor --bundle report.zip  # a file for a report, without secrets
+
+The bundle contains these lines, versions, settings, the state of what runs and the end of the log.
+Look into it before you send it to anybody.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +20,9 @@ from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.diagnosis.checks_services import check_services
 from client.cli.diagnosis.limit_checks import examine_limits
 from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
-from client.cli.reach.machine import find_volunteers
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ConfigError, ExitCode
@@ -116,11 +121,10 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
     yield outside.check_descriptors()
-    yield check_gpu(home.settings, find_volunteers())
+    yield check_gpu(home.settings)
     yield outside.check_reachability(home.settings)
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)
-    yield from check_services()
-    yield from examine_limits(home.settings, home.folders.data)
+    yield from examine_limits(home.settings)
     yield from map(checks.check_import, HEAVY)

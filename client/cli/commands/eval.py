@@ -1,4 +1,11 @@
-"""``volunteer eval``: how good the newest model is on a text."""
+"""Measure the newest model on a text.
+
+Group: the model
+
+$ volunteer eval --text book.txt  # perplexity and bits per byte
+
+For the tasks of lm_eval, export the model and run lm_eval on the folder (see the guide).
+"""
 
 from __future__ import annotations
 
@@ -88,8 +95,7 @@ def _measured(trained: Trained, path: Path, device: torch.device) -> Evaluated:
     from client.cli.models.newest import needed_tokenizer
     from model_zoo.text_loss import text_loss
 
-    chosen = needed_tokenizer(trained)
-    tokenizer = None if isinstance(chosen, str) else chosen
+    tokenizer = needed_tokenizer(trained)
     model = needed_model(trained).to(device)
     with data_errors():
         found = text_loss(model, path, tokenizer, trained.manifest.model.context)

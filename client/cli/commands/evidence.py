@@ -1,4 +1,11 @@
-"""``volunteer evidence``: shows, saves and checks the evidence by which members were expelled."""
+"""Show, save and check the evidence by which members were expelled.
+
+Group: watch
+
+$ volunteer evidence ls  # who was expelled in the only swarm known here, and why
+$ volunteer evidence save bad.bin  # a file for others
+$ volunteer evidence verify bad.bin  # on any machine; exit code 1 if it proves nothing
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,18 @@
-"""``volunteer expel``: take back what we vouched for."""
+"""Expel a member that you, or somebody you invited, let into the swarm.
+
+Group: the swarm
+
+$ volunteer expel 3FkQ7x --reason "sends noise"  # and everybody whom it has invited
+
+Only in swarms founded with --private: volunteer status members shows the tree.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_answer, say
 from client.cli.terminal.parameters import AsJson, RunningSwarm
-from client.control.snapshot import InvitedMember
-
-
-class Expelled(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer expel --json``."""
-
-    swarm: str
-    swarm_name: str
-    member: InvitedMember
 
 
 def expel(
@@ -37,6 +33,6 @@ def expel(
     with connect(running_home().folders, swarm) as node:
         gone, who = node.expel(member, reason), node.greeting
     if json:
-        print_json(Expelled(swarm=who.swarm, swarm_name=who.swarm_name, member=gone))
+        print_answer(who, member=gone)
         return
     say(f"expelled {gone.peer} from {who.swarm_name}; every member is told")

@@ -1,34 +1,26 @@
-"""``volunteer finish``: drain every stage and leave the swarm; nobody has to recover anything."""
+"""Leave the swarm: drain the stages, finish the step, save, say goodbye.
+
+$ volunteer finish  # leave, and wait until it is done
+$ volunteer finish --swarm my-swarm --yes  # do not ask, even if the swarm will have to wait
+
+Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from msgspec import Struct
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
 from client.cli.terminal.ask import says_yes
-from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.output import print_answer, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import DrainCostView
 from client.errors import ExitCode, UserError
 
 LOOK_S = 0.5
-
-
-class Finished(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer finish --json``."""
-
-    swarm: str
-    swarm_name: str
-    peer: str
-    leaving: list[DrainCostView]
-    """The consequences for the stages that it served."""
-    left: bool
-    """Whether it had ended when this was printed."""
 
 
 def finish(
@@ -67,15 +59,7 @@ def finish(
         except NotRunning as error:
             raise not_running(folders, swarm) from error
     if json:
-        print_json(
-            Finished(
-                swarm=greeting.swarm,
-                swarm_name=greeting.swarm_name,
-                peer=greeting.peer,
-                leaving=leaving,
-                left=left,
-            )
-        )
+        print_answer(greeting, leaving=leaving, left=left)
     else:
         for stage in leaving:
             print(printable(stage.words))

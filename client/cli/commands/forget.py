@@ -1,11 +1,14 @@
-"""``volunteer forget``: removes what this home keeps of one swarm."""
+"""Remove a swarm from this machine, with all that is kept of it.
+
+Group: this machine
+
+$ volunteer forget my-swarm  # asks where checkpoints would be lost
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-
-from msgspec import Struct
 
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
@@ -21,14 +24,6 @@ from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
-
-
-class Forgotten(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer forget --json``."""
-
-    swarm: str
-    swarm_name: str
-    removed: list[str]
 
 
 def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:
@@ -56,8 +51,8 @@ def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:
         return ExitCode.INTERRUPTED
     removed = _remove(home.folders.data, found, _shared(home, found))
     if json:
-        answer = Forgotten(swarm=found.swarm, swarm_name=name, removed=list(map(str, removed)))
-        print_json(answer)
+        gone = list(map(str, removed))
+        print_json({"swarm": found.swarm, "swarm_name": name, "removed": gone})
     else:
         print(printable(f"{name} ({found.swarm[:12]}) is not known here any more"))
     return ExitCode.OK

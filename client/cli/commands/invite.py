@@ -1,7 +1,15 @@
-"""``volunteer invite``: a fresh invite to a swarm, for the next volunteer.
+"""Print a fresh invite with members that can be reached now.
+
+$ volunteer invite  # without a running volunteer: the members met last
+$ volunteer invite --qr  # with a QR code
+$ volunteer invite --once  # for one volunteer only, in a private swarm
+$ volunteer invite --out my-swarm.swarm  # also as a file
+
+The invite is the only line on stdout. In a private swarm it contains a secret, and the volunteer
+that made it redeems it, so it has to run, and answers for whoever uses it.
 
 A running volunteer names itself and the members that it is linked with. Without one the invite
-names the members met last, and the output says so.
+names the members met last, and says so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
-"""``volunteer join``: take part in a swarm until it is done or the user stops it.
+"""Take part in a swarm's training until it is done or you stop.
 
-In a terminal the node is started in the background and shown here, so that closing the terminal, or
-a crash of the screen, never touches training. Headless it runs in this process: the first SIGINT or
-SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at once. The node
-never imports torch; its worker is a child process.
+$ volunteer join --swarm x.swarm  # start in the background and show what it does
+$ volunteer join --swarm my-swarm --detach  # a swarm joined before; return when it has started
+$ volunteer join --swarm - --headless < invite  # in this process, for services; log on stderr
+$ volunteer join --swarm x.swarm --threads 2 --upload-limit 1MB/s  # lend less
+
+Without --swarm the command reads VOLUNTEER_SWARM, or takes the only swarm joined before. Pass an
+invite with a secret in a file or on stdin: everybody on this machine can see command lines.
+
+In a terminal it describes the swarm and its costs, asks once per swarm, starts the volunteer in the
+background and shows it. The volunteer keeps running when the screen or the terminal is closed.
 """
 
 from __future__ import annotations
@@ -16,13 +22,12 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_answer, say
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
@@ -37,17 +42,6 @@ from protocol.invite import SwarmFile, Target, parse_target
 
 SWARM_VARIABLE = "VOLUNTEER_SWARM"
 STDIN = 0
-
-
-class Detached(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer join --detach --json``."""
-
-    pid: int
-    peer: str
-    swarm: str
-    swarm_name: str
-    socket: str
-    log: str
 
 
 def join(
@@ -74,9 +68,10 @@ def join(
     swarm
         An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     headless
-        Run in this process, without a screen, until it is done or told to stop; for services.
+        Run in this process, without a screen, until it is done or told to stop; for services. So it
+        does where there is no terminal.
     quiet
-        With --headless: write the log only to its file, which volunteer logs reads.
+        In this process: write the log only to its file, which volunteer logs reads.
     detach
         Start in the background, wait until it answers, and return.
     yes
@@ -92,34 +87,21 @@ def join(
     """
     if handed_over:
         return _serve_handed_over()
-    _refuse_combination(headless=headless, detach=detach)
+    if headless and detach:
+        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
-        refuse_second(home)
-        return serve_here(
-            home,
-            settings,
-            target,
-            data,
-            exit_when_done=exit_when_done,
-            headless=headless,
-            quiet=quiet,
-        )
-    handover = _handover(home, target, data, exit_when_done=exit_when_done)
+        return serve_here(home, settings, target, data, exit_when_done=exit_when_done, quiet=quiet)
+    handover = Handover(
+        swarm=str(target),
+        resolved=home.resolved,
+        data=str(data.absolute()) if data else None,
+        exit_when_done=exit_when_done,
+    )
     return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
-
-
-def _refuse_combination(*, headless: bool, detach: bool) -> None:
-    """Refuse flags that exclude each other.
-
-    Raises:
-        UserError: names them.
-    """
-    if headless and detach:
-        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
 
 
 def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
@@ -134,23 +116,13 @@ def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
     return not (detach or (sys.stdin.isatty() and sys.stdout.isatty()))
 
 
-def _handover(home: Home, target: Target, data: Path | None, *, exit_when_done: bool) -> Handover:
-    return Handover(
-        swarm=str(target),
-        resolved=home.resolved,
-        data=str(data.absolute()) if data else None,
-        exit_when_done=exit_when_done,
-    )
-
-
 def serve_here(
     home: Home,
     settings: Settings,
     target: Target,
-    data: Path | None,
+    data: Path | None = None,
     *,
-    exit_when_done: bool,
-    headless: bool,
+    exit_when_done: bool = False,
     quiet: bool,
     relay_only: bool = False,
 ) -> int:
@@ -160,31 +132,16 @@ def serve_here(
     with uncollected():
         from client.cli.serving.foreground import serve
 
-    return serve(
-        home,
-        settings,
-        target,
-        data,
-        exit_when_done=exit_when_done,
-        headless=headless,
-        quiet=quiet,
-        relay_only=relay_only,
-    )
+    how = {"exit_when_done": exit_when_done, "quiet": quiet, "relay_only": relay_only}
+    return serve(home, settings, target, data, **how)
 
 
 def _serve_handed_over() -> int:
     """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
-    home = home_of(told.resolved)
-    return serve_here(
-        home,
-        home.settings,
-        parse_target(told.swarm),
-        Path(told.data) if told.data else None,
-        exit_when_done=told.exit_when_done,
-        headless=True,
-        quiet=True,
-    )
+    home, data = home_of(told.resolved), Path(told.data) if told.data else None
+    target, done = parse_target(told.swarm), told.exit_when_done
+    return serve_here(home, home.settings, target, data, exit_when_done=done, quiet=True)
 
 
 def _in_background(
@@ -212,15 +169,7 @@ def _in_background(
     if not detach:
         return show(started.socket, home.folders)
     if as_json:
-        answer = Detached(
-            pid=node.pid,
-            peer=node.peer,
-            swarm=node.swarm,
-            swarm_name=node.swarm_name,
-            socket=str(started.socket),
-            log=str(home.folders.logs),
-        )
-        print_json(answer)
+        print_answer(node, pid=node.pid, socket=str(started.socket), log=str(home.folders.logs))
     else:
         say(f"process {node.pid} takes part in {node.swarm_name}")
         say("  volunteer attach shows it, volunteer finish ends it, volunteer logs has its log")

@@ -1,4 +1,13 @@
-"""``volunteer list``: all volunteers of this machine, whoever runs them."""
+"""List all volunteers of this machine, also those of services and of other users.
+
+Group: watch
+
+$ volunteer list  # swarm, stages, state, speed, memory, threads, device and home of each
+$ volunteer list --json | jq '.volunteers[].state'  # for programs
+
+One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that cannot be
+opened only the socket is known: root sees all.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +19,13 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from client.cli.reach.machine import Volunteer, find_volunteers, user_name
-from client.cli.terminal.output import (
-    human_bytes,
-    human_duration,
-    human_rate,
-    one_line,
-    print_json,
-    printable,
-    say,
-)
+from client.cli.terminal.output import one_line, print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode
+from client.views.words import count_rate as human_rate
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 
 HEAD = ("swarm", "stage", "state", "tokens", "memory", "threads", "device", "up", "where")
 

@@ -1,4 +1,9 @@
-"""``volunteer logs``: the log of the volunteer of this home, running or not."""
+"""Print the volunteer's log, whether it runs or not.
+
+$ volunteer logs -n 50  # the last 50 lines
+$ volunteer logs -f --level warning  # follow warnings and errors
+$ volunteer logs --since 18:00  # the lines since then
+"""
 
 from __future__ import annotations
 

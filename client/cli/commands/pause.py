@@ -1,4 +1,9 @@
-"""``volunteer pause``: give this machine back for a while, without leaving the swarm."""
+"""Pause: free memory and GPU, stay in the swarm.
+
+$ volunteer pause  # until volunteer resume
+$ volunteer pause --for 2h  # resume automatically in two hours
+$ volunteer pause --until 18:00 --reason "a meeting"  # resume automatically at 18:00
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,13 @@ import time
 from typing import Annotated
 
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.output import print_answer, printable
 from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.cli.terminal.when import clock, duration_s, moment
-from client.control.snapshot import PauseView
 from client.errors import ExitCode, UserError
-
-
-class Paused(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer pause --json``."""
-
-    swarm: str
-    swarm_name: str
-    peer: str
-    paused: PauseView
 
 
 def pause(
@@ -60,8 +54,7 @@ def pause(
     with connect(running_home().folders, swarm) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     if json:
-        answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)
-        print_json(answer)
+        print_answer(who, paused=view)
         return
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
     print(printable(f"{who.swarm_name}: paused {ends}"))

@@ -1,7 +1,24 @@
-"""``volunteer plan``: the predicted speed of given machines and links, and their best cut.
+"""Predict the throughput of given machines, and the best way to cut the model.
 
-The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts of
-the model for a few seconds to measure their cost, unless it is counted.
+Group: try and measure
+
+$ volunteer plan --machines 4 --up 20Mbit/s --rtt-ms 60  # four like this one, on home lines
+$ volunteer plan --preset small --machines 16 --gflops 400 --up 50Mbit/s  # sixteen others
+$ volunteer plan --swarm x.swarm --table machines.toml  # for a founded swarm
+$ volunteer plan --machines 8 --tokens 1000000000  # how long so many tokens take
+$ volunteer plan --no-measure --json | jq .best  # for programs
+
+A table lists groups of equal machines, each under [[machine]], with any of name, count, gflops (or
+tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: count = 3, gflops =
+400.0, memory = "16GB", up = "20Mbit/s". Values that are left out are measured on this machine. One
+with several devices has the speed of all and the memory of one, or of all where they share a stage.
+
+Stages have fewer than --redundancy replicas only if there are too few machines. Not counted:
+leaving and joining, second stages, checkpoints; nor that a machine whose memory just suffices for
+its stage computes parts of it twice, which takes up to a third longer.
+
+Trains nothing and uses no network; runs parts of the model for a few seconds to measure their cost,
+unless it is counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,15 @@
-"""``volunteer relay``: relay for members that nobody can dial, and hold no stage.
+"""Relay for members of a swarm that nobody can dial; computes nothing.
 
-For somebody with a small server and no time to compute. It is a member like any other, but loads no
-part of the model and starts no worker, so it needs neither torch nor much memory.
+Group: the swarm
+
+$ volunteer relay --swarm x.swarm --listen-port 4001  # on a server, until Ctrl-C or SIGTERM
+$ volunteer relay --swarm x.swarm --relay 20Mbit/s  # lend less than 90 % of the upload
+
+For somebody with a small server that others can dial. It needs about 150 MB of memory and little
+processor, starts no worker and holds no part of the model. What it costs is traffic: every byte
+comes in and goes out once; --relay, --upload-limit and --daily-quota bound it. It sees which
+members talk to each other, when and how much. It sees nothing of what they say: that is encrypted
+from end to end, and a relay that changes it, or takes a member's place, is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import structs
 
-from client.cli.commands.join import SWARM_VARIABLE, find_target, refuse_second, serve_here
+from client.cli.commands.join import SWARM_VARIABLE, find_target, serve_here
 from client.cli.reach.home import find_home
 from client.cli.settings.flags import Config, SettingFlags, given
 
@@ -38,17 +46,7 @@ def relay(
     """
     home = find_home(given(flags), config)
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
-    refuse_second(home)
     settings = home.settings
     if home.resolved.origins["relay"] == "default":
         settings = structs.replace(settings, relay=SHARE)
-    return serve_here(
-        home,
-        settings,
-        target,
-        None,
-        exit_when_done=False,
-        headless=True,
-        quiet=quiet,
-        relay_only=True,
-    )
+    return serve_here(home, settings, target, quiet=quiet, relay_only=True)

@@ -1,4 +1,7 @@
-"""``volunteer sample``: text from a swarm's newest complete model."""
+"""Write text with the model that a swarm has trained so far.
+
+$ volunteer sample --help  # prompt, length, temperature
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
-from client.node.sampling import PromptSamples, Written
 
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
@@ -31,6 +33,21 @@ class Sample(Struct, frozen=True):
     version: int
     prompt: str
     text: str
+
+
+class Written(Struct, frozen=True):
+    """What the model wrote to one prompt."""
+
+    prompt: str
+    text: str
+
+
+class PromptSamples(Struct, frozen=True):
+    """Answer of ``volunteer sample --prompts --json``."""
+
+    swarm: str
+    version: int
+    samples: list[Written]
 
 
 def sample(

@@ -1,4 +1,10 @@
-"""``volunteer version``: the versions that matter in a report; imports no package to read it."""
+"""Print the versions that matter in a report.
+
+Group: this machine
+
+To go to a newer one in a checkout: volunteer finish, git pull, make install, volunteer join. The
+home and what it has learned stay. Nothing asks the network whether there is one.
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from typing import Literal
 import psutil
 from msgspec import Struct
 
-from client.cli.terminal.output import human_bytes
 from client.config import EVERYWHERE
 from client.store.paths import create_folders
+from client.views.words import size as human_bytes
 
 Status = Literal["ok", "warn", "fail"]
 EXACT_VERSIONS = {"libp2p": "0.8.1"}

@@ -22,10 +22,11 @@ from client.cli.reach.running import ending_words
 from client.clock import SET_CLOCK
 from client.config import Settings
 from client.control.client import ControlClient, ControlError
+from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
 from client.errors import UserError
 from client.net.errors import DialError, NetworkError
-from client.net.transport import transport_of
+from client.net.tcp import TCP
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
@@ -150,28 +151,19 @@ def check_node(home: Home) -> Iterator[Check]:
         if now.reach.state != "unknown":
             level: Status = "warn" if now.reach.state == "unreachable" else "ok"
             yield Check("reached", level, now.reach.words, now.reach.next_step)
+        if now.newer:
+            yield Check("program", "warn", now.newer, HOW_TO_UPDATE)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60
-        if now.counters.doubled_microbatches:
-            yield Check(
-                "volunteer",
-                "fail",
-                f"{words}; counted twice",
-                "report it, with volunteer doctor --bundle report.zip",
-            )
-        elif now.lacks_text and now.state == "waiting":
-            yield Check("volunteer", "warn", words, "volunteer finish, then join with --data FILE")
-        elif now.last_error:
+        if now.last_error:
             last = "" if now.last_error in now.reason else f"; last: {now.last_error}"
             yield Check("volunteer", "warn", f"{words}{last}", "volunteer logs")
         elif alone:
-            yield Check(
-                "volunteer",
-                "warn",
-                f"{words}; is linked with no other member",
+            step = (
                 "if one of the swarm answers (see above), it is dialled within a minute: "
-                "volunteer logs; else start the other volunteers, or ask for a fresh invite",
+                "volunteer logs; else start the other volunteers, or ask for a fresh invite"
             )
+            yield Check("volunteer", "warn", f"{words}; is linked with no other member", step)
         else:
             yield Check("volunteer", "ok", words)
 
@@ -259,7 +251,7 @@ async def _answer(member: Iterable[Address]) -> bool:
     async def dial(address: Address) -> None:
         nonlocal answered
         with suppress(DialError):
-            async with transport_of(address).dial(address):
+            async with TCP.dial(address):
                 answered = True
                 nursery.cancel_scope.cancel()
 

@@ -63,12 +63,12 @@ def _context(folder: Path, run: RunChoices, choices: ModelChoices) -> int | None
         return None  # `open_folder` says what is wrong
     if choices.context is None:
         usual = PRESETS[run.preset].model.context
-        return None if own.architecture == "gpt" else min(own.context, usual)
+        return None if own.facts.learned_positions else min(own.context, usual)
     try:
         return to_spec(config, choices.context).context
     except ValueError as error:
         fits = "leave --context out"
-        if own.architecture != "gpt":
+        if not own.facts.learned_positions:
             fits = f"choose a --context of {own.context} or less, or leave it out"
         raise UserError(f"{folder}: {error}", fits, ExitCode.USAGE) from error
 

@@ -16,7 +16,7 @@ from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.codec import AveragingCodec, Codec
-from model_zoo.specs.model import ARCHITECTURES
+from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
@@ -163,15 +163,15 @@ class RunChoices(PipelineChoices):
     """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
     none (default: as many as cost it half a percent of its computing at most)."""
     prompt: tuple[str, ...] = ()
-    """Text that volunteers with --samples continue with each new version of the model, to see how
-    it learns; may be repeated."""
+    """Text that volunteer sample --prompts continues, to see how the model learns; may be
+    repeated."""
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
     private: bool = False
     """Admit only volunteers that a member has invited; whoever invites answers for them, and can
     expel them."""
-    dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
-    """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
+    dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
+    """Let volunteers with the memory for it hold two neighbouring stages."""
 
     @property
     def swarm_name(self) -> str:

@@ -12,8 +12,8 @@ from typing import Final
 
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.output import human_duration
 from client.quantities import plural
+from client.views.words import duration as human_duration
 from protocol.manifest import Manifest
 
 LONG_S: Final = 30 * 86_400.0

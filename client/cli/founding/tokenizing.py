@@ -14,10 +14,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from client.cli.founding.options import RunChoices
-from client.cli.terminal.output import human_bytes, say
+from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 from client.store.paths import create_folders
-from model_zoo.specs.tokens import DEFAULT as BYTES
+from client.views.words import size as human_bytes
+from model_zoo.specs.tokens import BYTES
 
 if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
-from client.cli.terminal.output import human_bytes
 from client.control.snapshot import AmendmentView, ContributorView
 from client.quantities import plural
+from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import POSSIBLE
@@ -124,7 +124,7 @@ def _use(facts: Facts) -> str:
 
 
 def _example(facts: Facts) -> str:
-    brought = facts.manifest.data.brought
+    brought = facts.manifest.data.tokenizer
     if facts.adapter_alone:
         use = _ADAPTER
         if facts.has_tokenizer:
@@ -209,8 +209,8 @@ def _data(manifest: Manifest) -> Iterator[str]:
             f"conversations in windows of {data.answers.context:,} tokens; only answers are "
             f"learned, {data.answers.learned / data.tokens:.1%} of all tokens"
         )
-    if data.brought is not None:
-        yield f"tokenizer of {data.vocab:,} tokens, digest `{data.brought.digest}`"
+    if data.tokenizer is not None:
+        yield f"tokenizer of {data.vocab:,} tokens, digest `{data.tokenizer.digest}`"
     else:
         yield "a token is a byte of the text, and its id is the byte's value"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from client.cli.planning.answer import Answer, Cost, Row, StageLine
-from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.table import aligned
 from client.plan.model import Limit, Prediction
 from client.quantities import plural
+from client.views.words import count_rate as human_rate
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
 
 WORDS: dict[Limit, tuple[str, str]] = {
     "compute": ("computing", "faster or more machines would help most"),

@@ -8,9 +8,9 @@ from contextlib import suppress
 from client.cli.reach.home import Home
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
-from client.control.snapshot import ContributorView
+from client.control.snapshot import ContributorView, CreditView
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions, KeptContributions, KeptCredit
+from client.store.records import COMPANY, Companions, KeptContributions
 from client.store.swarms import SwarmStore
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId, SwarmId
@@ -51,5 +51,5 @@ def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:
             with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
                 now = client.status().credit
                 return now.microbatches, now.tokens
-    kept = Persisted(home.folders.credit(swarm), KeptCredit).peek()
+    kept = Persisted(home.folders.credit(swarm), CreditView).peek()
     return (kept.microbatches, kept.tokens) if kept else (0, 0)

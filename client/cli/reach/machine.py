@@ -149,7 +149,7 @@ def _closed(path: Path) -> Volunteer:
     return Volunteer(
         condition="no access",
         words=f"another user's: this user may not open {path}",
-        next_step="ask its owner, join its group, or use sudo: sudo volunteer list",
+        next_step="ask its owner, or use sudo: sudo volunteer list",
         home=_home_by_path(path),
         user=user,
         socket=str(path),

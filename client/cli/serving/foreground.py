@@ -20,7 +20,6 @@ from client.cli.reach.home import Home
 from client.cli.serving.renewal import Renewal
 from client.cli.serving.supervision import Notifier, Supervised
 from client.cli.terminal.output import say
-from client.cli.terminal.progress_line import ProgressLine
 from client.clock import NodeClock
 from client.config import Settings
 from client.control.snapshot import Snapshot
@@ -32,7 +31,6 @@ from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
 from client.views.status import one_line as progress_line
 from protocol.invite import SwarmFile, Target
 
-LOOK_S = 1.0
 REPORT_S = 60.0
 
 
@@ -42,8 +40,7 @@ def serve(
     target: Target,
     data: Path | None,
     *,
-    exit_when_done: bool,
-    headless: bool,
+    exit_when_done: bool = False,
     quiet: bool = False,
     relay_only: bool = False,
 ) -> int:
@@ -55,7 +52,6 @@ def serve(
         target: the swarm.
         data: path of the training text; None: not on this machine.
         exit_when_done: end after the last step instead of serving the model.
-        headless: write the log to stderr, without a line of progress.
         quiet: write the log only to its file.
         relay_only: relay for others, hold no stage.
 
@@ -79,7 +75,7 @@ def serve(
     record = RunRecord(home.folders.data)
     options = replace(options, renewed=_renewal(home, write))
     try:
-        code: ExitCode = trio.run(_run, options, write, headless, record, clock=NodeClock())
+        code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
     except BaseException as error:
         record.end(*_end_of(error))
         as_line = settings.log_format == "json" and not quiet
@@ -134,7 +130,6 @@ def _note_end(
 async def _run(
     options: NodeOptions,
     write: Callable[[Event], None],
-    headless: bool,
     record: RunRecord,
 ) -> ExitCode:
     supervised = Supervised(Notifier())
@@ -143,7 +138,7 @@ async def _run(
         stop = trio.Event()
         await nursery.start(_stop_on_signal, stop, write, record)
         nursery.start_soon(supervised.keep_informed, stop)
-        nursery.start_soon(_tell, supervised, write, headless, settings.device)
+        nursery.start_soon(_tell, supervised, write, settings.device)
         if settings.metrics_port:
             from client.cli.serving.metrics import serve_metrics
 
@@ -163,26 +158,10 @@ def first_line(now: Snapshot, device: str) -> str:
     )
 
 
-async def _tell(
-    supervised: Supervised, write: Callable[[Event], None], headless: bool, device: str
-) -> None:
+async def _tell(supervised: Supervised, write: Callable[[Event], None], device: str) -> None:
     await supervised.up.wait()
-    if headless:
-        write(LogLine(words=first_line(supervised.snapshot(), device)))
-        await report_progress(supervised.snapshot, write)
-    else:
-        await show_progress(supervised.snapshot)
-
-
-async def show_progress(snapshot: Callable[[], Snapshot]) -> None:
-    """Redraw one line in a terminal, print changes elsewhere, until cancelled."""
-    screen = ProgressLine()
-    try:
-        while True:
-            screen.show(snapshot())
-            await trio.sleep(LOOK_S)
-    finally:
-        screen.end()
+    write(LogLine(words=first_line(supervised.snapshot(), device)))
+    await report_progress(supervised.snapshot, write)
 
 
 async def report_progress(

@@ -40,7 +40,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "log_level",
         "log_format",
         "log_dir",
-        "samples",
         "metrics_port",
         "metrics_host",
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from client.cli.terminal.output import human_bytes
+from client.views.words import size as human_bytes
 from protocol.manifest import Manifest
 
 NODE_BYTES: Final = 100_000_000

@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from client.control.methods import Greeting
+
 SCHEMA_VERSION: Final = 1
 """Of the documents that commands print; raised when a field is removed or means something else."""
 
@@ -21,6 +23,11 @@ SCHEMA_VERSION: Final = 1
 def print_json(answer: object) -> None:
     """Print one JSON document on stdout."""
     print(json_document(versioned(answer)))
+
+
+def print_answer(who: Greeting, **facts: object) -> None:
+    """Print what a volunteer answered as one JSON document, with who it is."""
+    print_json({"swarm": who.swarm, "swarm_name": who.swarm_name, "peer": who.peer, **facts})
 
 
 def versioned(answer: object) -> dict[str, object]:
@@ -86,36 +93,3 @@ def _escaped(document: str) -> str:
 def _escape(character: str) -> str:
     units = character.encode("utf-16-be")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
-
-
-def human_bytes(size_bytes: float) -> str:
-    """Return a size in the largest unit that leaves at least 1, such as ``1.5 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
-
-
-def human_rate(per_second: float) -> str:
-    """Return a count per second with three digits, such as ``12.3k/s``."""
-    for unit in ("", "k", "M", "G"):
-        if per_second < 1000:
-            return f"{per_second:.3g}{unit}/s"
-        per_second /= 1000
-    return f"{per_second:.3g}T/s"
-
-
-def human_line(bytes_per_s: float) -> str:
-    """Return the rate of a line in megabits, as lines are sold: ``20 Mbit/s``."""
-    return f"{8e-6 * bytes_per_s:,.3g} Mbit/s"
-
-
-def human_duration(seconds: float) -> str:
-    """Return ``45 s``, ``3 min 5 s`` or ``2 h 10 min``."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,4 +1,6 @@
-"""``volunteer bench``: the speed of this machine, as one JSON document.
+"""Measure this machine: compute, memory, codec, loopback. Prints JSON.
+
+Group: try and measure
 
 Three parts: the device (multiply-add rate, copy rate, memory), the wire codecs against a plain
 copy, and messages between two processes over loopback. Takes a few seconds; writes nothing.

@@ -1,5 +1,17 @@
-"""The command: a pair of runs, its report, plot and raw figures. Writes only to its output folder
-and a temporary one; leaves no process behind, even after an error."""
+"""Inject faults into volunteers on this machine and report what each costs.
+
+Group: try and measure
+
+$ volunteer chaos --quick  # a few faults
+$ volunteer chaos --minutes 10 --faults kill,stop  # these kinds, for ten minutes
+$ volunteer chaos --only kill@averaging,stage  # these faults only
+
+Faults: kill, stop, worker (each at forward, backward, before-optimizer, after-optimizer, averaging,
+recovery, checkpoint), corrupt (at forward, backward, averaging), disk@checkpoint, partition, delay,
+slow, stage. The exit code is 1 if anything was lost that need not be.
+
+Writes only to its output folder and a temporary one; leaves no process behind, even after an error.
+"""
 
 from __future__ import annotations
 

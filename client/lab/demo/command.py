@@ -1,4 +1,6 @@
-"""``volunteer demo``: strangers' volunteers, played by processes on this machine.
+"""Train with four volunteers on this machine, kill one, show that nothing is lost.
+
+Group: try and measure
 
 Founds a swarm on Python's own source text, starts volunteers that connect over real sockets, kills
 one in the middle, and ends with a report. Writes only to its output folder and a temporary one;

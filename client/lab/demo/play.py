@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.commands.create import describe, sign, write_swarm_file
+from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import (
@@ -22,6 +22,7 @@ from client.cli.models.model_source import (
 )
 from client.cli.models.newest import file_tokenizer
 from client.cli.reach.home import free_port
+from client.cli.terminal.swarm_text import introduction
 from client.errors import UserError
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
@@ -54,7 +55,7 @@ class Play:
             steps=steps,
             stages=stages,
             checkpoint_every=checkpoint_interval(steps),
-            dual_homing=0,  # one worker each: the demo shares one machine
+            dual_homing=False,  # one worker each: the demo shares one machine
         )
         self._screen = Screen()
 
@@ -80,7 +81,7 @@ class Play:
         address = Address("ip4", HOST, free_port(HOST), founder.peer)
         swarm = sign(founding.manifest, founder, (address,))
         write_swarm_file(self._swarm_file, swarm)
-        self._screen.say(describe(founding.manifest))
+        self._screen.say("\n".join(introduction(founding.manifest, swarm.swarm)))
         return swarm
 
     @property

@@ -7,11 +7,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.models.model_source import Places
-from client.cli.terminal.output import human_rate
 from client.compute.checkpoint import verify
 from client.compute.errors import CheckpointError
 from client.lab.demo.run import Observed, recovery_words
 from client.lab.svg import Event, line_chart
+from client.views.words import count_rate as human_rate
 from protocol.manifest import Manifest
 
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from client.cli.terminal.output import human_duration, human_rate, printable
+from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, StageView
+from client.views.words import count_rate as human_rate
+from client.views.words import duration as human_duration
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_LINES = 20

@@ -1,4 +1,6 @@
-"""``volunteer simulate``: the quality of the matching of many volunteers, in a seeded world.
+"""Simulate the matching of many volunteers and compare policies.
+
+Group: try and measure
 
 Nothing is trained and no network is used. One world per command; several policies see the same one.
 """

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from client.cli.terminal.output import human_bytes
+from client.views.words import size as human_bytes
 
 if TYPE_CHECKING:
     from client.lab.simulate.market.score import Figures

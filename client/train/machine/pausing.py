@@ -12,9 +12,9 @@ from pathlib import Path
 
 import trio
 
+from client.control.snapshot import PauseView
 from client.store.paths import Entry
 from client.store.persisted import Persisted
-from client.store.records import KeptPause
 from protocol.effects import Explain
 
 LOOK_S = 1.0
@@ -38,20 +38,20 @@ class Pauses:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._explain, self._wall = explain, wall
-        self._file = Persisted(folder / Entry.PAUSED, KeptPause)
+        self._file = Persisted(folder / Entry.PAUSED, PauseView)
         self._own = self._file.peek()
-        self._holds: dict[str, KeptPause] = {}
+        self._holds: dict[str, PauseView] = {}
         self._changed = trio.Event()
         self._end_if_due()
 
     @property
-    def now(self) -> KeptPause | None:
+    def now(self) -> PauseView | None:
         """The pause in force, the owner's first; None: stages may be held."""
         return self._own or next(iter(self._holds.values()), None)
 
-    def pause(self, until: float | None, reason: str) -> KeptPause:
+    def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin the owner's pause, until a time (Unix seconds) or until ``resume``."""
-        pause = KeptPause(reason or BY_OWNER, self._wall(), until)
+        pause = PauseView(reason=reason or BY_OWNER, since=self._wall(), until=until)
         self._set_own(pause)
         self._say(f"paused: {pause.reason}")
         self._end_if_due()
@@ -76,7 +76,7 @@ class Pauses:
         """
         before = self._holds.get(cause)
         since = self._wall() if before is None else before.since
-        self._holds[cause] = KeptPause(reason, since, until)
+        self._holds[cause] = PauseView(reason=reason, since=since, until=until)
         if before is None or before.reason != reason:
             self._say(f"paused: {reason}")
         if before is None:
@@ -109,7 +109,7 @@ class Pauses:
         if own is not None and own.until is not None and own.until <= self._wall():
             self.resume()
 
-    def _set_own(self, pause: KeptPause | None) -> None:
+    def _set_own(self, pause: PauseView | None) -> None:
         self._own = pause
         try:
             if pause is None:

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client.control.snapshot import HOW_TO_UPDATE
 from client.train.messaging.admission import Admission, Open
+from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
@@ -38,9 +40,13 @@ class Handshake:
     """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
+    newer: NewerPrograms = field(init=False)
     early: dict[PeerId, Hello] = field(default_factory=dict)
     """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
     not heard our Hello would wait for it behind that."""
+
+    def __post_init__(self) -> None:
+        self.newer = NewerPrograms(self.client, PROTOCOL)
 
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
@@ -57,7 +63,11 @@ class Handshake:
         if not self.greets(peer):
             self.early[peer] = message
             return False
-        return self._hello_from(peer, message.protocol, message.swarm, message.admission)
+        admitted = self._hello_from(peer, message.protocol, message.swarm, message.admission)
+        if message.swarm == self.swarm and self.newer.heard(peer, message):
+            words = f"{self.newer.words}; to update this one: {HOW_TO_UPDATE}"
+            self.ports.perform(Explain("membership", words))
+        return admitted
 
     def manifest_request(self, peer: PeerId) -> None:
         """Give the manifest to a peer: it is no secret."""

@@ -272,6 +272,10 @@ class History:
         """A seat of ours cannot use its state and takes that of others."""
         self.machine.evidence.reopened(stage)
 
+    def begun_with(self, stage: int, *, had: bool) -> None:
+        """A stage has got the state with which it begins, or nobody who names it gives it."""
+        self._perform(self.machine.begun_with(stage, had=had, now=self._ports.now()))
+
     def disk_changed(self) -> None:
         """A checkpoint was removed from our disk: our record of the disk must be made again."""
         self._stale.set()

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-import trio
 from msgspec.structs import replace
 
+from client.control.snapshot import AuditCounts
 from client.store.persisted import Persisted
-from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits, Tally
+from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.seat.effects import Audited, Contributions
 
-SAVE_EVERY_S = 60.0
 MAX_WORDS = 200
 
 
@@ -39,7 +38,7 @@ class AuditLog:
         self._members = {PeerId(one.peer): one for one in kept.members}
         self.contributions = 0
         """Of others, in steps that were closed here since the node started."""
-        self.since_start = Tally()
+        self.since_start = AuditCounts()
 
     def note(self, news: Audited | Contributions) -> None:
         """Count what a seat of ours tells."""
@@ -66,15 +65,6 @@ class AuditLog:
         members = tuple(self._members.values())
         return KeptAudits(self._day, self._contributions, self._tally, members)
 
-    async def run(self) -> None:
-        """Keep it on disk until cancelled."""
-        try:
-            while True:
-                await trio.sleep(SAVE_EVERY_S)
-                self.save()
-        finally:
-            self.save()
-
     def save(self) -> None:
         """Write the file."""
         if self._file is not None:
@@ -83,10 +73,10 @@ class AuditLog:
     def _turn(self) -> None:
         """Begin a new day, if it is one; a clock that is set back begins one, too."""
         if (today := self._today()) != self._day:
-            self._day, self._contributions, self._tally = today, 0, Tally()
+            self._day, self._contributions, self._tally = today, 0, AuditCounts()
 
 
-def _with(tally: Tally, grade: Grade | None) -> Tally:
+def _with(tally: AuditCounts, grade: Grade | None) -> AuditCounts:
     if grade is None:
         return replace(tally, unchecked=tally.unchecked + 1)
     if grade is Grade.AGREES:

@@ -9,14 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import trio
-
 from client.control.snapshot import CreditView
 from client.store.persisted import Persisted
-from client.store.records import KeptCredit
 from client.train.reporting.counters import Counters
-
-SAVE_EVERY_S = 60.0
 
 
 class Credit:
@@ -32,9 +27,9 @@ class Credit:
     def __init__(
         self, path: Path, counters: Counters, tokens: int, sent_bytes: Callable[[], int]
     ) -> None:
-        self._file, self._counters, self._tokens = Persisted(path, KeptCredit), counters, tokens
+        self._file, self._counters, self._tokens = Persisted(path, CreditView), counters, tokens
         self._sent_bytes = sent_bytes
-        self._before = self._file.peek() or KeptCredit(since=time.time())
+        self._before = self._file.peek() or CreditView(since=time.time())
 
     def view(self) -> CreditView:
         """Return the sum up to now."""
@@ -46,15 +41,6 @@ class Credit:
             since=before.since,
         )
 
-    async def run(self) -> None:
-        """Keep it on disk until cancelled."""
-        try:
-            while True:
-                self._save()
-                await trio.sleep(SAVE_EVERY_S)
-        finally:
-            self._save()
-
-    def _save(self) -> None:
-        now = self.view()
-        self._file.keep(KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since))
+    def save(self) -> None:
+        """Write the file."""
+        self._file.keep(self.view())

@@ -1,17 +1,17 @@
 """The loss curve of the run as this volunteer has seen it, kept over restarts, in bounded memory.
 
 In a long run every n-th step is kept; n is a power of two and doubles when there are too many
-points. When the swarm is rolled back to an earlier version, the steps after it are removed. A curve
-that cannot be written continues in memory.
+points. When the swarm is rolled back to an earlier version, the steps after it are removed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from contextlib import suppress
+from pathlib import Path
 
 from client.control.updates import StepPoint
-from client.store.curve import CurveFile, Sample
+from client.store.persisted import Persisted
 
 MOST_POINTS = 2048
 
@@ -21,17 +21,18 @@ class Curve:
 
     Args:
         most: points kept, besides the newest.
-        file: keeps them over restarts; None: memory only.
+        path: file that keeps them over restarts; None: memory only.
     """
 
-    def __init__(self, most: int = MOST_POINTS, file: CurveFile | None = None) -> None:
-        self._most, self._file = most, file
+    def __init__(self, most: int = MOST_POINTS, path: Path | None = None) -> None:
+        self._most = most
+        self._file = Persisted(path, list[StepPoint]) if path else None
         self._every = 1
         self._points: list[StepPoint] = []
         self._newest: StepPoint | None = None
-        for sample in file.load() if file else ():
-            self._add(StepPoint(*sample))
-        self._write()
+        for point in (self._file.peek() if self._file else None) or ():
+            if math.isfinite(point.loss):
+                self._add(point)
 
     def note(self, step: int, wall: float, loss: float, tokens_per_s: float) -> None:
         """Add a committed step; a repeated step removes itself and all later ones first.
@@ -42,22 +43,14 @@ class Curve:
             loss: mean token loss, nats.
             tokens_per_s: speed at that time.
         """
-        again = self._newest is not None and step <= self._newest.step
-        if again:
-            self._cut(step)
-        before = self._every
-        kept = self._add(StepPoint(step, wall, loss, tokens_per_s))
-        if again or self._every != before:
-            self._write()
-        elif kept and self._file is not None:
-            with suppress(OSError):
-                self._file.append(_sample(self._points[-1]))
+        self.rolled_back(step)
+        self._add(StepPoint(step, wall, loss, tokens_per_s))
 
     def rolled_back(self, version: int) -> None:
         """Remove the steps from ``version`` on: the swarm was rolled back to it."""
         if self._newest is not None and self._newest.step >= version:
-            self._cut(version)
-            self._write()
+            self._points = [point for point in self._points if point.step < version]
+            self._newest = self._points[-1] if self._points else None
 
     def points(self, most: int) -> list[StepPoint]:
         """Return at most so many points, oldest first; the newest step is always among them."""
@@ -66,32 +59,21 @@ class Curve:
         body = _thinned(self._points, max(0, most - 1))
         return body if body and body[-1] is self._newest else [*body, self._newest]
 
-    def _add(self, point: StepPoint) -> bool:
-        """Take a step; return whether it stays when a later one comes."""
+    def save(self) -> None:
+        """Write the file, as far as the disk allows it."""
+        if self._file is not None and self._newest is not None:
+            self._file.keep(self.points(self._most + 1))
+
+    def _add(self, point: StepPoint) -> None:
         if self._newest is not None and point.step <= self._newest.step:
-            return False
+            return
         self._newest = point
         first = self._points[0].step if self._points else point.step
         while (point.step - first) // self._every >= self._most:
             self._every *= 2
             self._points = [p for p in self._points if p.step % self._every == 0 or p.step == first]
-        if self._points and point.step % self._every:
-            return False
-        self._points.append(point)
-        return True
-
-    def _cut(self, step: int) -> None:
-        self._points = [point for point in self._points if point.step < step]
-        self._newest = self._points[-1] if self._points else None
-
-    def _write(self) -> None:
-        if self._file is not None and self._points:
-            with suppress(OSError):
-                self._file.replace([_sample(point) for point in self._points])
-
-
-def _sample(point: StepPoint) -> Sample:
-    return Sample(point.step, point.time, point.loss, point.tokens_per_s)
+        if not self._points or point.step % self._every == 0:
+            self._points.append(point)
 
 
 def _thinned(points: Sequence[StepPoint], most: int) -> list[StepPoint]:

@@ -1,4 +1,4 @@
-"""Writes every committed step, held-out loss and sample to the owner's folder, in a thread, so that
+"""Writes every committed step and held-out loss to the owner's folder, in a thread, so that
 training never waits.
 
 A folder that cannot be written is told of once; training goes on, and what comes meanwhile is
@@ -16,8 +16,8 @@ from typing import Final
 
 import trio
 
-from client.events import Event, SampleWritten, StageClosed, StepCommitted, VersionEvaluated
-from client.store.step_log import HeldOutRecord, LogRecord, SampleRecord, StepLog, StepRecord
+from client.events import Event, StageClosed, StepCommitted, VersionEvaluated
+from client.store.step_log import HeldOutRecord, LogRecord, StepLog, StepRecord
 from protocol.effects import Explain
 
 MOST_WAITING: Final = 1024
@@ -66,8 +66,6 @@ class StepWriter:
                 self._put(self._record(event))
             case VersionEvaluated():
                 self._put(self._held_out(event))
-            case SampleWritten():
-                self._put(self._sample(event))
 
     def _put(self, record: LogRecord) -> None:
         self._lost += len(self._waiting) == MOST_WAITING
@@ -84,15 +82,6 @@ class StepWriter:
             held_out_tokens=event.tokens,
             vouchers=event.vouchers,
             claims=event.claims,
-        )
-
-    def _sample(self, event: SampleWritten) -> SampleRecord:
-        return SampleRecord(
-            swarm=self._swarm,
-            step=event.version,
-            time=time.time(),
-            prompt=event.prompt,
-            sample=event.text,
         )
 
     def _record(self, event: StepCommitted) -> StepRecord:

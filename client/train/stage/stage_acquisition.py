@@ -60,6 +60,9 @@ IDLE_S = 120.0
 SAVED_BYTES_PER_S = 20e6
 """At which a donor writes a snapshot at least: it copies, hashes and writes it beside its work, and
 answers when it is complete."""
+BEGIN_S, SLOW_BYTES_PER_S = 600.0, 1e6
+"""For so long, and for as long as the state takes at that rate, it is fetched from those who name
+it; then they may be doubted (``protocol/recovery/evidence.py``)."""
 LOOK_S = 2.0
 _WORDS: Final = {"data": "training text", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
@@ -139,7 +142,7 @@ async def offer_text(terms: Terms) -> None:
     if terms.leaves is not None:
         terms.shelf.leaves = terms.leaves
         path, version = terms.leaves.tokenizer, TOKENIZER
-        if terms.manifest.data.brought is None or not terms.leaves.has_tokenizer():
+        if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
             return
     blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
     terms.shelf.put(blob, path, temporary=False)
@@ -280,9 +283,8 @@ class StageAcquisition:
             else:
                 return
         path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
-        donors = self._terms.history.holders(self.stage)
         try:
-            await self._first_of(donors, partial(self._begin_from, lineage, path))
+            await self._begin_with_others(lineage, path)
         finally:
             _unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
@@ -396,6 +398,29 @@ class StageAcquisition:
                 if await load(donor):
                     return
         raise DownloadFailed(f"no replica sent the wanted state of stage {self.stage}")
+
+    async def _begin_with_others(self, lineage: Lineage, path: Path) -> None:
+        """Load the beginning of a lineage from those who name it.
+
+        Raises:
+            DownloadFailed: none of them gave it in time; the file is continued the next time.
+        """
+        history, had = self._terms.history, False
+        donors = history.holders(self.stage)
+        within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
+        try:
+            with trio.move_on_after(within_s):
+                await self._first_of(donors, partial(self._begin_from, lineage, path))
+                had = True
+            if not had:
+                names = ", ".join(map(short, donors))
+                raise DownloadFailed(f"its state did not come from {names} in {within_s:.0f} s")
+            history.begun_with(self.stage, had=True)
+        except DiskFailed:
+            raise
+        except DownloadFailed:
+            history.begun_with(self.stage, had=False)
+            raise
 
     async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
         """Load these donors' state; return whether it is the start of the lineage."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-import trio
-
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions, KeptLine, KeptStage
 from protocol.contributions.account import StageAccount
@@ -30,7 +28,6 @@ from protocol.membership.membership import Membership, Proves
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 
-SAVE_EVERY_S: Final = 60.0
 MAX_NAMES: Final = 2048
 LOOK_EVERY_S: Final = 5.0
 """How often the board is made anew in a small swarm."""
@@ -136,15 +133,6 @@ class Contributions:
     def names(self, most: int) -> dict[PeerId, str]:
         """Return the names of the ``most`` members seen last."""
         return dict(list(self._names.items())[-most:])
-
-    async def run(self) -> None:
-        """Keep it on disk until cancelled."""
-        try:
-            while True:
-                await trio.sleep(SAVE_EVERY_S)
-                self.save()
-        finally:
-            self.save()
 
     def save(self) -> None:
         """Write the file."""

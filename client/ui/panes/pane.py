@@ -24,7 +24,7 @@ class Pane(Container):
     """What key v shows instead, in a word or two; empty: there is one view only."""
     can_sort = False
     has_numbers = True
-    """Whether it shows the node's present state; otherwise the past, or settings."""
+    """Whether it shows the node's present state; otherwise the past."""
 
     def __init__(self, record: Record, *, id: str) -> None:
         super().__init__(id=id)
@@ -62,6 +62,6 @@ class Pane(Container):
     def take_focus(self) -> None:
         """Give the keys to the first list."""
         for listing in self.query(Listing):
-            listing.focus()
+            self.screen.set_focus(listing)  # at once: what is focused next keeps the keys
             return
         self.screen.set_focus(None)

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.app import ComposeResult
 
-from client.ui.panes.pane import Detail, Pane
+from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views import timeline
@@ -30,12 +30,6 @@ class RecoveryPane(Pane):
         """Show the list first: the story is about its chosen row."""
         super().show()
         self.query_one("#story", Panel).show()
-
-    def detail(self, key: str) -> Detail | None:
-        """Return everything about a fault."""
-        if key == "none":
-            return None
-        return "Fault", partial(timeline.incident_details, self.record, key)
 
     def _story(self, box: Box) -> list[Line]:
         return timeline.story(self.record, self.query_one(Listing).chosen, box)

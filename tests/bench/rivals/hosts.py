@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.netlab.lab import Lab
-from tests.netlab.table import Host, Table
+from tests.netlab.lab import Host, Lab
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,7 +40,7 @@ def hosts(mbit: Sequence[float], *, symmetric: bool = False) -> Iterator[Hosts]:
         return
     widest = max(mbit)
     lines = {_name(i): Host(up, up if symmetric else widest) for i, up in enumerate(mbit)}
-    with Lab(Table(lines)) as lab:
+    with Lab(lines) as lab:
         yield Hosts(lab)
 
 

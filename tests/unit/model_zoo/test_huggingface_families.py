@@ -30,6 +30,21 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
     "rope_theta": 500_000.0,
 }
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 12,
+    "rope_theta": 10_000.0,
+}
+PARTLY = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.75}
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 0.5,
+}
+GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 16}
+GEMMA_3 = {"sliding_window_pattern": 3, "rope_local_base_freq": 500.0}
 COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -84,6 +99,38 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": ("qwen3_moe", COMMON | QWEN3_MOE | {"norm_topk_prob": True, "head_dim": 16}),
     "qwen3-moe, of all": ("qwen3_moe", COMMON | QWEN3_MOE | {"head_dim": 32}),
     "olmoe": ("olmoe", COMMON | {"num_experts": 6, "num_experts_per_tok": 3}),
+    "llama, yarn": ("llama", COMMON | {"rope_parameters": YARN}),
+    "qwen3, yarn with a magnitude": (
+        "qwen3",
+        COMMON | {"head_dim": 16, "rope_parameters": YARN | {"attention_factor": 1.5}},
+    ),
+    "granite": ("granite", COMMON | GRANITE),
+    "granite, tied": ("granite", COMMON | GRANITE | {"tie_word_embeddings": True}),
+    "phi-3": ("phi3", COMMON | {"sliding_window": 16}),
+    "phi-4-mini": ("phi3", COMMON | {"rope_parameters": PARTLY, "tie_word_embeddings": True}),
+    "starcoder2": ("starcoder2", COMMON | {"sliding_window": None}),
+    "starcoder2, window, tied": (
+        "starcoder2",
+        COMMON | {"sliding_window": 16, "tie_word_embeddings": True},
+    ),
+    "gemma-2": ("gemma2", COMMON | GEMMA),
+    "gemma-2, tied, no caps": (
+        "gemma2",
+        COMMON
+        | GEMMA
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+        | {"tie_word_embeddings": True},
+    ),
+    "gemma-3": ("gemma3_text", COMMON | GEMMA | GEMMA_3 | {"tie_word_embeddings": True}),
+    "gemma-3, scaled": (
+        "gemma3_text",
+        COMMON | GEMMA | GEMMA_3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    "pythia": ("gpt_neox", COMMON | {"num_key_value_heads": 4}),
+    "pythia, whole heads, tied": (
+        "gpt_neox",
+        COMMON | {"num_key_value_heads": 4, "rotary_pct": 1.0, "tie_word_embeddings": True},
+    ),
     "gpt-2": ("gpt2", GPT2),
     "gpt-2, tanh": ("gpt2", GPT2 | {"activation_function": "gelu_pytorch_tanh"}),
     "gpt-2, eps": ("gpt2", GPT2 | {"layer_norm_epsilon": 1e-6, "tie_word_embeddings": False}),
@@ -92,8 +139,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 Theirs = tuple[Any, Path]
 
 
-def one_expert_at_a_time(model: Any) -> None:
-    """The usual way multiplies the matrices of all experts in one call, which rounds otherwise."""
+def as_we_do(model: Any) -> None:
+    """The usual way multiplies the matrices of all experts in one call, which rounds otherwise; and
+    Gemma 2 works scores out one by one also where none is bounded."""
+    if getattr(model.config, "attn_logit_softcapping", 0) is None:
+        model.set_attn_implementation("sdpa")
     if model.config.model_type in ("mixtral", "qwen3_moe", "olmoe"):
         model.set_experts_implementation("eager")
 
@@ -105,7 +155,7 @@ def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     torch.manual_seed(3)
     config = transformers.AutoConfig.for_model(kind, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    one_expert_at_a_time(model)
+    as_we_do(model)
     for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter.data += 0.2 * torch.randn(parameter.shape)
@@ -175,7 +225,7 @@ def test_the_export_is_the_model_that_was_imported(
         tmp_path, output_loading_info=True
     )
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys"))
-    one_expert_at_a_time(again)
+    as_we_do(again)
     assert torch.equal(logits_of(again.eval(), ids), logits_of(model, ids))
     assert imported(tmp_path)[0] == spec
 

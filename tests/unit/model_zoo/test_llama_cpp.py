@@ -12,14 +12,14 @@ import torch
 from msgspec.structs import replace
 
 from model_zoo.huggingface.dtypes import DType
-from model_zoo.llama_cpp.architecture import NotInGguf, longest, rotates_neighbours
+from model_zoo.llama_cpp.architecture import NotInGguf, longest
 from model_zoo.llama_cpp.tensors import neighbours
 from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.llama_cpp.writing import export_gguf
 from model_zoo.models.family import State
 from model_zoo.models.llama import rotary_tables, rotate
 from model_zoo.sample import generate
-from model_zoo.specs.architecture import Experts, Rope
+from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, load_library, train
@@ -30,7 +30,16 @@ LLAMA_CPP = os.environ.get("TEST_LLAMA_CPP_PYTHON", "")
 needs_llama_cpp = pytest.mark.skipif(
     not LLAMA_CPP, reason="TEST_LLAMA_CPP_PYTHON names no interpreter with llama-cpp-python"
 )
-LLAMA = ModelSpec("llama", 3, 32, 4, 2, 48, context=64, rope=Rope())
+LLAMA = ModelSpec("llama", 3, 32, 4, 2, 48, context=64)
+
+
+CAPS = Scales(attention_cap=50.0, logits_cap=30.0)
+
+
+def like(family: str, **changes: Any) -> ModelSpec:
+    return replace(LLAMA, architecture=family, **changes)
+
+
 GPT = ModelSpec("gpt", 3, 32, 4, 4, 64, context=64)
 SPECS = {
     "gpt2": replace(GPT, bias=True, gelu="new"),
@@ -39,14 +48,21 @@ SPECS = {
     "llama 3": replace(LLAMA, rope=Rope("llama3", 8.0, 1.0, 4.0, 16), rope_theta=500.0),
     "llama, linear": replace(LLAMA, rope=Rope("linear", 4.0), norm_eps=1e-6),
     "llama, head_dim": replace(LLAMA, head_dim=12),
-    "mistral": replace(LLAMA, window=24),
-    "smollm3": replace(LLAMA, layers=5, nope_every=4),
-    "qwen2": replace(LLAMA, qkv_bias=True),
-    "qwen3": replace(LLAMA, qk_norm="head", head_dim=12),
-    "olmo2": replace(LLAMA, qk_norm="projection", post_norm=True),
-    "mixtral": replace(LLAMA, experts=Experts(4, 2)),
-    "qwen3moe": replace(LLAMA, experts=Experts(4, 2), qk_norm="head"),
-    "olmoe": replace(LLAMA, kv_heads=4, experts=Experts(4, 2, "all"), qk_norm="projection"),
+    "mistral": like("mistral", window=24),
+    "smollm3": like("smollm3", layers=5, nope_every=4),
+    "qwen2": like("qwen2"),
+    "qwen3": like("qwen3", head_dim=12),
+    "olmo2": like("olmo2"),
+    "mixtral": like("mixtral", experts=Experts(4, 2)),
+    "qwen3moe": like("qwen3_moe", experts=Experts(4, 2)),
+    "llama, yarn": replace(LLAMA, rope=Rope("yarn", 4.0, 1.0, 32.0, 16)),
+    "granite": like("granite", scales=Scales(12.0, 0.2, 0.22, 8.0)),
+    "phi3": like("phi3", rope=Rope(dims=6)),
+    "starcoder2": like("starcoder2"),
+    "gemma2": like("gemma2", window=24, full_every=2, scales=CAPS, tied=True),
+    "gemma3": like("gemma3", layers=6, window=24, full_every=6, local_theta=10_000.0),
+    "gptneox": like("gpt_neox", kv_heads=4, rope=Rope(dims=2)),
+    "olmoe": like("olmoe", kv_heads=4, experts=Experts(4, 2, "all")),
 }
 TEXTS = [
     "the quick brown fox\n\n  jumps  over\t12345 lazy dogs, aren't they?",
@@ -96,14 +112,17 @@ def test_every_number_of_ours_is_in_the_file(spec: ModelSpec, tmp_path: Path) ->
     state = shaken(spec)
     keys, tensors = read(written(spec, state, tmp_path))
     extra = tensors.pop("rope_freqs.weight", torch.empty(0))
-    assert (extra.numel() > 0) == (spec.rope is not None and spec.rope.kind == "llama3")
+    assert (extra.numel() > 0) == (spec.rope.kind == "llama3")
     assert sum(tensor.numel() for tensor in tensors.values()) == numbers(spec)
     theirs = torch.cat([tensor.flatten() for tensor in tensors.values()]).sort().values
+    if not spec.facts.first_gain:  # theirs begin with 1
+        state = {n: t + 1 if n.endswith("norm.weight") else t for n, t in state.items()}
     ours = torch.cat([tensor.flatten() for tensor in state.values()]).sort().values
     assert torch.equal(theirs[theirs != 0], ours[ours != 0])
     name = keys["general.architecture"]
     assert keys[f"{name}.block_count"] == spec.layers
-    assert keys[f"{name}.context_length"] == longest(spec) == (spec.window or 64)
+    assert keys[f"{name}.context_length"] == longest(spec)
+    assert longest(spec) == (24 if spec.architecture == "mistral" else 64)
     assert keys[f"{name}.attention.head_count_kv"] == spec.kv_heads
     assert keys["general.name"] == "mine"
 
@@ -112,7 +131,7 @@ def test_matrices_are_where_llama_cpp_looks(tmp_path: Path) -> None:
     spec = SPECS["qwen3moe"]
     state = shaken(spec)
     _, tensors = read(written(spec, state, tmp_path))
-    assert not rotates_neighbours(spec)
+    assert not spec.facts.rotates_neighbours
     for theirs, ours in {
         "attn_k": "self_attn.k_proj",
         "ffn_gate_inp": "mlp.gate",
@@ -163,8 +182,12 @@ def test_matrices_are_rounded_and_vectors_are_not(
         (replace(SPECS["olmoe"], experts=Experts(4, 2)), "only shares of all experts"),
         (replace(SPECS["olmoe"], kv_heads=2), "as many key heads"),
         (replace(SPECS["smollm3"], nope_every=3), "every 4th layer"),
+        (replace(SPECS["gemma2"], tied=False), "projects with the embedding"),
+        (replace(SPECS["gemma3"], full_every=2), "in every 6th layer"),
+        (replace(SPECS["gemma3"], local_theta=500.0), "angles of 10,000 in windows"),
+        (replace(SPECS["gemma3"], scales=Scales(attention=0.5)), "usual scale of scores"),
+        (replace(LLAMA, rope=Rope("yarn", 4.0, 1.0, 32.0, 16, 1.5)), "its usual numbers only"),
         (replace(SPECS["qwen3"], rope=Rope("llama3", 8.0)), "scaling of rotary angles"),
-        (replace(LLAMA, window=24, qkv_bias=True), "no model with qkv_bias and window"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(
@@ -173,6 +196,24 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(
     with pytest.raises(NotInGguf, match=words):
         written(changed, shaken(changed), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_families_say_what_else_llama_cpp_has_otherwise(tmp_path: Path) -> None:
+    _, found = read(written(SPECS["gptneox"], state := shaken(SPECS["gptneox"]), tmp_path))
+    heads = state["gpt_neox.layers.1.attention.query_key_value.weight"].view(4, 3, 8, 32)
+    queries, keys, values = found["blk.1.attn_qkv.weight"].view(3, 4, 8, 32)
+    assert torch.equal(queries, heads[:, 0])
+    assert torch.equal(keys, heads[:, 1])
+    assert torch.equal(values, heads[:, 2])
+    words, _ = read(written(SPECS["granite"], shaken(SPECS["granite"]), tmp_path))
+    assert words["granite.residual_scale"] == pytest.approx(0.22)
+    assert words["granite.attention.scale"] == pytest.approx(0.2)
+    assert words["granite.logit_scale"] == 8
+    words, _ = read(written(SPECS["gemma2"], shaken(SPECS["gemma2"]), tmp_path))
+    assert words["gemma2.attention.sliding_window"] == 24
+    assert words["gemma2.attn_logit_softcapping"] == 50
+    words, _ = read(written(SPECS["llama, yarn"], shaken(LLAMA), tmp_path))
+    assert words["llama.rope.scaling.original_context_length"] == 16
 
 
 def test_too_large_for_fp16_is_said_and_an_older_file_stays(tmp_path: Path) -> None:

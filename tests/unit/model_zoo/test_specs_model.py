@@ -12,6 +12,7 @@ from model_zoo.whole import build_whole
 
 GPT = ModelSpec("gpt", 2, 32, 4, 4, 64, context=16)
 LLAMA = ModelSpec("llama", 2, 32, 4, 2, 64, context=16)
+MIXTRAL = replace(LLAMA, architecture="mixtral", experts=Experts(4, 2))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +32,8 @@ LLAMA = ModelSpec("llama", 2, 32, 4, 2, 64, context=16)
         (LLAMA, {"rope_theta": float("nan")}, "rope_theta"),
         (LLAMA, {"rope_theta": 0.0}, "rope_theta"),
         (LLAMA, {"bias": True}, "no biases"),
-        (GPT, {"qk_norm": "head"}, "gpt has no qk_norm"),
-        (GPT, {"rope": Rope()}, "gpt has no rope"),
+        (GPT, {"window": 8}, "gpt has no window"),
+        (GPT, {"rope": Rope("linear", 2.0)}, "gpt has no rope"),
         (LLAMA, {"gelu": "tanh"}, "llama has no gelu"),
         (LLAMA, {"norm_eps": float("nan")}, "norm_eps must lie"),
         (LLAMA, {"head_dim": 8}, "leave it out"),
@@ -41,6 +42,11 @@ LLAMA = ModelSpec("llama", 2, 32, 4, 2, 64, context=16)
         (LLAMA, {"head_dim": 1 << 30}, "head_dim must be"),
         (LLAMA, {"window": True}, "window must be"),
         (LLAMA, {"nope_every": -1}, "nope_every must be"),
+        (LLAMA, {"full_every": 2}, "of models with a window"),
+        (LLAMA, {"local_theta": 1e4}, "of models with a window"),
+        (LLAMA, {"window": 8, "local_theta": 1.0}, "local_theta must lie"),
+        (LLAMA, {"rope": Rope(dims=4)}, "rotates heads whole"),
+        (LLAMA, {"architecture": "mixtral"}, "mixtral is a mixture of experts"),
         (GPT, {"experts": Experts(4, 2)}, "gpt has no experts"),
         (LLAMA, {"layers": 1024, "experts": Experts(64, 2)}, "experts in all layers are above"),
     ],
@@ -87,7 +93,7 @@ def test_refuses_experts(numbers: tuple[Any, ...], message: str) -> None:
 
 
 def test_hostile_experts_are_refused_when_decoded() -> None:
-    good = msgspec.json.encode(replace(LLAMA, experts=Experts(4, 2)))
+    good = msgspec.json.encode(MIXTRAL)
     assert msgspec.json.decode(good, type=ModelSpec).experts == Experts(4, 2)
     for experts in (b'{"count":4,"active":5}', b'{"count":4,"active":2,"more":1}', b"7"):
         bad = good.replace(b'{"count":4,"active":2}', experts)
@@ -98,11 +104,11 @@ def test_hostile_experts_are_refused_when_decoded() -> None:
 
 def test_published_mixtures_have_their_published_sizes() -> None:
     """Mixtral 8x7B: 46.7 B, 12.9 B of them active; Qwen3-30B-A3B: 30.5 B, 3.3 B."""
-    mixtral = ModelSpec("llama", 32, 4096, 32, 8, 14336, 32768, 32_000, experts=Experts(8, 2))
+    mixtral = ModelSpec("mixtral", 32, 4096, 32, 8, 14336, 32768, 32_000, experts=Experts(8, 2))
     assert mixtral.parameter_count == 46_702_792_704
     assert mixtral.active_parameter_count == pytest.approx(12.9e9, rel=0.005)
     qwen = ModelSpec(
-        "llama",
+        "qwen3_moe",
         48,
         2048,
         32,
@@ -111,7 +117,6 @@ def test_published_mixtures_have_their_published_sizes() -> None:
         40_960,
         151_936,
         head_dim=128,
-        qk_norm="head",
         experts=Experts(128, 8),
     )
     assert qwen.parameter_count == 30_532_122_624

@@ -19,7 +19,7 @@ CLOSE = 1e-6
 """Products of matrices of other shapes add in another order. Logits are below 1."""
 CLOSE_GRADIENT = 1e-5
 LENGTHS = [[5, 3, 8], [16], [1, 1, 3, 3, 7, 1], [4, 4, 4, 4]]
-WINDOW = ModelSpec("llama", 4, 32, 4, 2, 48, context=16, window=4)
+WINDOW = ModelSpec("mistral", 4, 32, 4, 2, 48, context=16, window=4)
 
 
 @pytest.fixture(params=[False, True], ids=["", "window"])

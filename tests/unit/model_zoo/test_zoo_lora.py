@@ -212,7 +212,7 @@ def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str
 
 
 def test_a_mixture_of_experts_has_no_adapters() -> None:
-    spec = ModelSpec("llama", 3, 32, 4, 2, 24, context=16, experts=Experts(4, 2))
+    spec = ModelSpec("mixtral", 3, 32, 4, 2, 24, context=16, experts=Experts(4, 2))
     with pytest.raises(ValueError, match="a mixture of experts cannot"):
         adapted(spec, "self_attn.q_proj")
 

@@ -20,7 +20,7 @@ from model_zoo.stages import build_stage
 from model_zoo.threads import limited_threads
 
 SPEC = OptimizerSpec(1e-3, 1e-4, beta1=0.95, beta2=0.95, name="muon")
-MIXTURE = ModelSpec("llama", 2, 16, 4, 2, 24, 8, experts=Experts(4, 2))
+MIXTURE = ModelSpec("mixtral", 2, 16, 4, 2, 24, 8, experts=Experts(4, 2))
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

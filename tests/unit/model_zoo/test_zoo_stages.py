@@ -85,7 +85,7 @@ def test_initial_bits_are_the_same_on_every_machine() -> None:
     spec = ModelSpec("llama", 1, 16, 2, 1, 24, context=8)
     state = build_whole(spec, seed=42).state_dict()
     content = b"".join(name.encode() + t.numpy().tobytes() for name, t in state.items())
-    assert hashlib.blake2b(content, digest_size=8).hexdigest() == "b0240fd3b4aeac6a"
+    assert hashlib.blake2b(content, digest_size=8).hexdigest() == "ae34bfc94601e271"
 
 
 def test_building_leaves_the_global_generator_alone(spec: ModelSpec) -> None:

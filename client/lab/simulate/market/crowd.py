@@ -160,7 +160,7 @@ class Crowd:
         self._notices = dict(notices)
         beacon = stewards.beacon_at(WALL_S + now)
         for stage in board.facts(now).vacant:
-            found.update(self._numbers(self.population.succession(stage, beacon)))
+            found.update(self._numbers(self.population.candidates(stage, beacon)))
         thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
         newly = thin - self._thin
         self._thin = thin

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from client.cli.consent import introduction
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
+from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part
@@ -72,9 +72,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
 
 
 def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
-    longer = AmendmentView(
-        number=1, words="the run is extended from 200 to 400 steps", steps=400, asked_step=0
-    )
+    longer = AmendmentView(number=1, words="the run is extended from 200 to 400 steps", steps=400)
     hotter = msgspec.structs.replace(
         longer, number=2, words="learning rate 0.003 in place of 0.002", from_step=212
     )
@@ -123,7 +121,7 @@ def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
     parts = Part("web", 6000, "1" * 64, 3), Part("x` <b>", 2000, "2" * 64, 1)
     data = DataSpec("tokens", "mixed", 8000, "ef" * 32, parts=parts)
     text = card(renamed(facts, data=data))
-    assert f"75.00% of what was read: `web`, 6.0 kB, digest `{'1' * 64}`" in text
+    assert f"75.00% of what was read: `web`, 6.00 kB, digest `{'1' * 64}`" in text
     assert "25.00% of what was read: `x' <b>`" in text
     said = "\n".join(introduction(renamed(facts, data=data).manifest, SwarmId("ab")))
     assert "a mixture of web 75.00%, " in said

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import trio
 
-from client.cli.command_table import COMMANDS
+from client.cli.command_table import COMMANDS, FIRST, FIRST_GROUP, GROUPS
 from client.cli.diagnosis import checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
@@ -27,13 +27,12 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import NetworkView, PeerView, Snapshot
+from client.control.snapshot import CreditView, NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import KeptCredit
 from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -66,9 +65,11 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
         yield Path(name)
 
 
-def test_every_command_has_a_file_and_examples_that_are_commands(within: Within) -> None:
+def test_every_command_has_a_group_and_examples_that_are_commands() -> None:
     for name, command in COMMANDS.items():
-        assert Path(command.module(name).replace(".", "/")).with_suffix(".py").exists()
+        assert command.group in GROUPS
+        assert (command.group == FIRST_GROUP) is (name in FIRST), name
+        assert "$" not in command.note
         assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
 
 
@@ -197,7 +198,7 @@ def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: With
 
 
 def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within) -> None:
-    path, odd = home / "config.toml", 'control_group = """\nthreads = """\n'
+    path, odd = home / "config.toml", 'nickname = """\nthreads = """\n'
     make_private(home)
     path.write_text(odd)
     assert within("config", "set", "threads", "2").returncode == 78
@@ -259,7 +260,9 @@ def data(home: Path) -> Path:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10)
-    Persisted(folder / "credit" / "x.json", KeptCredit).save(KeptCredit(1, 2, 3, 4.0))
+    Persisted(folder / "credit" / "x.json", CreditView).save(
+        CreditView(microbatches=1, tokens=2, sent_bytes=3, since=4.0)
+    )
     return folder
 
 
@@ -405,6 +408,17 @@ def test_what_a_running_volunteer_lacks_is_said(
     with node_of(home, Lacking()):
         [check] = checks_outside.check_node(find_home())
     assert (check.status, check.words.endswith(words)) == (level, True)
+
+
+def test_a_newer_program_elsewhere_is_a_warning_with_the_way_to_update(home: Path) -> None:
+    class Older(FakeProvider):
+        def status(self) -> Snapshot:
+            return example_snapshot(newer="1 member reports a newer program")
+
+    with node_of(home, Older()):
+        found = {check.name: check for check in checks_outside.check_node(find_home())}
+    assert found["program"].status == "warn"
+    assert "git pull" in found["program"].next_step
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

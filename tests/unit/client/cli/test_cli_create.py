@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.commands.create import describe
 from client.cli.commands.join import promised_port
 from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import choose_model, choose_optimizer, found_swarm
@@ -24,13 +23,14 @@ from client.cli.founding.options import (
     for_strangers,
 )
 from client.cli.founding.presets import PRESETS, PresetName
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.precision import Compute
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
-from protocol.manifest import decode_manifest, encode_manifest
+from protocol.manifest import Manifest, decode_manifest, encode_manifest
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 
@@ -39,6 +39,10 @@ SIGNER = Signer(b"\x07" * 32)
 
 def _found(run: RunChoices, model: ModelChoices | None = None) -> object:
     return found_swarm(SIGNER.peer, run, model or ModelChoices(), OptimizerChoices()).manifest
+
+
+def described(manifest: Manifest) -> str:
+    return "\n".join(introduction(manifest, SwarmId("ab" * 32)))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -85,8 +89,8 @@ def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
     ("chosen", "words"),
     [
         ("fp32", ""),
-        ("bf16", "; computes in bf16\n"),
-        ("auto", "; computes in bf16 on cards, in fp32 elsewhere\n"),
+        ("bf16", "; passes compute in bf16"),
+        ("auto", "; passes compute in bf16 on cards, in fp32 elsewhere"),
     ],
 )
 def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -> None:
@@ -96,14 +100,17 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
     encoded = encode_manifest(manifest)
     assert decode_manifest(encoded).compute == chosen
     assert (b'"compute"' in encoded) is (chosen != "fp32")
-    assert words in describe(manifest)
-    assert ("computes in" in describe(manifest)) is (chosen != "fp32")
+    (line,) = [line for line in described(manifest).splitlines() if "on wires" in line]
+    assert line.endswith(words)
+    assert ("compute in" in line) is (chosen != "fp32")
 
 
 def test_audits_need_one_type_of_numbers() -> None:
     run = RunChoices(measure=False, compute_dtype="auto", audit=3)
-    with pytest.raises(UserError, match="with audits all volunteers compute in bf16, or all in"):
+    with pytest.raises(UserError, match="no tolerance that forgives so much") as refused:
         found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+    for way_out in ("--compute-dtype fp32", "--audit 0", "--private"):
+        assert way_out in refused.value.next_step
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -115,7 +122,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
     assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
     assert not founding.warnings
-    assert (name in describe(founding.manifest)) is (name != "sum")
+    assert (f"averaging  {name}" in described(founding.manifest)) is (name != "sum")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +181,7 @@ def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
     run = RunChoices(preset="gpt2-124m", measure=False)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     [warning] = [words for words in founding.warnings if "memory" in words]
-    assert "this machine has 1.0 GB: with more --stages" in warning
+    assert "this machine has 1.00 GB: with more --stages" in warning
 
 
 def test_a_robust_rule_with_two_volunteers_to_a_stage_is_said_to_bound_norms_only() -> None:
@@ -339,7 +346,7 @@ def test_lion_and_muon_need_less_memory() -> None:
     assert muon.memory_bytes - lion.memory_bytes == 40 * 4 * 128 * 128
     # one vector less in the state
     assert adamw.memory_bytes - lion.memory_bytes == 4 * adamw.parameters
-    assert "updates by lion" in describe(founded["lion"])
+    assert "  updates    by lion" in described(founded["lion"])
 
 
 def test_muon_begins_with_its_own_momentum() -> None:

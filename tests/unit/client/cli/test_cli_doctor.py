@@ -26,9 +26,7 @@ from client.cli.commands import doctor
 from client.cli.diagnosis import checks, checks_gpu, checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.reach import machine, services
 from client.cli.reach.home import home_with_faults
-from client.cli.reach.machine import Volunteer
 from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
@@ -36,7 +34,6 @@ from client.errors import UserError
 from client.net.libp2p_network import open_network
 from client.net.network import PeerUp
 from client.node.greeting import OURS
-from client.packaging_data import service_file
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
@@ -99,15 +96,6 @@ class Scene:
         swarm = replace(little_swarm(text), peers=peers)
         SwarmStore(home_folders(self.home).swarms).remember(swarm)
 
-    def a_service(self, *, invite: bool = True) -> services.ServicePlace:
-        place = services.service_place("system", "one")
-        place.unit.parent.mkdir(parents=True, exist_ok=True)
-        place.invite.parent.mkdir(parents=True, exist_ok=True)
-        place.unit.write_text(service_file("system", Path(sys.executable), "one"))
-        if invite:
-            place.invite.touch()
-        return place
-
     def set(self, line: str) -> None:
         (self.home / "config.toml").write_text(line + "\n")
 
@@ -121,9 +109,6 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         monkeypatch.setenv("HOME", name)
         monkeypatch.setenv("VOLUNTEER_HOME", str(home))
         monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", home / "system.toml")
-        monkeypatch.setattr(services, "SYSTEM_UNITS", home / "units")
-        monkeypatch.setattr(services, "SYSTEM_SETTINGS", home / "etc")
-        monkeypatch.setattr(machine, "listening_sockets", list)
         monkeypatch.setattr(doctor, "HEAVY", ())  # their cases ask for themselves
         scene = Scene(home, monkeypatch, stack)
         ensure_identity(make_private(scene.data))
@@ -220,7 +205,7 @@ def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 
 
-@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.0 MB")
+@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.00 MB")
 def disk_too_small_for_what_is_kept(scene: Scene) -> None:
     scene.remember()
     scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
@@ -433,33 +418,8 @@ def package_of_another_version(scene: Scene) -> None:
 
 @case("gpu", "fail", "device is cuda:1, but NVIDIA's driver finds no card", "set device cpu")
 def device_without_a_card(scene: Scene) -> None:
-    scene.patch.setattr(checks_gpu, "_cards", lambda: iter(()))
+    scene.patch.setattr(checks_gpu, "_cards", list)
     scene.set('device = "cuda:1"')
-
-
-# --- services ------------------------------------------------------------------------------------
-
-
-@case("service volunteer@one.service", "fail", "it has no invite: .*one.swarm", "--instance one")
-def service_without_an_invite(scene: Scene) -> None:
-    scene.a_service(invite=False)
-
-
-@case("service volunteer@one.service", "fail", "its program /gone/volunteer is missing", "install")
-def service_without_its_program(scene: Scene) -> None:
-    place = scene.a_service()
-    place.unit.write_text(service_file("system", Path("/gone/volunteer"), "one"))
-
-
-@case(
-    "service volunteer@one.service",
-    "fail",
-    "it has failed",
-    "journalctl -u volunteer@one.service -f",
-)
-def service_that_has_failed(scene: Scene) -> None:
-    scene.a_service()
-    scene.program("systemctl", "echo failed; exit 3")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -582,7 +542,7 @@ def test_a_command_that_needs_a_broken_package_points_to_doctor(scene: Scene) ->
 
 
 class FakeDriver:
-    """``pynvml`` of a machine with two cards; process 42 computes on the second."""
+    """``pynvml`` of a machine with two cards."""
 
     NVMLError = RuntimeError
 
@@ -593,15 +553,8 @@ class FakeDriver:
             "nvmlDeviceGetHandleByIndex": lambda number: number,
             "nvmlDeviceGetMemoryInfo": lambda card: SimpleNamespace(free=8e9),
             "nvmlDeviceGetName": lambda card: f"Card {card}",
-            "nvmlDeviceGetComputeRunningProcesses": lambda card: (
-                [SimpleNamespace(pid=42)] if card else []
-            ),
         }
         return answers.get(name, lambda: None)
-
-
-def of_service(name: str, pid: int, device: str) -> Volunteer:
-    return Volunteer(condition="answers", words="", service=name, pid=pid, device=device)
 
 
 @pytest.fixture
@@ -611,43 +564,24 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(checks_gpu.VISIBLE, raising=False)
 
 
-def test_doctor_says_whose_each_card_is(cards: None) -> None:
-    those = [of_service("volunteer@a.service", 7, "cuda:0"), of_service("b.service", 42, "auto")]
-    told = check_gpu(Settings(device="cuda:0"), those)
-    assert told.status == "ok"
-    assert "0: Card 0, 8.0 GB free, driver 550.1, used by volunteer@a.service;" in told.words
-    assert told.words.endswith("1: Card 1, 8.0 GB free, driver 550.1, used by b.service")
-
-
-def test_doctor_knows_a_volunteer_with_several_cards(cards: None) -> None:
-    those = [of_service("a.service", 7, "cuda:0,cuda:1"), of_service("b.service", 9, "cuda:1")]
-    told = check_gpu(Settings(device="cuda:0,cuda:1"), those[:1])
-    assert (told.status, told.words.count("used by a.service")) == ("ok", 2)
-    told = check_gpu(Settings(device="cuda:0,cuda:1"), those)
-    assert (told.status, "card 1 has several volunteers" in told.words) == ("warn", True)
-    assert check_gpu(Settings(device="cpu:0,cpu:1"), []).status == "ok"
-
-
 def test_doctor_advises_how_to_use_all_cards(cards: None) -> None:
-    told = check_gpu(Settings(device="auto"), [])
-    assert (told.status, "--instance gpu1 --gpu 1" in told.next_step) == ("ok", True)
+    told = check_gpu(Settings(device="auto"))
+    assert told.words.startswith("0: Card 0, 8.00 GB free, driver 550.1; 1: Card 1, ")
+    assert (told.status, "--instance gpu1 --device cuda:1" in told.next_step) == ("ok", True)
     assert "config set device 0,1" in told.next_step
-    both = [of_service("a.service", 7, "cuda:1"), of_service("b.service", 42, "cuda:1")]
-    told = check_gpu(Settings(device="cuda:1"), both)
-    assert (told.status, "card 1 has several volunteers" in told.words) == ("warn", True)
 
 
 def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
     cards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = check_gpu(Settings(device="cuda:2"), [])
+    told = check_gpu(Settings(device="cuda:2"))
     assert (told.status, "set device cuda:1" in told.next_step) == ("fail", True)
-    told = check_gpu(Settings(device="cuda:0,cuda:3"), [])
+    told = check_gpu(Settings(device="cuda:0,cuda:3"))
     assert (told.status, "there is no cuda:3" in told.words) == ("fail", True)
-    told = check_gpu(Settings(device="cuda:2"), [], {checks_gpu.VISIBLE: "1"})
+    told = check_gpu(Settings(device="cuda:2"), {checks_gpu.VISIBLE: "1"})
     assert "CUDA_VISIBLE_DEVICES=1 renumbers them" in told.words
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cpu")
-    assert "build of torch cannot use them" in check_gpu(Settings(), []).words
+    assert "build of torch cannot use them" in check_gpu(Settings()).words
 
 
 def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
@@ -662,17 +596,17 @@ def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
 
 
 def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_gpu, "_cards", lambda: iter(()))
+    monkeypatch.setattr(checks_gpu, "_cards", list)
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+rocm6.4")
     for device in ("auto", "cuda", "cuda:1"):
-        told = check_gpu(Settings(device=device), [])
+        told = check_gpu(Settings(device=device))
         assert (told.status, "AMD" in told.words) == ("ok", True)
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0")
     monkeypatch.setattr(checks_gpu.sys, "platform", "darwin")
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "arm64")
     for device in ("auto", "mps"):
-        told = check_gpu(Settings(device=device), [])
+        told = check_gpu(Settings(device=device))
         assert (told.status, "named mps" in told.words) == ("ok", True)
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "x86_64")
-    assert check_gpu(Settings(device="mps"), []).status == "fail"
-    assert check_gpu(Settings(device="auto"), []).words.startswith("none found")
+    assert check_gpu(Settings(device="mps")).status == "fail"
+    assert check_gpu(Settings(device="auto")).words.startswith("none found")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -110,19 +109,6 @@ async def test_nobody_is_asked_who_is_not_there(
 
 def test_without_a_volunteer_there_is_nothing_to_finish(home: Path, within: Within) -> None:
     assert within("finish").returncode == ExitCode.NOT_RUNNING
-
-
-async def test_who_may_only_look_is_refused_as_such(
-    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A member of the service's group reads; the exit code and what to do next are the node's."""
-    monkeypatch.setattr("client.control.server.peer_uid", lambda connection: os.geteuid() + 1)
-    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
-    provider = FakeProvider()
-    async with serve_control(path, provider):
-        done = await trio.to_thread.run_sync(within, "finish", "--yes")
-    assert (done.returncode, provider.stops) == (ExitCode.REFUSED, 0)
-    assert "use sudo" in done.stderr
 
 
 class Loses(FakeProvider):

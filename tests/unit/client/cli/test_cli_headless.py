@@ -315,7 +315,7 @@ def _crash(home: Home, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(serving, "_run", fail)
     target = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(32)))
     with pytest.raises(ExceptionGroup) as caught:
-        serving.serve(home, Settings(), target, None, exit_when_done=False, headless=True)
+        serving.serve(home, Settings(), target, None)
     return save_traceback(caught.value)
 
 
@@ -356,11 +356,3 @@ async def test_progress_is_reported_once_a_minute(autojump_clock: trio.testing.M
         await report_progress(example_snapshot, said.append)
     assert [event.words for event in said] == [said[0].words] * 3
     assert said[0].words.startswith("step 3/10")
-
-
-def test_a_group_that_is_not_there_is_said() -> None:
-    from client.node.node import _group_id
-
-    assert _group_id("") is None
-    with pytest.raises(UserError, match="no group"):
-        _group_id("no-such-group-here")

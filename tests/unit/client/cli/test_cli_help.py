@@ -49,7 +49,7 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
 
     _, loaded, text = _run("--help")
     assert all(f"│ {name} " in text for name in COMMANDS)
-    assert not {command.module(name) for name, command in COMMANDS.items()} & loaded
+    assert not {command.module for command in COMMANDS.values()} & loaded
 
 
 def test_help_of_no_command_loads_torch() -> None:

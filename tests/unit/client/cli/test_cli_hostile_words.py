@@ -57,7 +57,7 @@ class HostileProvider(FakeProvider):
 
     def matches(self) -> MatchesSnapshot:
         said = Explanation(time=1.0, level="info", words=NASTY)
-        return example_matches(swarm_name=NASTY, state=NASTY, explanations=[said])
+        return example_matches(state=NASTY, explanations=[said])
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import find_home
 from client.control import methods
-from client.control.methods import Caller
 from client.control.snapshot import InviteView
 from client.errors import ExitCode
 from client.store.swarms import SwarmStore
@@ -112,15 +111,6 @@ def test_the_code_is_beside_the_invite(home: Path, within: Within) -> None:
     assert "\x1b" not in done.stderr, "no colours where nobody looks"
     assert done.stdout.startswith("volunteer:")
     assert done.stdout.count("\n") == 1
-
-
-def test_who_may_only_look_on_does_not_get_the_secret() -> None:
-    request = b'{"jsonrpc":"2.0","method":"invite","params":{},"id":1}'
-    refused = methods.answer(request, FakeProvider(), Caller(may_write=False))
-    assert b"-32003" in refused
-    assert b"volunteer:" not in refused
-    granted = json.loads(methods.answer(request, FakeProvider(), Caller(may_write=True)))
-    assert granted["result"]["invite"] == example_invite().invite
 
 
 def test_an_older_volunteer_is_said_to_be_one(

@@ -24,13 +24,14 @@ from client.cli.main import run
 from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
 from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.output import human_bytes
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
+from client.views.words import size as human_bytes
 from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
@@ -85,7 +86,7 @@ def test_a_person_is_asked_once_for_each_swarm(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert not consent.agrees(folder, settings, swarm)
     asked = " ".join(capsys.readouterr().err.split())
-    for words in ("2 cores", "memory", "disk", "16 Mbit/s up", "network address", "Agree?"):
+    for words in ("2 cores", "memory", "disk", "16.0 Mbit/s up", "network address", "Agree?"):
         assert words in asked
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(folder, settings, swarm)
@@ -123,7 +124,7 @@ def test_the_prompt_says_who_is_admitted(
     swarm: SwarmFile, tmp_path: Path, private: bool, words: str
 ) -> None:
     founded = _found("other", tmp_path / "book.txt", private=private)
-    first, *_ = consent.introduction(founded.manifest, founded.swarm)
+    first, *_ = introduction(founded.manifest, founded.swarm)
     assert first.endswith(f"{words}:")
 
 
@@ -150,7 +151,7 @@ def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, ()))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, at most two; no limit" in said
-    assert "at most 4.3 GB of tensors in transit beyond 536.9 MB in memory" in said
+    assert "at most 4.29 GB of tensors in transit beyond 537 MB in memory" in said
 
 
 def test_traffic_is_what_the_busiest_stage_sends_and_receives(swarm: SwarmFile) -> None:

@@ -121,7 +121,7 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     found = find_home({"listen_host": "127.0.0.1", "dial_timeout_s": 0.5})
     target = Address("ip4", "127.0.0.1", 1, peer_id_from_key(bytes(32)))
     with pytest.raises(BaseExceptionGroup):
-        serving.serve(found, found.settings, target, None, exit_when_done=False, headless=True)
+        serving.serve(found, found.settings, target, None)
     record = RunRecord(found.folders.data)
     ending = record.ending()
     assert ending is not None

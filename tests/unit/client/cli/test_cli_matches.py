@@ -19,7 +19,6 @@ from client.control.server import serve_control
 from client.control.sockets import socket_path
 from client.store.paths import runtime_folder
 from client.views.report import matches_report
-from protocol.matching.preferences import MAX_SCORE
 from tests.support.cli_process import Within
 from tests.support.control_fakes import (
     FakeProvider,
@@ -29,29 +28,17 @@ from tests.support.control_fakes import (
 )
 
 
-def test_the_report_tells_seats_stages_moves_offices_and_reasons() -> None:
+def test_the_report_tells_parts_moves_and_reasons() -> None:
     text = " ".join(matches_report(example_snapshot(), example_matches()).split())
-    assert "main stage 0 serving since" in text
-    assert "its steward teward decides (committed)" in text
-    assert "its cutoff is above us" in text
-    assert "1 would pay: stage 0 to 1" in text
-    assert "as the steward you decide who holds stage 1" in text
-    assert "matching-late-answer 1, matching-replay 3" in text
+    assert "You hold part 1 of 2 (stage 0)." in text
+    assert "A move from part 1 to part 2 would speed the training up" in text
+    assert "others fit it better (its cutoff is above us" in text
+    assert "At the moment you do for part 2." in text
     assert "proposing to stage 0" in text
 
 
-def test_the_widest_figures_fit_100_columns() -> None:
-    wide = example_stage(
-        stage=127,
-        level=1e11,
-        shared_level=999_999.0,
-        copies=1000,
-        quota=1.234e-5,
-        cutoff=MAX_SCORE - 1,
-        score=MAX_SCORE - 1,
-        our_rate=1e11,
-        obstacle="because " * 30,
-    )
+def test_the_longest_reasons_fit_100_columns() -> None:
+    wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
     moves = [PayingMove(home=n, to=127) for n in range(20)]
     now = example_matches(stages=[wide] * 3, paying_moves=moves)
     assert max(map(len, matches_report(example_snapshot(), now).splitlines())) <= 100
@@ -60,9 +47,7 @@ def test_the_widest_figures_fit_100_columns() -> None:
 @given(st.text())
 def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: str) -> None:
     told = [msgspec.structs.replace(example_matches().explanations[0], words=f"told {words} end")]
-    now = example_matches(
-        swarm_name="name", stages=[example_stage(obstacle=words)], explanations=told
-    )
+    now = example_matches(stages=[example_stage(obstacle=words)], explanations=told)
     text = matches_report(example_snapshot(), now)
     assert printable(text) == text
     assert "\t" not in text
@@ -87,7 +72,7 @@ async def test_the_command_shows_what_a_node_says(
     async with serve_control(path, FakeProvider()):
         done = await trio.to_thread.run_sync(ask, "status", "matches")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "serving since" in done.stdout
+        assert "You hold part 1 of 2" in done.stdout
         as_json = await trio.to_thread.run_sync(ask, "status", "matches", "--json")
         assert json.loads(as_json.stdout)["schema_version"] == 1
         other = await trio.to_thread.run_sync(ask, "status", "matches", "--swarm", "mine")

@@ -15,16 +15,16 @@ from client.cli.commands.create import keep_text, sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import held_out_loss, load_newest, open_corpus
+from client.control.snapshot import CreditView
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions, KeptCredit
+from client.store.records import COMPANY, Companions
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
-from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
@@ -163,7 +163,7 @@ def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
     company: Persisted[Companions]
     company = Persisted(home.checkpoints(swarm.swarm) / COMPANY, Companions)
     company.save((Companion(other),))
-    Persisted(home.credit(swarm.swarm), KeptCredit).save(KeptCredit(7, 448))
+    Persisted(home.credit(swarm.swarm), CreditView).save(CreditView(microbatches=7, tokens=448))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr
@@ -293,7 +293,7 @@ def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_
 class TestAdapters:
     """A swarm that trains adapters: what is saved of it, with and without the frozen weights."""
 
-    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope())
+    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:

@@ -6,11 +6,10 @@ import re
 
 from msgspec import structs
 
-from client.cli.commands.create import describe
-from client.cli.consent import introduction
 from client.cli.founding.outlook import LONG_S, alone_s, outlook, together_s, warn_of_time
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import MANY_TIMES, times_read, warn_of_repeats
+from client.cli.terminal.swarm_text import introduction
 from model_zoo.specs.data import DataSpec
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest, Policy
@@ -70,15 +69,15 @@ class TestTime:
 
 def test_memory_is_said_by_stage() -> None:
     lines = list(outlook(run(10), priced(0.5, 1.0)))
-    assert lines[0].endswith("about 100.0 MB for the program, and 351.0 MB or more for each stage")
-    assert "2 min 0 s on one thread of this machine" in lines[1]
+    assert lines[0].endswith("about 100 MB for the program, and 351 MB or more for each stage")
+    assert "2 min 00 s on one thread of this machine" in lines[1]
 
 
 def test_one_of_a_kind_is_not_said_in_the_plural() -> None:
     least = manifest(stages=1, steps=1, policy=Policy(redundancy=1))
     one = structs.replace(least, stages=(structs.replace(least.stages[0], layers=1),))
     one = structs.replace(one, model=structs.replace(one.model, layers=1))
-    said = "\n".join([describe(one), *introduction(one, SwarmId("ab" * 32)), *outlook(one, ())])
+    said = "\n".join([*introduction(one, SwarmId("ab" * 32)), *outlook(one, ())])
     said += "\n".join(warn_of_time(structs.replace(one, steps=int(LONG_S)), priced(2.0)))
     assert "1 volunteer (of one stage)" in said
     assert re.findall(r"\b1 [a-z]+s\b", said) == []

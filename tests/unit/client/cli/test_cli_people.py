@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.consent import introduction, terms
+from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from client.cli.reach.contributors import contributors_of
 from client.cli.reach.home import find_home
+from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
 from client.control.snapshot import ContributorView, PeerView, ReplicaView, StageView
 from client.errors import ExitCode

@@ -8,14 +8,24 @@ from msgspec.structs import replace
 from client.cli.founding.fitting import check_stages, fewest_stages
 from client.cli.founding.manifest import choose_model, other_vocabulary
 from client.cli.founding.options import ModelChoices
-from client.cli.founding.presets import BYTES, PRESETS, TRAINED_CONTEXT, PresetName
+from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.planning.run import possible_counts
 from client.errors import ExitCode, UserError
 from model_zoo.huggingface.config import to_config, to_spec
+from model_zoo.specs.tokens import BYTE_VOCAB
 from tests.support.cli_process import Within
 
 UNTIED, TIED = False, True
 PUBLISHED: dict[PresetName, tuple[int, bool]] = {
+    "pythia-160m": (162_322_944, UNTIED),
+    "gemma-3-270m": (268_098_176, TIED),
+    "gemma-3-1b": (999_885_952, TIED),
+    "pythia-1.4b": (1_414_647_808, UNTIED),
+    "granite-3.3-2b": (2_533_525_504, TIED),
+    "gemma-2-2b": (2_614_341_888, TIED),
+    "starcoder2-3b": (3_030_371_328, TIED),
+    "phi-3-mini": (3_821_079_552, UNTIED),
+    "phi-4": (14_659_507_200, UNTIED),
     "gpt2-124m": (124_439_808, TIED),
     "smollm2-135m": (134_515_008, TIED),
     "smollm2-360m": (361_821_120, TIED),
@@ -47,7 +57,7 @@ def test_the_parameters_are_as_many_as_published(name: PresetName) -> None:
 
 
 def test_no_published_shape_is_left_out() -> None:
-    shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTES}
+    shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTE_VOCAB}
     assert shaped == PUBLISHED.keys()
 
 
@@ -55,16 +65,16 @@ def test_no_published_shape_is_left_out() -> None:
 def test_the_class_of_transformers_has_the_same_model(name: PresetName) -> None:
     model = PRESETS[name].model
     assert to_spec(to_config(model)) == model
-    assert model.context in (TRAINED_CONTEXT, 1024)
+    assert model.context in (2048, 1024)
 
 
 def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
     preset = PRESETS["qwen3-0.6b"]
     same = choose_model(preset, ModelChoices(layers=2, context=64))
-    assert (same.head_dim, same.qk_norm, same.norm_eps) == (128, "head", 1e-6)
+    assert (same.head_dim, same.norm_eps) == (128, 1e-6)
     narrower = choose_model(preset, ModelChoices(width=256, heads=4))
-    assert (narrower.head_width, narrower.qk_norm) == (64, "head")
-    assert choose_model(preset, ModelChoices(architecture="gpt")).qk_norm != "head"
+    assert (narrower.head_width, narrower.norm_eps) == (64, 1e-6)
+    assert choose_model(preset, ModelChoices(architecture="gpt")).norm_eps == 1e-5
 
 
 LARGE = replace(PRESETS["llama-3.1-8b"].model, layers=96)

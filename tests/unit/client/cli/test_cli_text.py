@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
-from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
+from client.cli.terminal.output import printable
 from client.config import Settings
 from client.control.snapshot import (
     AmendmentView,
+    EventView,
     ExpelledView,
-    GivenUpView,
     HeldView,
     LimitsView,
     SeatView,
@@ -44,26 +44,6 @@ def test_printable_text_has_no_escape(text: str) -> None:
     assert not set(printable(text)) & {"\x1b", "\x9b", "\r", "\x07", "\x00"}
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e9, "2.0 GB"), (3e15, "3000.0 TB")],
-)
-def test_sizes(size: float, text: str) -> None:
-    assert human_bytes(size) == text
-
-
-@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (12.34, "12.3/s"), (12_345, "12.3k/s")])
-def test_rates(rate: float, text: str) -> None:
-    assert human_rate(rate) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(5.9, "5 s"), (65, "1 min 5 s"), (7800, "2 h 10 min")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
-
-
 def test_the_report_names_state_stages_and_mended_faults() -> None:
     text = status_report(example_snapshot())
     words = "training: you serve stage 0; 1 without a volunteer (all stages are covered)"
@@ -76,19 +56,26 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
 
 def test_the_report_names_what_the_founder_has_changed() -> None:
     assert "amended" not in status_report(example_snapshot())
-    one = AmendmentView(number=1, words="more steps", steps=20, asked_step=0, from_step=9)
-    two = AmendmentView(number=2, words="another rate", steps=20, asked_step=12)
+    one = AmendmentView(number=1, words="more steps", steps=20, from_step=9)
+    two = AmendmentView(number=2, words="another rate", steps=20)
     text = status_report(example_snapshot(amendments=[one, two], contradicted_amendment=3))
     assert "amended   more steps (from step 9 on)\n" in text
     assert "          another rate (not agreed on by the stages yet)\n" in text
     assert "          the founder has signed two different amendments 3: neither counts\n" in text
 
 
+def test_the_report_tells_of_newer_programs_and_how_to_update() -> None:
+    assert "program" not in status_report(example_snapshot())
+    text = status_report(example_snapshot(newer="2 members report a newer program"))
+    assert "program   2 members report a newer program (git pull and make install" in text
+
+
 def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> None:
     assert "given up" not in status_report(example_snapshot())
-    one = GivenUpView(steps=341, reached=388, members=("12D3KooWAnna4AphPb",), at=0.0)
+    words = "341 steps made here without 4AphPb are given up"
+    one = EventView(seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words=words)
     text = status_report(example_snapshot(given_up=one))
-    assert "341 steps made here without 4AphPb: the run goes on from theirs" in text
+    assert words in text
 
 
 def test_the_report_names_who_was_expelled_last_and_why() -> None:

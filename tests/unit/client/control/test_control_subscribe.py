@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,38 +16,15 @@ import psutil
 import pytest
 import trio
 
-from client.control import methods, rpc, sockets
-from client.control.client import ControlClient, ControlError, NotRunning
-from client.control.feed import MAX_EVENTS_PER_UPDATE
-from client.control.methods import Caller
+from client.control import rpc
+from client.control.client import ControlClient, NotRunning
+from client.control.methods import MAX_EVENTS_PER_ANSWER
 from client.control.server import ServerLimits, serve_control
 from client.control.sockets import socket_path
 from client.control.updates import Update
 from tests.support.control_fakes import FakeProvider
 
 CYCLES = 1000
-STATUS_AND_FINISH = rpc.encode_request("status", {}, 1) + rpc.encode_request("finish", {}, 2)
-LOOK_AND_FINISH = """
-import os, socket, sys
-path, group, forbidden = sys.argv[1:]
-asked = sys.stdin.buffer.read()
-os.setgroups([])
-os.setgid(int(group))
-os.setuid(54322)
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.settimeout(10)
-    try:
-        connection.connect(path)
-    except OSError:
-        sys.exit(9)
-    connection.sendall(asked)
-    said = b""
-    while said.count(b"\\n") < 2:
-        said += connection.recv(65536)
-sys.exit(0 if b'"result"' in said and f'"code":{forbidden}'.encode() in said else 1)
-"""
-"""Asks, as somebody of the group, for the state and for the end; 0: the first was answered and the
-second refused; 9: nobody lets it in. A program of its own: it becomes somebody else for good."""
 
 
 @pytest.fixture
@@ -86,14 +62,14 @@ async def _lines(stream: trio.SocketStream, count: int) -> list[dict[str, Any]]:
 
 
 async def test_updates_follow_with_each_event_once(path: Path) -> None:
-    provider = FakeProvider(event_count=MAX_EVENTS_PER_UPDATE + 3)
+    provider = FakeProvider(event_count=MAX_EVENTS_PER_ANSWER + 3)
     async with serve_control(path, provider), await _subscribed(path) as stream:
         answer, *notes = await _lines(stream, 4)
     assert answer["result"] == {"subscribed": True}
     assert {note["method"] for note in notes} == {"update"}
     updates = [msgspec.convert(note["params"], Update) for note in notes]
     seen = [event.seq for update in updates for event in update.events]
-    assert seen == list(range(1, MAX_EVENTS_PER_UPDATE + 4))
+    assert seen == list(range(1, MAX_EVENTS_PER_ANSWER + 4))
     assert [update.missed for update in updates] == [0, 0, 0]
     assert [update.matches is not None for update in updates] == [True, False, False]
 
@@ -177,8 +153,9 @@ from pathlib import Path
 from client.control.client import ControlClient
 with ControlClient(Path(sys.argv[1])) as client:
     client.subscribe()
-    while client.next_update(5.0):
-        print("update", flush=True)
+    while True:  # a wait that the stop has made too long ends without one
+        if client.next_update(60.0):
+            print("update", flush=True)
 """
 
 
@@ -214,49 +191,6 @@ async def _quiet(provider: CountingProvider) -> None:
             await trio.sleep(1.0)
 
 
-def test_only_the_owner_and_root_may_change_the_node() -> None:
-    provider = FakeProvider()
-    guest = Caller(may_write=False)
-    for method in ("finish", "pause", "resume", "invite", "expel", "amend"):
-        answer = msgspec.json.decode(
-            methods.answer(rpc.encode_request(method, {}, 1), provider, guest)
-        )
-        assert answer["error"]["code"] == rpc.FORBIDDEN
-    assert provider.stops == 0
-    status = methods.answer(rpc.encode_request("status", {}, 1), provider, guest)
-    assert "result" in msgspec.json.decode(status)
-    assert sockets.may_write(os.geteuid())
-    assert sockets.may_write(0)
-    assert not sockets.may_write(os.geteuid() + 1)
-    assert not sockets.may_write(None)
-
-
-async def test_the_kernel_names_the_other_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = socket.socketpair(socket.AF_UNIX)
-    assert [sockets.peer_uid(end) for end in ends] == [os.geteuid()] * 2
-    for end in ends:
-        end.close()
-    monkeypatch.setattr("client.control.server.peer_uid", lambda connection: os.geteuid() + 1)
-    provider = FakeProvider()
-
-    def ask() -> None:
-        with ControlClient(path) as client:
-            assert client.status().swarm_name == "example"
-            with pytest.raises(ControlError, match="only the volunteer's owner"):
-                client.finish()
-
-    async with serve_control(path, provider):
-        await trio.to_thread.run_sync(ask)
-    assert provider.stops == 0
-
-
-async def test_a_group_may_be_let_in(path: Path) -> None:
-    async with serve_control(path, FakeProvider(), group=os.getegid()):
-        assert path.stat().st_mode & 0o777 == 0o660
-        assert path.parent.stat().st_mode & 0o777 == 0o750
-        assert path.stat().st_gid == os.getegid()
-
-
 async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:
     async with serve_control(path, FakeProvider()):
         client = await trio.to_thread.run_sync(ControlClient, path)
@@ -269,21 +203,3 @@ async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:
 
     with client, pytest.raises(NotRunning):
         await trio.to_thread.run_sync(read_on)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-async def test_somebody_of_the_group_may_look_and_no_more(path: Path) -> None:
-    provider, group = FakeProvider(), 54321
-    path.parent.parent.chmod(0o755)
-
-    def ask_as_member() -> int:
-        command = [sys.executable, "-c", LOOK_AND_FINISH, str(path), str(group), str(rpc.FORBIDDEN)]
-        asked = subprocess.run(command, input=STATUS_AND_FINISH, timeout=60, check=False)
-        return asked.returncode
-
-    async with serve_control(path, provider, group=group):
-        assert await trio.to_thread.run_sync(ask_as_member) == 0
-    assert provider.stops == 0
-    path.parent.chmod(0o700)
-    async with serve_control(path, provider):  # without a group nobody else even connects
-        assert await trio.to_thread.run_sync(ask_as_member) == 9

@@ -43,7 +43,7 @@ async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: Mo
         now = described(alone)
         assert [seat.seat for seat in now.seats] == [0]
         assert now.seats[0].state in ("free", "proposed", "held")
-        assert len(now.stewardships) == 3
+        assert now.decides == [0, 1, 2]
         assert all(stage.seat is None for stage in now.stages)
 
 
@@ -57,8 +57,6 @@ async def test_everybody_tells_its_seat_and_its_reasons(
             now = described(volunteer)
             home = now.seats[0]
             assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
-            assert home.rate > 0
-            assert home.score > 0
             assert home.since is not None
             assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
             assert {stage.stage for stage in now.stages} == {0, 1}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from client.store.event_file import file_head, scalars
 from client.store.step_log import StepLog, StepRecord
 
 
@@ -95,47 +93,3 @@ def test_after_an_error_the_file_says_what_is_written(tmp_path: Path) -> None:
     folder.unlink()
     log.append([record(0), record(1)])
     assert steps(folder) == [0, 1], "nothing of it is there any more"
-
-
-# --- TensorBoard's files -------------------------------------------------------------------
-
-WRITTEN_BY_TENSORBOARD = bytes.fromhex(
-    "1b000000000000001a0d9e13"  # length 27, its checksum
-    "090000400065cdcd4110ac022a0d0a0b0a046c6f73731500002040"
-    "2c51fe82"
-)
-
-
-def test_a_record_is_what_tensorboard_itself_writes() -> None:
-    assert scalars(300, 1e9 + 0.5, {"loss": 2.5}).hex() == WRITTEN_BY_TENSORBOARD.hex()
-
-
-def test_numbers_that_are_none_are_left_out() -> None:
-    odd = {"a": float("inf"), "b": float("nan"), "c": 1e300}
-    assert scalars(1, 1e9, odd) == scalars(1, 1e9, {})
-
-
-def test_each_session_has_a_file_that_begins_as_it_should(tmp_path: Path) -> None:
-    log = StepLog(tmp_path)
-    log.append([record(0)])
-    log.append([record(0), record(1)])
-    (path,) = tmp_path.glob("events.out.tfevents.*")
-    data, found = path.read_bytes(), []
-    while data:
-        size = struct.unpack_from("<Q", data)[0]
-        found.append(data[: size + 16])
-        data = data[size + 16 :]
-    assert found[0] == file_head(1e9)
-    assert len(found) == 3
-    assert b"members/stage 1" in found[1]
-
-
-def test_what_a_full_disk_has_torn_is_cut_off(tmp_path: Path) -> None:
-    log = StepLog(tmp_path)
-    log.append([record(0)])
-    (path,) = tmp_path.glob("events.out.tfevents.*")
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"half a rec")
-    log.append([record(1)])
-    assert path.read_bytes()[: len(whole) + 8] == whole + path.read_bytes()[len(whole) :][:8]
-    assert b"half" not in path.read_bytes()

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
-from protocol.matching.averaging import Averaging, Line, Trade
+from protocol.matching.averaging import DROP, WORTH, Averaging
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from tests.support.matching_examples import manifest, peer
@@ -40,8 +40,7 @@ def swarm(
 
 def worth(population: Population, *, held: bool = False) -> bool:
     """Whether the first member's second stage is worth it; it is at home in stage 0."""
-    trade = population.second_stage(peer(0), Stage(0), Stage(1))
-    return trade.is_worth(held=held)
+    return population.averaging(peer(0), Stage(1)) <= (DROP if held else WORTH)
 
 
 def test_a_run_says_what_its_averaging_is() -> None:
@@ -49,31 +48,20 @@ def test_a_run_says_what_its_averaging_is() -> None:
     assert averaging == Averaging(8, 1 + 2 / 128, delayed=False)
 
 
-def test_a_round_takes_what_is_sent_over_the_slower_direction_and_computing() -> None:
-    averaging, line = Averaging(8, 1.0), Line(1e6, 1e12)
-    assert averaging.round_s(stage(1_000_000), 1, line) == 0.0
+def test_a_round_of_both_stages_takes_what_is_sent_over_the_slower_direction_and_computing() -> (
+    None
+):
+    averaging, level = Averaging(8, 1.0), 4e6
     computing = 1e6 * 2000 / 1e12
-    assert averaging.round_s(stage(1_000_000), 2, line) == pytest.approx(1.0 + computing)
-    assert averaging.round_s(stage(1_000_000), 4, line) == pytest.approx(1.5 + computing)
-    assert averaging.round_s(stage(1), 2, Line(0.0, 1e12)) == float("inf")
+    added = averaging.added(stage(1_000_000), 1e6, 1e12, level)
+    assert added == pytest.approx(2 * (1.0 + computing) / 2.0), "steps of 2 s"
+    assert averaging.added(stage(1), 0.0, 1e12, level) == float("inf")
 
 
 def test_averaging_beside_computing_counts_only_where_it_takes_longer() -> None:
-    assert Averaging(8, 1.0).step_s(2e6, [1.0, 3.0]) == 4.0 + 3.0
     late = Averaging(8, 1.0, delayed=True)
-    assert late.step_s(2e6, [1.0, 3.0]) == 4.0
-    assert late.step_s(2e6, [5.0]) == 5.0
-
-
-def test_what_is_held_is_given_up_later_than_it_is_refused() -> None:
-    assert Trade(1.7, 1.0).is_worth(held=False)
-    assert not Trade(2.0, 1.0).is_worth(held=False)
-    assert Trade(2.0, 1.0).is_worth(held=True)
-    assert not Trade(2.5, 1.0).is_worth(held=True)
-
-
-def test_a_trade_is_said_in_words() -> None:
-    assert str(Trade(11.52, 8.0)) == "steps would take 11.5 s with it and 8 s without"
+    assert late.added(stage(1_000_000), 1e6, 1e30, 2e6) == 0.0
+    assert late.added(stage(1_000_000), 1e6, 1e30, 8e6) == pytest.approx(1.0)
 
 
 def test_two_volunteers_of_two_large_stages_hold_one_each_on_slow_lines() -> None:
@@ -87,18 +75,6 @@ def test_large_steps_small_stages_and_delayed_updates_pay_for_a_second_stage() -
     assert worth(swarm([0, 1], microbatches=1000))
     assert worth(swarm([0, 1], parameters=SMALL))
     assert worth(swarm([0, 1], line=LAN, delayed=True))
-
-
-def test_a_second_stage_that_evens_out_the_levels_may_cost_more() -> None:
-    assert worth(swarm([0, 1, 1], line=LAN))
-    assert not worth(swarm([0, 1, 1], line=HOUSEHOLD))
-
-
-def test_an_empty_stage_is_worth_everything() -> None:
-    population = Population(
-        [member(0, 0, HOUSEHOLD)], [stage(LARGE)] * 2, 2, averaging=Averaging(8, 1.0)
-    )
-    assert worth(population)
 
 
 def test_the_answer_does_not_depend_on_who_holds_two_stages() -> None:

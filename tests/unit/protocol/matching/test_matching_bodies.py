@@ -22,7 +22,7 @@ EXAMPLES: list[bodies.Body] = [
     bodies.Withdraw(0, MANDATE, ISSUED, peer(1), 3, "leaving"),
     bodies.Hold(0, MANDATE, ISSUED, peer(2), 1, 2, 77, 60_000, True),
     bodies.Reject(0, MANDATE, ISSUED, peer(2), 1, 2, 77, "full"),
-    bodies.Posting(0, MANDATE, ISSUED, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0),
+    bodies.Posting(0, MANDATE, ISSUED, 1, 2, 5, 1, 5, 1, 6, 6, 2, 0),
 ]
 ids = [type(body).__name__ for body in EXAMPLES]
 

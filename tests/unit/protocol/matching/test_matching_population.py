@@ -13,7 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.pool import Pool
 from protocol.matching.population import Column, Population, coarse
-from protocol.matching.stewards import BEACONS_KEPT, by_rank
+from protocol.matching.stewards import BEACONS_KEPT, Shortlist
 from tests.support.matching_examples import WALL_S, costs, member, peer
 
 STAGES = 3
@@ -56,9 +56,7 @@ def facts(view: Population) -> Mapping[str, object]:
         "members": dict(view.members),
         "swarm": (view.fair_level, view.able, view.redundancy),
         "rates": {p: view.rates(p) for p in everybody},
-        "fast": {p for p in everybody if view.is_fast(p)},
         "scores": {(p, s): view.score(p, s, view.fair_level) for p in everybody for s in stages},
-        "stewards": [view.succession(s, BEACON) for s in stages],
         "candidates": [view.candidates(s, BEACON) for s in stages],
         "holders": [view.holders(s) for s in stages],
     }
@@ -81,21 +79,6 @@ def test_an_evolved_view_equals_one_made_at_once(
     assert facts(view) == facts(Population(present.values(), COSTS, 2))
 
 
-def test_the_faster_forty_per_cent_are_fast() -> None:
-    view = Population(
-        [Member(peer(n), 0.0, 1e9 * (n + 1), 1e9, 1e9, 1e12) for n in range(15)], COSTS, 2
-    )
-    capped = view.rate(peer(14), Stage(0))
-    assert capped == max(view.rate(p, Stage(0)) for p in view.members)
-    assert sum(view.is_fast(p) for p in view.members) == 6
-    assert view.is_fast(peer(14)) or capped == view.rate(peer(13), Stage(0))
-
-
-def test_equals_are_told_apart_so_that_not_all_are_fast() -> None:
-    view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(15)], COSTS, 2)
-    assert sum(view.is_fast(p) for p in view.members) == 6
-
-
 @given(st.lists(st.floats(0, 1e30), min_size=1))
 def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None:
     median = sorted(values)[(len(values) - 1) // 2]
@@ -104,36 +87,30 @@ def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None
     assert found >= median * 15 / 16
 
 
-def test_in_a_thin_swarm_everybody_counts_as_fast() -> None:
-    view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(11)], COSTS, 2)
-    assert all(view.is_fast(p) for p in view.members)
-
-
 def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:
     held = frozenset({Stage(0)})
     everybody = [Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12, held) for n in range(4)]
     view = Population(everybody, COSTS, 2)
-    first, *others = view.succession(Stage(0), BEACON)
+    first, *others = view.candidates(Stage(0), BEACON)
     after = view.evolve({first: replace(view.members[first], may_decide=False)})
     assert first not in after.candidates(Stage(0), BEACON)
-    assert set(others) < after.candidates(Stage(0), BEACON)
+    assert after.candidates(Stage(0), BEACON)[:2] == tuple(others)
     assert first in after.holders(Stage(0))
 
 
 def test_whom_a_waypoint_names_comes_before_any_number_of_others() -> None:
-    """Also before older ones, and whoever gets in first."""
+    """Whoever gets in first."""
     old = [Member(peer(n), 0.0, 1e12, 1e9, 1e9, 1e12) for n in range(200)]
     named = [Member(peer(n), WALL_S, 1e9, 1e9, 1e9, 1e12, certified=True) for n in range(200, 202)]
     view = Population([*old, *named], COSTS, 2)
     for stage in map(Stage, view.stages):
-        first, second, third = view.succession(stage, BEACON)
+        first, second, third = view.candidates(stage, BEACON)
         assert {first, second} == {peer(200), peer(201)}
-        assert {first, second} < view.candidates(stage, BEACON)
         assert third in {member.peer for member in old}
     alone = Population(old, COSTS, 2)
-    assert alone.evolve({member.peer: member for member in named}).succession(
+    assert alone.evolve({member.peer: member for member in named}).candidates(
         Stage(0), BEACON
-    ) == view.succession(Stage(0), BEACON)
+    ) == view.candidates(Stage(0), BEACON)
 
 
 def test_a_successor_adopts_nobody_that_only_says_it_serves_the_stage() -> None:
@@ -150,12 +127,14 @@ def test_a_successor_adopts_nobody_that_only_says_it_serves_the_stage() -> None:
 def test_lists_of_candidates_do_not_pile_up_over_the_beacons() -> None:
     member = Member(peer(0), WALL_S - 1e4, 1e9, 10.0, 1e9, 1e12, may_decide=True)
     everybody = {peer(n): replace(member, peer=peer(n)) for n in range(8)}
-    lists = by_rank()
+    lists = Shortlist()
     for beacon in range(BEACON, BEACON + 100):
         lists.first(everybody, Stage(0), beacon)
         lists = lists.after([peer(7)], everybody)
     assert len(lists._lists) <= BEACONS_KEPT
-    assert lists.first(everybody, Stage(0), BEACON) == by_rank().first(everybody, Stage(0), BEACON)
+    assert lists.first(everybody, Stage(0), BEACON) == Shortlist().first(
+        everybody, Stage(0), BEACON
+    )
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(2e9, True), (2e9 - 1, False)])

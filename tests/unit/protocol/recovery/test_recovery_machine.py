@@ -11,7 +11,7 @@ from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.choice import SEED, holders, newest_whole
-from protocol.recovery.evidence import Evidence
+from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
@@ -428,6 +428,43 @@ class TestResume:
         made = machine(PEERS[0], (0, 20), (1, 20))
         made.receive(PEERS[1], stored((0, 90), (1, 90)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
+        assert made.newest_whole().version == 90
+
+    @staticmethod
+    def begun_at(version: int, *held: tuple[int, int]) -> Recovery:
+        """One that goes on at the version that another says it has, of each stage."""
+        made = machine(first(PEERS[:2]), *held)
+        other = next(p for p in PEERS[:2] if p != first(PEERS[:2]))
+        made.receive(other, stored((0, version), (1, version)), 0.1)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
+        lineage = adopted([*made.tick(0.2 + SETTLE_S), *made.tick(SETTLE_S + PATIENCE_S)])
+        assert lineage is not None
+        assert lineage.version == version
+        made.receive(other, stored((0, version), (1, version), lineage=lineage), 200.0)
+        made.update(context(None, None, live=PEERS[:2]), 200.0)
+        return made
+
+    def test_what_nobody_gives_is_given_up_for_what_is_here(self) -> None:
+        """One word keeps nobody from going on: it names versions of all stages and sends none."""
+        made = self.begun_at(90, (0, 20), (1, 20))
+        for attempt in range(DOUBTED_AFTER):
+            assert adopted(made.begun_with(0, had=False, now=300.0 + attempt)) is None
+        lineage = adopted(made.tick(310.0 + LOST_S + PATIENCE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
+    def test_what_was_had_meanwhile_is_not_given_up(self) -> None:
+        made = self.begun_at(90, (0, 20), (1, 20))
+        for attempt in range(2 * DOUBTED_AFTER):
+            made.begun_with(0, had=attempt % DOUBTED_AFTER > 0, now=300.0 + attempt)
+        assert adopted(made.tick(310.0 + LOST_S + PATIENCE_S)) is None
+
+    def test_what_nobody_gives_is_asked_for_again_where_there_is_nothing_else(self) -> None:
+        """Its only holder may have a poor line."""
+        made = self.begun_at(90)
+        for attempt in range(2 * DOUBTED_AFTER):
+            made.begun_with(0, had=False, now=300.0 + attempt)
+        assert adopted(made.tick(310.0 + LOST_S + PATIENCE_S)) is None
         assert made.newest_whole().version == 90
 
     def test_a_newer_version_is_waited_for(self) -> None:

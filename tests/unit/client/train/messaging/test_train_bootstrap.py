@@ -84,7 +84,7 @@ async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
 
 
-class Door(Network):
+class ConnectionLimiter(Network):
     """A member that lets nobody in before a time of day."""
 
     def __init__(self, error: DialError, opens_at: float) -> None:
@@ -103,13 +103,13 @@ async def test_who_is_turned_away_tries_longer_than_who_finds_nobody(
     """A crowd at a member's door leaves a place now and then."""
     began = trio.current_time()
     late = began + TURNED_AWAY_S - 5
-    assert await dial_first(Door(TurnedAway("full"), late), [GONE], 20.0) == GONE.peer
+    assert await dial_first(ConnectionLimiter(TurnedAway("full"), late), [GONE], 20.0) == GONE.peer
     began = trio.current_time()
     with pytest.raises(UserError, match="within 20 s"):
-        await dial_first(Door(DialError("nobody"), began + 60), [GONE], 20.0)
+        await dial_first(ConnectionLimiter(DialError("nobody"), began + 60), [GONE], 20.0)
     assert trio.current_time() - began == pytest.approx(20.0)
     with pytest.raises(UserError, match="full"):
-        await dial_first(Door(TurnedAway("full"), 1e9), [GONE], 20.0)
+        await dial_first(ConnectionLimiter(TurnedAway("full"), 1e9), [GONE], 20.0)
 
 
 @pytest.mark.parametrize(

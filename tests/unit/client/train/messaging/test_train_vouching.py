@@ -16,7 +16,7 @@ from protocol.ids import PeerId
 from protocol.manifest import swarm_id
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.messages import ExpulsionList, Heartbeat
-from tests.support.memory_network import Faults, MemoryHub, MemoryNetwork
+from tests.support.memory_network import MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
 
 MANIFEST = manifest(peer(1))
@@ -81,7 +81,7 @@ async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknow
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
-        hub = MemoryHub(nursery, 0, Faults())
+        hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)
         friend = Member(hub, 2, nursery, founder.vouching.draw_ticket(bytes(32), 1).secret)
         await linked(friend, founder)
@@ -103,7 +103,7 @@ async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
-        hub = MemoryHub(nursery, 0, Faults())
+        hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)
         ticket = founder.vouching.draw_ticket(bytes(32), 2)
         friend = Member(hub, 2, nursery, ticket.secret)
@@ -133,7 +133,7 @@ async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment(
     autojump_clock: MockClock,
 ) -> None:
     async with trio.open_nursery() as nursery:
-        hub = MemoryHub(nursery, 0, Faults())
+        hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)
         bad = Member(hub, 2, nursery, founder.vouching.draw_ticket(bytes(32), 1).secret)
         await linked(bad, founder)

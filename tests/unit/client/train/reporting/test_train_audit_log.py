@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from client.store.records import MAX_MEMBERS, Tally
+from client.control.snapshot import AuditCounts
+from client.store.records import MAX_MEMBERS
 from client.train.reporting.audit_log import AuditLog
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
@@ -33,10 +34,10 @@ def test_results_are_counted_today_and_by_member() -> None:
     for name, grade in (("anna", Grade.AGREES), ("boris", Grade.LIES), ("anna", None)):
         log.note(audited(name, grade))
     kept = log.kept()
-    assert (kept.contributions, kept.today) == (3, Tally(1, 1, 1))
+    assert (kept.contributions, kept.today) == (3, AuditCounts(agree=1, disagree=1, unchecked=1))
     assert {one.peer: (one.tally, one.fault) for one in kept.members} == {
-        "boris": (Tally(disagree=1), "stage 1, step 7: what was found"),
-        "anna": (Tally(agree=1, unchecked=1), ""),
+        "boris": (AuditCounts(disagree=1), "stage 1, step 7: what was found"),
+        "anna": (AuditCounts(agree=1, unchecked=1), ""),
     }
 
 
@@ -44,7 +45,7 @@ def test_results_are_counted_today_and_by_member() -> None:
 def test_whatever_does_not_agree_disagrees(grade: Grade) -> None:
     log = AuditLog()
     log.note(audited("anna", grade))
-    assert log.since_start == Tally(disagree=1)
+    assert log.since_start == AuditCounts(disagree=1)
 
 
 async def test_a_restart_forgets_nothing_of_the_day(path: Path) -> None:
@@ -57,8 +58,8 @@ async def test_a_restart_forgets_nothing_of_the_day(path: Path) -> None:
         nursery.cancel_scope.cancel()
     again = AuditLog(path, lambda: MONDAY)
     assert again.kept() == log.kept()
-    assert again.kept().today == Tally(agree=1)
-    assert (again.contributions, again.since_start) == (0, Tally())
+    assert again.kept().today == AuditCounts(agree=1)
+    assert (again.contributions, again.since_start) == (0, AuditCounts())
 
 
 def test_a_new_day_begins_with_nothing_and_keeps_the_members(path: Path) -> None:
@@ -70,8 +71,8 @@ def test_a_new_day_begins_with_nothing_and_keeps_the_members(path: Path) -> None
     day = TUESDAY
     for one in (log, AuditLog(path, lambda: day)):
         kept = one.kept()
-        assert (kept.day, kept.contributions, kept.today) == (TUESDAY, 0, Tally())
-        assert [(one.peer, one.tally) for one in kept.members] == [("anna", Tally(agree=1))]
+        assert (kept.day, kept.contributions, kept.today) == (TUESDAY, 0, AuditCounts())
+        assert [(one.peer, one.tally) for one in kept.members] == [("anna", AuditCounts(agree=1))]
 
 
 DAMAGED = (b"", b"\xff", b'{"day": "2026-03-02", "today": {"agree": -1}}')

@@ -14,15 +14,16 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
 from client.compute.state_hash import state_hash
+from client.train.stage import stage_acquisition
 from client.train.stage.stage_acquisition import StageAcquisition, Terms
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
-from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
+from protocol.recovery import machine
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
@@ -165,9 +166,30 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
         swarm._assert_losses()
 
 
+async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_one(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds the other stage has never asked for it, and follows all the same."""
+    monkeypatch.setattr(stage_acquisition, "IDLE_S", 5.0)
+    for name in ("IN_VAIN_S", "PATIENCE_S", "STALLED_S"):
+        monkeypatch.setattr(machine, name, 20.0)
+    async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
+        first, disk = await orphaned(swarm)
+        silent = await keep(swarm, disk)
+        monkeypatch.setattr(silent.engine.shelf, "query", lambda sender, query: None)
+        older = tmp_path / "older"
+        shutil.copytree(disk, older, ignore=shutil.ignore_patterns("*-v8.*"))
+        spare = await swarm.add(copies=older)
+        spare.assign(1)
+        await swarm.until_done()
+        assert lineage(first).version == 4
+        assert spare.engine.commits[0].version == 5
+        swarm._assert_losses()
+
+
 # --- imported weights ----------------------------------------------------------------------
 
-QWEN2 = ModelSpec("llama", 2, 32, 2, 2, 48, context=16, rope=Rope(), qkv_bias=True)
+QWEN2 = ModelSpec("qwen2", 2, 32, 2, 2, 48, context=16)
 
 
 @pytest.fixture

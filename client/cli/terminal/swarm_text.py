@@ -1,0 +1,105 @@
+"""What a swarm is, in the lines that ``create`` and ``join`` show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from client.cli.terminal.mixture_text import describe_mixture
+from client.quantities import plural
+from client.views.words import duration as human_duration
+from client.views.words import size as human_bytes
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import CODECS
+from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE
+from model_zoo.specs.precision import Compute
+from protocol.ids import SwarmId
+from protocol.manifest import Manifest
+
+INDENT: Final = " " * 13
+"""Where the words begin, behind what they are about."""
+SLOW_LINE_BYTES_PER_S: Final = 2.5e6
+"""20 Mbit/s, the upload of many homes."""
+COMPUTES: Final[dict[Compute, str]] = {
+    "fp32": "",
+    "bf16": "; passes compute in bf16",
+    "auto": "; passes compute in bf16 on cards, in fp32 elsewhere",
+}
+
+
+def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
+    """Yield the description of a swarm, line by line."""
+    admitted = "those whom a member invites" if manifest.policy.private else "anybody"
+    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}:"
+    if manifest.purpose:
+        yield f"  for        {manifest.purpose}"
+    yield f"  founder    {manifest.founder}"
+    yield from _model(manifest)
+    yield from _data(manifest)
+    yield from _run(manifest)
+
+
+def _model(manifest: Manifest) -> Iterator[str]:
+    model = manifest.model
+    layers = " + ".join(map(str, manifest.layers_per_stage))
+    yield (
+        f"  model      {model.architecture}, {model.parameter_count:,} parameters"
+        f"{', whose embedding is the output projection' if model.tied else ''}; width "
+        f"{model.width}, context {model.context}, {plural(manifest.stage_count, 'stage')} of "
+        f"{layers} {'layer' if layers == '1' else 'layers'}"
+    )
+    if (experts := model.experts) is not None:
+        yield (
+            f"{INDENT}a token passes {experts.active} of {experts.count} experts in each layer: "
+            f"{model.active_parameter_count:,} parameters of all"
+        )
+    if manifest.start:
+        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
+        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
+        yield f"  {begins} weights, by stage {sizes}; a member copies those of its stage"
+    if (lora := model.lora) is not None:
+        trained = sum(stage.parameters for stage in manifest.stages)
+        yield (
+            f"  trained    adapters of rank {lora.rank} of {', '.join(lora.targets)}: {trained:,} "
+            f"parameters, {trained / model.parameter_count:.2%} of the model's; all else is "
+            f"frozen, in {lora.base}"
+        )
+
+
+def _data(manifest: Manifest) -> Iterator[str]:
+    data = manifest.data
+    name = "the source of Python itself" if data.source == "stdlib" else data.name
+    yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
+    if words := describe_mixture(manifest, manifest.steps):
+        yield f"{INDENT}{words}"
+
+
+def _run(manifest: Manifest) -> Iterator[str]:
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    yield f"  length     {plural(manifest.steps, 'step')} of {tokens:,} tokens"
+    rule = manifest.optimizer
+    schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
+    z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
+    late = ", one step late" if manifest.delayed_update else ""
+    if rule.name != DEFAULT or schedule or z_loss or late:
+        yield f"  updates    by {rule.name}{schedule}{z_loss}{late}"
+    if manifest.aggregation != SUM:
+        about = RULES[manifest.aggregation].about
+        yield f"  averaging  {manifest.aggregation}: gradients are {about}"
+    most = max(stage.parameters for stage in manifest.stages)
+    size = most * CODECS[manifest.averaging_codec].bytes_per_number
+    yield (
+        f"  on wires   {manifest.boundary_codec}; in a step two volunteers of a stage send each "
+        f"other {human_bytes(size)} at most, {human_duration(size / SLOW_LINE_BYTES_PER_S)} on a "
+        f"line of 20 Mbit/s{COMPUTES[manifest.compute]}"
+    )
+    if manifest.audits:
+        yield (
+            f"  audits     others of a stage see and recompute {manifest.audits:.0%} of what one "
+            "computed"
+        )
+    if (terms := manifest.evaluation) is not None:
+        yield f"  evaluated  every {terms.every} steps, on {terms.tokens:,} tokens held out"
+    if prompts := len(manifest.prompts):
+        yield f"  prompts    {prompts}, for volunteer sample --prompts"

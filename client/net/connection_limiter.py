@@ -1,0 +1,334 @@
+"""Admission of inbound connections: which are let in, and which are closed to make room.
+
+Identities are free, so a proof of one grants nothing: until a peer is a member, its connection is a
+stranger's. Strangers have a few places of their own, apart from those of members. When these are
+taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
+nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
+link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
+not slow down training. One machine gets few handshakes, and a proven member's machine has its own.
+
+A link costs for as long as it lasts, whoever is at its other end. So once work has proven members
+to us, all others, strangers and members alike, are *guests*: they share few places. When these are
+taken, the oldest of the prefix that has the most makes room; if none has more than the newcomer's,
+the oldest of all makes room, every few seconds: so whoever waits gets in.
+
+A prefix from which many break rules in a short time is closed for a while. An IPv6 /64 counts as
+one address, for its holder may use all of it (``protocol.hosts``).
+
+State: the inbound connections in the order in which they began, the proven peers, the handshakes
+of each machine, and of each prefix when it offended. The clock is passed in; no sockets. On
+loopback nothing is counted by address: many volunteers on one machine are legitimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocol.hosts import is_loopback, machine_of, prefix_of
+from protocol.ids import PeerId
+from protocol.token_bucket import TokenBucket
+
+V = TypeVar("V")
+
+OFFENCES, OFFENCES_WITHIN_S = 50, 10.0
+"""Bans and violations of strangers, and the period in seconds, that close a prefix."""
+CLOSED_S = 600.0
+MAX_PREFIXES = 1024
+"""Prefixes whose offences are remembered; the one with the oldest offence is forgotten."""
+MOST_WAIT_S = 2.0
+"""Longest wait for each turn; a connection that would wait longer is refused."""
+MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST = 1.0, 16.0
+"""Handshakes of one machine; a home's volunteers start together."""
+MAX_MACHINES = 1024
+"""Machines whose handshakes are counted; the one that came longest ago is forgotten."""
+GUEST_EVERY_S = 4.0
+"""The least time between two guests that make room where no prefix has more than another: of 16
+places each lasts a minute."""
+GUEST_STAYS_S = 60.0
+"""How long a guest stays that is one too many from the start: who linked with us before work had
+proven anybody may be about to work."""
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """Bounds on the live connections, and on the time each may take to be established.
+
+    On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
+
+    Attributes:
+        connections: of members, and those that we dialled.
+        connections_per_ip, strangers_per_ip: of one machine (``protocol.hosts``).
+        strangers: of peers that are no members (yet), on top of these.
+        hello_s: how long an inbound connection may take to be admitted; None: there is no
+            admission, and a peer with a proven identity counts as a member.
+        arrivals_per_s, arrivals_burst: inbound connections, but for those from the machines of
+            proven members; a handshake costs some 3 ms.
+        links_per_s, links_burst: of these, strangers and guests with a proven identity; to agree on
+            the lanes of a link costs some 5 ms more.
+    """
+
+    connections: int = 256
+    connections_per_ip: int = 8
+    strangers: int = 64
+    strangers_per_ip: int = 4
+    handshake_s: float = 10.0
+    dial_s: float = 10.0
+    hello_s: float | None = None
+    arrivals_per_s: float = 2.0
+    arrivals_burst: float = 256.0
+    links_per_s: float = 1.0
+    links_burst: float = 64.0
+
+
+@dataclass(eq=False)
+class InboundConnection:
+    """An inbound connection from its first byte to its last."""
+
+    ip: str
+    """The other end's address, a number."""
+    evict: Callable[[], None]
+    """Ends it, from any task."""
+    peer: PeerId | None = None
+    """Known once the handshake is over."""
+    admitted: bool = False
+    """Whether its Hello was accepted."""
+    leaving: bool = False
+    """Whether it was told to leave."""
+    since: float = 0.0
+    """When its peer was known, monotonic seconds."""
+    relay: PeerId | None = None
+    """The relay that passes it on; it then has no address, and the relay bounds its number."""
+    machine: str = field(init=False)
+    """What it is counted by."""
+
+    def __post_init__(self) -> None:
+        self.machine = machine_of(self.ip)
+
+    @property
+    def near(self) -> bool:
+        """Whether it is not counted by its address: it has none, or comes from this machine."""
+        return self.relay is not None or is_loopback(self.ip)
+
+    @property
+    def origin(self) -> str:
+        """What shares the places of guests with all others: a prefix, a relay or this machine."""
+        return self.relay or ("" if self.near else prefix_of(self.ip))
+
+
+class Refusal(Exception):
+    """A connection is not let in; the message is one word that names the reason."""
+
+
+@dataclass
+class ConnectionLimiter:
+    """See the module's docstring.
+
+    Attributes:
+        is_member: whether a peer's connections have their own places.
+        dialled: connections that we dialled and that are alive.
+    """
+
+    limits: HostLimits
+    is_member: Callable[[PeerId], bool]
+    now: float
+    dialled: int = 0
+    _proven: frozenset[PeerId] | None = None
+    _guests: int = 0
+    _next_guest: float = -math.inf
+    _inbound: OrderedDict[InboundConnection, None] = field(default_factory=OrderedDict)
+    _by_machine: Counter[str] = field(default_factory=Counter)
+    _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
+    _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
+    _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self._arrivals = TokenBucket(limits.arrivals_per_s, limits.arrivals_burst, self.now)
+        self._links = TokenBucket(limits.links_per_s, limits.links_burst, self.now)
+
+    @property
+    def connections(self) -> int:
+        """Connections alive, those that we dialled included."""
+        return self.dialled + len(self._inbound)
+
+    def arrive(self, inbound: InboundConnection, now: float) -> float:
+        """Let a connection in, perhaps in place of another; return the seconds it must wait first.
+
+        Raises:
+            Refusal: it is not welcome.
+        """
+        self._check(inbound, now)
+        turns = self._turns(inbound, now)
+        _check_turns(turns, now)
+        if not inbound.near:
+            _newest(self._handshakes, inbound.machine, turns[0][0], MAX_MACHINES)
+        self._make_room(inbound)
+        self._inbound[inbound] = None
+        self._by_machine[inbound.machine] += 1
+        return max(turn.reserve(1, now) for turn, _ in turns)
+
+    def refusal(self, ip: str, now: float) -> str:
+        """Return in one word why a connection from an address would not be let in; empty: it would
+        be. This costs nobody a turn or a place, and little time: a crowd asks often."""
+        inbound = InboundConnection(ip, lambda: None)
+        try:
+            self._check(inbound, now)
+            _check_turns(self._turns(inbound, now), now)
+        except Refusal as refusal:
+            return str(refusal)
+        return ""
+
+    def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
+        """Note the proven identity; return the seconds that its link must wait: none for a member,
+        unless it is a guest.
+
+        Raises:
+            Refusal: too many strangers come, or there is no place for another guest.
+        """
+        if not self._is_guest(peer):
+            inbound.peer, inbound.since = peer, now
+            stranger = self._is_stranger(inbound)
+            return _turn(self._links, "too-many-strangers", now) if stranger else 0.0
+        there = [other for other in self._inbound if self._is_guest(other.peer)]
+        room = self._room_for_guest(inbound, peer, there, now)
+        wait_s = _turn(self._links, "too-many-strangers", now)
+        if room:
+            self._next_guest = max(self._next_guest, now + GUEST_EVERY_S)
+            _evict_down_to(room, len(room) - 1)
+        inbound.peer, inbound.since = peer, now
+        return wait_s
+
+    def trust(
+        self, proven: Collection[PeerId] | None, guests: int, ips: Iterable[str], now: float
+    ) -> None:
+        """All others than these peers are guests from now on; those too many for their number of
+        places leave once they had time to begin to work.
+
+        Args:
+            proven: peers that work has proven; None: nobody is a guest.
+            guests: places of guests.
+            ips: addresses at which proven peers are linked with us.
+            now: monotonic seconds.
+        """
+        for ip in ips:
+            _newest(self._friends, machine_of(ip), None, MAX_MACHINES)
+        self._proven, self._guests = None if proven is None else frozenset(proven), guests
+        there = [v for v in self._inbound if self._is_guest(v.peer) and not v.leaving]
+        stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
+        _evict_down_to(stayed, len(stayed) - max(0, len(there) - guests))
+
+    def leave(self, inbound: InboundConnection) -> None:
+        """A connection has ended."""
+        del self._inbound[inbound]
+        self._by_machine[inbound.machine] -= 1
+        if not self._by_machine[inbound.machine]:
+            del self._by_machine[inbound.machine]  # as small as the set of connected addresses
+
+    def offence(self, ip: str, now: float) -> None:
+        """A peer at this address was banned, or a stranger broke a rule."""
+        if not ip or is_loopback(ip):
+            return
+        prefix = prefix_of(ip)
+        times = _newest(self._offences, prefix, deque[float](maxlen=OFFENCES))
+        times.append(now)
+        if len(times) == OFFENCES and now - times[0] <= OFFENCES_WITHIN_S:
+            times.clear()
+            _newest(self._closed_until, prefix, 0.0)
+            self._closed_until[prefix] = now + CLOSED_S
+
+    def _turns(self, inbound: InboundConnection, now: float) -> list[tuple[TokenBucket, str]]:
+        """Return the turns that its handshake waits for, its machine's own first, each with the
+        reason of a refusal; one machine that comes too often costs no other a turn."""
+        common = self._arrivals, "too-many-arrivals"
+        if inbound.near:
+            return [common]
+        own = self._handshakes.get(inbound.machine)
+        if own is None:
+            own = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
+        turns = [(own, "too-many-arrivals-from-one-ip")]
+        return turns if inbound.machine in self._friends else [*turns, common]
+
+    def _room_for_guest(
+        self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float
+    ) -> list[InboundConnection]:
+        """Return the guests of which one must leave for another one; none: there is room.
+
+        Raises:
+            Refusal: none of them has to.
+        """
+        staying = [other for other in there if not other.leaving]
+        if len(staying) < self._guests or any(other.peer == peer for other in staying):
+            return []
+        count = Counter(other.origin for other in staying)
+        fullest = max(count, key=lambda origin: count[origin])
+        if count[fullest] > count[inbound.origin] + 1:
+            return [other for other in staying if other.origin == fullest]
+        if now < self._next_guest:
+            raise Refusal("too-many-guests")
+        return staying
+
+    def _is_guest(self, peer: PeerId | None) -> bool:
+        return peer is not None and self._proven is not None and peer not in self._proven
+
+    def _check(self, inbound: InboundConnection, now: float) -> None:
+        near = inbound.near
+        if not near and now < self._closed_until.get(prefix_of(inbound.ip), now):
+            raise Refusal("prefix-closed")
+        members = sum(not self._is_stranger(other) for other in self._inbound)
+        if self.dialled + members >= self.limits.connections:
+            raise Refusal("too-many-connections")
+        if not near and self._by_machine[inbound.machine] >= self.limits.connections_per_ip:
+            raise Refusal("too-many-from-one-ip")
+
+    def _make_room(self, inbound: InboundConnection) -> None:
+        """Close the oldest strangers until there is room for this one."""
+        strangers = self._strangers()
+        if not is_loopback(inbound.ip):
+            place = inbound.machine, inbound.relay
+            same = [other for other in strangers if (other.machine, other.relay) == place]
+            _evict_down_to(same, self.limits.strangers_per_ip - 1)
+        _evict_down_to(self._strangers(), self.limits.strangers - 1)
+
+    def _strangers(self) -> list[InboundConnection]:
+        return [v for v in self._inbound if self._is_stranger(v) and not v.leaving]
+
+    def _is_stranger(self, inbound: InboundConnection) -> bool:
+        return inbound.peer is None or not self.is_member(inbound.peer)
+
+
+def _check_turns(turns: list[tuple[TokenBucket, str]], now: float) -> None:
+    """Raise a Refusal where one of several turns would be waited for too long."""
+    for turn, reason in turns:
+        if turn.wait_s(1, now) > MOST_WAIT_S:
+            raise Refusal(reason)
+
+
+def _turn(bucket: TokenBucket, reason: str, now: float) -> float:
+    """Return the seconds to wait for a turn; a Refusal takes none."""
+    wait_s = bucket.reserve(1, now)
+    if wait_s > MOST_WAIT_S:
+        bucket.reserve(-1, now)
+        raise Refusal(reason)
+    return wait_s
+
+
+def _evict_down_to(strangers: list[InboundConnection], count: int) -> None:
+    """Close the oldest ones, beginning with those not admitted (the sort is stable)."""
+    strangers.sort(key=lambda inbound: inbound.admitted)
+    for inbound in strangers[: max(0, len(strangers) - count)]:
+        inbound.leaving = True
+        inbound.evict()
+
+
+def _newest(table: OrderedDict[str, V], key: str, default: V, most: int = MAX_PREFIXES) -> V:
+    """Return an entry, made if need be, as the newest of a bounded table."""
+    value = table.setdefault(key, default)
+    table.move_to_end(key)
+    if len(table) > most:
+        table.popitem(last=False)
+    return value

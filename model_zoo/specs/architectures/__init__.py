@@ -1,1 +1,0 @@
-"""Descriptions of the zoo's architectures, one per file."""

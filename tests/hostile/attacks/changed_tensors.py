@@ -1,0 +1,118 @@
+"""Members whose tensors are sound on the wire, finite, and not what they have computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor
+
+from client.compute.codec import decode, encode
+from client.compute.payload import HEADER, seal, sealed_digest
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.wire.messages import Backward, Forward, Message, Segment
+from tests.hostile.attack import Attack, Distorter, Outgoing
+
+FIRST_DIMENSION = 8
+"""Its place among the fields of a payload's header."""
+LARGE = 1e13
+
+
+class ScaledBoundary(Distorter):
+    """Every boundary tensor that it sends is multiplied; tokens stay as they are."""
+
+    def __init__(self, factor: float, me: PeerId, manifest: Manifest) -> None:
+        super().__init__(me, manifest)
+        self._factor = factor
+
+    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
+        """Scale activations and gradients."""
+        if isinstance(message, Forward | Backward):
+            payload = self._scaled(payload, message)
+        return [(message, payload)]
+
+    def _scaled(self, payload: bytes, message: Forward | Backward) -> bytes:
+        tokens = message.tokens_bytes if isinstance(message, Forward) else 0
+        way = "forward" if isinstance(message, Forward) else "backward"
+        of = self.manifest
+        shape = (of.sequences_per_microbatch, of.model.context, of.model.width)
+        numbers = decode(payload[tokens:], shape, direction=way) * self._factor
+        damaged = encode(numbers, of.boundary_codec, direction=way)
+        seal(damaged)
+        return payload[:tokens] + bytes(damaged)
+
+
+class Contributing(Distorter):
+    """What it contributes is changed; the segments that it owns it sums soundly.
+
+    What it commits to is what it has computed. In a run with audits a segment that is not signed is
+    as good as none, so it signs what it sends (``signs``), and contradicts itself.
+    """
+
+    def __init__(
+        self,
+        change: Callable[[Tensor], Tensor],
+        me: PeerId,
+        manifest: Manifest,
+        *,
+        signs: bool = False,
+    ) -> None:
+        super().__init__(me, manifest)
+        self._change, self._signs = change, signs
+
+    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
+        """Change what goes to the owner of a segment."""
+        if isinstance(message, Segment) and payload:
+            shape = (HEADER.unpack_from(payload)[FIRST_DIMENSION],)
+            numbers = self._change(decode(payload, shape, direction="average"))
+            damaged = encode(numbers, self.manifest.averaging_codec, direction="average")
+            seal(damaged)
+            payload = bytes(damaged)
+            if self._signs and message.signature:
+                message = self.signed_segment(message, sealed_digest(payload))
+        return [(message, payload)]
+
+
+def enormous(numbers: Tensor) -> Tensor:
+    """As large as the attack says, with the signs that they should have."""
+    return numbers * (LARGE / max(float(numbers.abs().max()), 1e-20))
+
+
+def of_four(name: str, what: str, factor: float, *, signs: bool) -> Attack:
+    """Return an attack in a stage of four whose contributions are multiplied."""
+    return Attack(
+        name=name,
+        issue="robust",
+        what=f"One of four replicas {what}; the rule is centred clipping.",
+        member=partial(Contributing, lambda numbers: numbers * factor, signs=signs),
+        stages=1,
+        stage=0,
+        honest=3,
+        aggregation="centred-clipping",
+    )
+
+
+ATTACKS = (
+    Attack(
+        name="near-zero-boundary",
+        issue="B3",
+        what="A replica divides every boundary tensor that it sends by 2^40.",
+        member=partial(ScaledBoundary, 2.0**-40),
+    ),
+    Attack(
+        name="huge-boundary",
+        issue="B3",
+        what="A replica multiplies every boundary tensor that it sends by 2^30.",
+        member=partial(ScaledBoundary, 2.0**30),
+    ),
+    Attack(
+        name="huge-contribution",
+        issue="B4",
+        what="A replica contributes numbers of 1e13 to every sum of its stage.",
+        member=partial(Contributing, enormous),
+    ),
+    of_four("contribution-x-minus-1", "turns its contributions around", -1.0, signs=True),
+    of_four("contribution-x-minus-10", "multiplies its contributions by -10", -10.0, signs=True),
+    of_four("contribution-zero", "contributes zeros", 0.0, signs=False),
+)
