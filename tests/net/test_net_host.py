@@ -143,19 +143,6 @@ async def test_a_connection_that_nobody_lets_in_costs_no_task(
         assert len(served) == 2
 
 
-async def test_the_oldest_stranger_gives_way_to_a_new_one(hosts: Hosts, dial: Dial) -> None:
-    limits = HostLimits(strangers=2, handshake_s=20)
-    async with hosts(limits=limits) as host, hosts() as honest:
-        async with dial(host.addresses[0]) as one, dial(host.addresses[0]) as two:
-            assert await one.receive_some() == await two.receive_some() == HELLO
-            connection = await honest.connect(host.addresses[0])
-            assert connection.peer == host.peer_id
-            assert await one.receive_some() == b""
-            while host.connections > 2:
-                await trio.sleep(0.01)
-        assert host.refused["made-room"] == 1
-
-
 async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) -> None:
     async def broken(connection: Connection) -> None:
         async def work() -> None:

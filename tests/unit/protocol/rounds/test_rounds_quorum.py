@@ -130,12 +130,6 @@ class TestSplit:
                 ]
                 assert sum(sides) == 1, "an even split is decided by the first by rank"
 
-    def test_of_an_even_split_the_side_of_the_first_by_rank_goes_on(self) -> None:
-        everybody = PEERS[:4]
-        first = min(everybody, key=lambda peer: rank("elector", peer))
-        side = {first, next(p for p in everybody if p != first)}
-        assert may_close(first, side, everybody, LOST_AFTER_S + 1)
-
     @given(
         st.sets(st.sampled_from(PEERS), min_size=1, max_size=5),
         st.floats(0, 20),
