@@ -1,21 +1,22 @@
-"""Shows a running node: in the terminal interface, or as one line where that cannot be drawn."""
+"""Shows a running node: in the terminal interface, or a line a step without it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from client.cli.reach.running import ending_words, not_running, wait_for_ending
-from client.cli.terminal.output import say
-from client.cli.terminal.progress_line import ProgressLine
+from client.cli.terminal.output import printable, say
 from client.control.client import ControlClient, NotRunning
 from client.errors import ExitCode
 from client.store.last_run import RunRecord
 from client.store.paths import Folders
+from client.views.status import one_line
 
-SILENCE_S = 30.0
+LOOK_S = 1.0
 LEFT_RUNNING = "it continues in the background; volunteer attach shows it, volunteer finish ends it"
 
 
@@ -31,13 +32,13 @@ def speaks_unicode(environ: Mapping[str, str] = os.environ) -> bool:
     return not locale or "utf8" in locale.lower().replace("-", "")
 
 
-def show(socket: Path, folders: Folders | None, *, plain: bool = False) -> int:
+def show(socket: Path, folders: Folders, *, plain: bool = False) -> int:
     """Show the node that listens on ``socket`` until the user leaves; the node continues.
 
     Args:
         socket: its control socket.
-        folders: of the home that records the node's end; None: it is on another machine.
-        plain: one line instead of the interface.
+        folders: of the home that records the node's end.
+        plain: lines instead of the interface.
     """
     if plain or not can_draw():
         return follow(socket, folders)
@@ -48,32 +49,27 @@ def show(socket: Path, folders: Folders | None, *, plain: bool = False) -> int:
     return run(LiveSource(socket, how_it_ended))
 
 
-def follow(socket: Path, folders: Folders | None) -> int:
-    """Show the node's status as one line until it ends, or Ctrl-C detaches.
+def follow(socket: Path, folders: Folders) -> int:
+    """Print a line whenever the node's step or state changes, until it ends or Ctrl-C detaches.
 
     Returns: The node's exit code, if it is known.
     """
-    line = ProgressLine()
     try:
         node = ControlClient(socket)
     except NotRunning as error:
-        if folders is None:
-            raise
         raise not_running(folders, None) from error
+    shown = None
     try:
         with node:
-            node.subscribe()
-            while (update := node.next_update(SILENCE_S)) is not None:
-                line.show(update.snapshot)
-        line.end()
-        say("the volunteer no longer answers")
-        return ExitCode.RUNTIME
+            while True:
+                now = node.status()
+                if shown != (shown := (now.state, now.step)):
+                    print(printable(one_line(now)), flush=True)
+                time.sleep(LOOK_S)
     except NotRunning:
-        line.end()
-        ending = wait_for_ending(folders, node.greeting.pid) if folders is not None else None
+        ending = wait_for_ending(folders, node.greeting.pid)
         say(ending_words(ending) if ending else "the volunteer has ended")
         return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK
     except KeyboardInterrupt:
-        line.end()
         say(LEFT_RUNNING)
         return ExitCode.OK

@@ -33,9 +33,8 @@ from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.recovery import RecoveryPane
 from client.ui.panes.swarm import SwarmPane
-from client.ui.source.live import NOT_DONE
+from client.ui.source.live import NOT_DONE, LiveSource
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
-from client.ui.source.source import Source
 from client.ui.terminal import Colourless, prefers_light
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
@@ -136,7 +135,7 @@ class VolunteerApp(App[int]):
 
     def __init__(
         self,
-        source: Source,
+        source: LiveSource,
         *,
         light: bool | None = None,
     ) -> None:
@@ -292,7 +291,8 @@ class VolunteerApp(App[int]):
 
     def _arrived(self) -> None:
         self._draw()
-        self.pane.take_focus()
+        if not self.query_one("#filter", Input).display:  # it may have been opened meanwhile
+            self.pane.take_focus()
 
     def action_pause(self) -> None:
         """Pause or resume."""
@@ -393,7 +393,7 @@ class VolunteerApp(App[int]):
             self.push_screen(DetailDialog(*found))
 
 
-def run(source: Source) -> int:
+def run(source: LiveSource) -> int:
     """Show a source until the user leaves; return the exit code of the command."""
     app = VolunteerApp(source)
     code = app.run()

@@ -15,9 +15,7 @@ import msgspec
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
 from protocol.matching.bodies import Mandate, Posting
-from protocol.matching.gain import Supply
 from protocol.matching.population import Population
-from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import POSTING_TTL_S
 
 AUTHORS_PER_STAGE = 8
@@ -72,8 +70,6 @@ class Board:
         self._facts = Facts((), (), False, frozenset(), None)
         self._authors_of = -1
         self._authors: frozenset[PeerId] = frozenset()
-        self._supply_of = -1
-        self._supply: Supply | None = None
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -172,15 +168,6 @@ class Board:
             self._facts, self._facts_of = self._sum_up(notices), self.revision
         return self._facts
 
-    def supply(self, now: float) -> Supply | None:
-        """Return what serves every stage; None while a stage has no posting."""
-        notices = self.notices(now)
-        if self._supply_of != self.revision:
-            whole = len(notices) == len(self._stages)
-            self._supply = supply_of([n.posting for n in notices.values()]) if whole else None
-            self._supply_of = self.revision
-        return self._supply
-
     def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
         postings = {stage: notice.posting for stage, notice in notices.items()}
         silent = [stage for stage in self._stages if stage not in postings]
@@ -236,36 +223,6 @@ class Board:
         stranger = self._population is None or notice.author not in self._population
         precedence = _precedence(notice.author, notice.posting)
         return (stranger, not self._is_candidate(notice), precedence)
-
-
-def stage_levels(postings: list[Posting]) -> list[StageLevel]:
-    """Return the rates that serve every stage, given the postings of all stages in order.
-
-    A posting states the rates of its home members that also hold a neighbour. The pool of two
-    stages is the sum of both postings.
-    """
-    found = []
-    for stage, posting in enumerate(postings):
-        after = postings[stage + 1] if stage + 1 < len(postings) else None
-        found.append(
-            StageLevel(
-                alone=max(0, posting.level - posting.up_here - posting.down_here),
-                pool_here=posting.up_here + after.down_there if after else 0,
-                pool_next=posting.up_there + after.down_here if after else 0,
-            )
-        )
-    return found
-
-
-def supply_of(postings: list[Posting]) -> Supply:
-    """Return what serves every stage, given the postings of all stages in order."""
-    stages = stage_levels(postings)
-    return Supply(
-        tuple(posting.copies for posting in postings),
-        tuple(posting.r for posting in postings),
-        tuple(stages),
-        effective_levels(stages),
-    )
 
 
 def _same_news(old: Posting, new: Posting) -> bool:

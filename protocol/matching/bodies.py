@@ -112,13 +112,6 @@ class Posting(Body, frozen=True):
     """Lambda as the steward sees it."""
     r: Annotated[int, Meta(ge=1, le=64)]
     cutoff: Score
-    up_here: Level = 0
-    """Rate, at this stage, of its home members that also serve the next stage."""
-    up_there: Level = 0
-    """Rate of the same members at that next stage."""
-    down_here: Level = 0
-    """The same for members that also serve the previous stage."""
-    down_there: Level = 0
     seconds: Replicas = 0
     """Replicas that have their home elsewhere."""
     wanted: Annotated[str, Meta(max_length=64)] = ""

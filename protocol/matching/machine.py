@@ -103,8 +103,7 @@ class Matching:
         common: Common | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
-        policy = manifest.policy
-        design = design or Design.of(policy)
+        design = design or Design(dual_homing=manifest.policy.dual_homing)
         population = of_nobody(manifest, design)
         board = Board(manifest.stage_count) if common is None else common.board
         self._context = Context(me, population, board, wall_offset_s)
@@ -180,12 +179,10 @@ class Matching:
         beacon = beacon_at(self._context.wall_s(now))
         return peer in self._context.population.candidates(stage, beacon)
 
-    def blocking_moves(self, now: float) -> list[Change]:
+    def blocking_moves(self) -> list[Change]:
         """Return the changes to the neediest stage that would pay; empty in a stable matching."""
-        supply = self._context.board.supply(now)
-        if supply is None:
-            return []
-        return paying(supply, self._context.population, supply.neediest(1)[0])
+        population = self._context.population
+        return paying(population.supply, population, population.supply.neediest(1)[0])
 
     # --- inputs -------------------------------------------------------------------------------
 

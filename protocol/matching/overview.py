@@ -51,11 +51,8 @@ def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[
         prospects: refusals and stages that this machine cannot serve.
         now: monotonic seconds.
     """
-    supply = context.board.supply(now)
-    found = [
-        _overview(context, prospects, stage, notice, supply.levels[stage] if supply else 0, now)
-        for stage, notice in context.board.notices(now).items()
-    ]
+    notices = context.board.notices(now).items()
+    found = [_overview(context, prospects, stage, notice, now) for stage, notice in notices]
     return sorted(found, key=lambda seen: (seen.our_wish, -seen.stage), reverse=True)
 
 
@@ -64,7 +61,6 @@ def _overview(
     prospects: Prospects,
     stage: Stage,
     notice: Notice,
-    shared_level: int,
     now: float,
 ) -> StageOverview:
     posting, population, me = notice.posting, context.population, context.me
@@ -76,7 +72,7 @@ def _overview(
         epoch=posting.epoch,
         phase=PHASES[posting.phase],
         level=posting.level,
-        shared_level=shared_level,
+        shared_level=population.supply.levels[stage],
         copies=posting.copies,
         r=posting.r,
         quota=posting.quota,
@@ -86,14 +82,12 @@ def _overview(
         our_score=population.score(me, stage, posting.fair) if known else 0,
         our_wish=prospects.wish(stage, posting, now) if known else Wish(False, 0, 0),
         obstacle=prospects.obstacle(stage, posting, now) or "" if known else "not a member yet",
-        stay=_objection(context, stage, now),
+        stay=_objection(context, stage),
     )
 
 
-def _objection(context: Context, stage: Stage, now: float) -> str:
+def _objection(context: Context, stage: Stage) -> str:
     """Return why a move to a stage would not pay; empty if it would."""
-    supply, population = context.board.supply(now), context.population
-    if supply is None:
-        return ""
-    why = [c.objection(supply, population) for c in changes(population, context.me, stage)]
+    view = context.population
+    why = [c.objection(view.supply, view) for c in changes(view, context.me, stage)]
     return why[-1] or "" if why and all(why) else ""

@@ -7,7 +7,6 @@ and no phases; those are in ``steward.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.choice import Proposer, prefix_cover
@@ -47,15 +46,6 @@ class Limits:
     """Members that it keeps even if the quota is reached (r_eff)."""
     cutoff: int = 0
     """Highest score rejected."""
-
-
-class Shares(NamedTuple):
-    """Summed rates, at both stages, of members that also serve the next or the previous stage."""
-
-    up_here: int
-    up_there: int
-    down_here: int
-    down_there: int
 
 
 class Pool:
@@ -103,18 +93,6 @@ class Pool:
         """The least preferred place that is not final."""
         fresh = (place for place in self.homes if not place.locked)
         return max(fresh, key=lambda place: place.proposer.order, default=None)
-
-    def shares(self, population: Population) -> Shares:
-        """Return the rates of our home members that also hold a neighbouring stage."""
-        up, down = Stage(self.stage + 1), Stage(self.stage - 1)
-        totals = {up: [0, 0], down: [0, 0]}
-        for place in self.homes:
-            member = population.members.get(place.peer)
-            second = member.second if member else None
-            if second in totals:
-                totals[second][0] += place.rate
-                totals[second][1] += population.rate(place.peer, second)
-        return Shares(*totals[up], *totals[down])
 
     def reopen(self, population: Population) -> None:
         """Begin an epoch: the quota is lambda, no cutoff, scores at the present lambda."""

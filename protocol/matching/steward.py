@@ -464,7 +464,6 @@ class Steward:
     def _compose(self) -> bodies.Posting:
         pool, population = self.pool, self._context.population
         locked = pool.locked
-        shares = pool.shares(population)
         return bodies.Posting(
             stage=self.stage,
             mandate=self.mandate,
@@ -479,10 +478,6 @@ class Steward:
             fair=population.fair_level,
             r=population.redundancy,
             cutoff=pool.limits.cutoff,
-            up_here=shares.up_here,
-            up_there=shares.up_there,
-            down_here=shares.down_here,
-            down_there=shares.down_there,
             seconds=len(pool.places) - len(pool.homes),
             wanted=self._wanted.peer or "",
         )

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import DialError, PortInUse, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork

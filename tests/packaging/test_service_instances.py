@@ -115,7 +115,7 @@ def test_a_graphics_card_is_a_variable_and_a_drop_in_of_its_instance(machine: Ma
     machine.settings.mkdir()
     environment.write_text("# mine\nVOLUNTEER_THREADS=4\nVOLUNTEER_DEVICE=cuda:7\n")
     install = ["service", "install", "--system", "--instance", "gpu1"]
-    assert run([*install, "--gpu", "1"]) == 0
+    assert run([*install, "--device", "cuda:1"]) == 0
     assert environment.read_text().splitlines() == [
         "# mine", "VOLUNTEER_THREADS=4", "VOLUNTEER_DEVICE=cuda:1", "CUDA_DEVICE_ORDER=PCI_BUS_ID"
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_graphics_card_is_a_variable_and_a_drop_in_of_its_instance(machine: Ma
     assert environment.read_text().splitlines()[2:] == ["VOLUNTEER_DEVICE=cpu"]
     assert run(["service", "uninstall", "--system", "--instance", "gpu1"]) == 0
     assert not drop_in.parent.exists()
-    for wrong in (["--gpu", "1", "--device", "cpu"], ["--gpu", "-1"], ["--device", "tpu"]):
+    for wrong in (["--device", "cuda:-1"], ["--device", "tpu"]):
         assert run([*install, *wrong]) in (ExitCode.USAGE, ExitCode.CONFIG)
 
 
@@ -180,7 +180,7 @@ def test_a_dry_run_says_what_an_installation_does_and_does_nothing(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    flags = ["--system", "--gpu", "1", "--swarm", machine.invite("aa"), "--start"]
+    flags = ["--system", "--device", "cuda:1", "--swarm", machine.invite("aa"), "--start"]
     before = sorted(machine.folder.rglob("*"))
     assert run(["service", "install", *flags, "--dry-run"]) == 0
     assert sorted(machine.folder.rglob("*")) == before

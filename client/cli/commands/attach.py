@@ -23,7 +23,7 @@ def attach(*, swarm: RunningSwarm = None, socket: Path | None = None, plain: boo
     socket
         Path of its control socket, as volunteer list --json has it.
     plain
-        One line of text instead of the screen; Ctrl-C leaves it.
+        A line a step instead of the screen; Ctrl-C leaves it.
     """
     from client.cli.screen import show
 

@@ -5,7 +5,7 @@ Group: this machine
 $ volunteer service install --swarm x.swarm  # write the unit of this user; starts nothing
 $ volunteer service install --swarm x.swarm --start  # also start it, now and at every login
 $ volunteer service install --system --dry-run  # print the unit and what would be done
-$ volunteer service install --system --instance gpu1 --gpu 1 --swarm x.swarm
+$ volunteer service install --system --instance gpu1 --device cuda:1 --swarm x.swarm
   # one of several, each with its own swarm, home and graphics card
 $ volunteer service uninstall --instance gpu1  # stops it; its home stays
 
@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -49,6 +50,17 @@ BY_BUS: Final = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 """Has CUDA number the cards as nvidia-smi does."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """A file that an installation writes."""
+
+    path: Path
+    text: str
+    words: str
+    """What it is."""
+    mode: int
+
+
 @app.command
 def install(
     *,
@@ -56,7 +68,6 @@ def install(
     system: System = False,
     instance: Instance = "",
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    gpu: Annotated[int | None, Parameter(name="--gpu")] = None,
     device: str | None = None,
     start: bool = False,
     dry_run: bool = False,
@@ -67,10 +78,8 @@ def install(
     ----------
     swarm
         Keep this invite where the service reads it: a .swarm file, an invite, or - for stdin.
-    gpu
-        Compute on this graphics card, by its number in nvidia-smi.
     device
-        Where to compute: auto, cpu, cuda, cuda:N or mps.
+        Where to compute: auto, cpu, cuda, cuda:N by the number in nvidia-smi, or mps.
     start
         Also start it, now and at every login (with --system: at every boot).
     dry_run
@@ -79,27 +88,24 @@ def install(
     place = _place(user, system, instance)
     if not dry_run:
         _check_rights(place)
-    chosen = _device(place, gpu, device)
     command = _command()
     if place.kind == "system":
         _check_visible(command)
-    target = None if swarm is None else read_target(swarm)
-    if target is not None:
-        _check_swarm(place, target)
-    unit = service_file(place.kind, command, place.instance)
+    files = list(_files(place, command, swarm, device))
     if dry_run:
-        for effect in _effects(place, target, chosen, start=start):
-            say(f"would {effect}")
-        print(unit, end="")
+        for file in files:
+            say(f"would write {file.path}: {file.words}")
+        if place.kind == "system":
+            say(f"would make the user volunteer, by {SYSUSERS_FILE}")
+        if start:
+            say(f"would run {place.commands['start it']}")
+        print(files[-1].text, end="")
         return
-    if target is not None:
-        _write(place.invite, str(target), 0o600)
-        say(f"wrote {place.invite}")
     if place.kind == "system":
         _make_user()
-    if chosen:
-        _keep_device(place, chosen)
-    _write(place.unit, unit, 0o644)
+    for file in files:
+        _write(file.path, file.text, file.mode)
+        say(f"wrote {file.path}: {file.words}")
     print(place.unit)
     if not place.invite.exists():
         say(f"put the invite or .swarm file at {place.invite} (mode 0600) before you start it")
@@ -109,21 +115,18 @@ def install(
         say(f"to {purpose}: {line}")
 
 
-def _effects(
-    place: ServicePlace, target: Target | None, device: str, *, start: bool
-) -> Iterator[str]:
-    """Yield what an installation does, in its order."""
-    if target is not None:
-        yield f"write the invite to {place.invite}"
-    if place.kind == "system":
-        yield f"make the user volunteer, by {SYSUSERS_FILE}"
-    if device:
-        yield f"write VOLUNTEER_DEVICE={device} to {place.environment}"
-    if place.kind == "system" and device.startswith("cuda"):
-        yield f"write {place.drop_in}, which lets the service use graphics cards"
-    yield f"write {place.unit}, as follows"
-    if start:
-        yield f"run {place.commands['start it']}"
+def _files(
+    place: ServicePlace, command: Path, swarm: str | None, device: str | None
+) -> Iterator[Written]:
+    """Yield what an installation writes, the unit last."""
+    if swarm is not None:
+        target = read_target(swarm)
+        _check_swarm(place, target)
+        yield Written(place.invite, str(target), "the invite", 0o600)
+    if device is not None:
+        yield from _device_files(place, str(check_setting("device", device)))
+    unit = service_file(place.kind, command, place.instance)
+    yield Written(place.unit, unit, "the unit", 0o644)
 
 
 @app.command
@@ -210,29 +213,17 @@ def _swarm_of(invite: Path) -> str | None:
     return None if isinstance(found, Address) else found.swarm
 
 
-def _device(place: ServicePlace, gpu: int | None, device: str | None) -> str:
-    """Return the device that the flags choose; empty: none.
+def _device_files(place: ServicePlace, device: str) -> Iterator[Written]:
+    """Yield the service's variables with the device, and what admits a system one to graphics
+    cards.
 
     Raises:
-        UserError: they exclude each other, name none, or this service cannot have one.
+        UserError: this service reads no variables, or they cannot be read.
     """
-    if gpu is not None and device is not None:
-        raise UserError("--gpu and --device do not go together", exit_code=ExitCode.USAGE)
-    chosen = device if gpu is None else f"cuda:{gpu}"
-    if chosen is None:
-        return ""
-    chosen = str(check_setting("device", chosen))
     if place.environment is None:
         home = f"VOLUNTEER_HOME='{place.home}' " if place.home else ""
         problem = "on a Mac the device is a setting of the volunteer"
-        raise UserError(problem, f"{home}volunteer config set device {chosen}", ExitCode.USAGE)
-    return chosen
-
-
-def _keep_device(place: ServicePlace, device: str) -> None:
-    """Write the device into the service's variables, and admit graphics cards to a system one."""
-    if place.environment is None:
-        raise RuntimeError("checked before")
+        raise UserError(problem, f"{home}volunteer config set device {device}", ExitCode.USAGE)
     on_gpu = device.startswith("cuda")
     lines = [f"VOLUNTEER_DEVICE={device}", *([BY_BUS] if on_gpu else [])]
     names = tuple(f"{line.partition('=')[0]}=" for line in (*lines, BY_BUS))
@@ -244,11 +235,10 @@ def _keep_device(place: ServicePlace, device: str) -> None:
         problem = f"cannot read {place.environment}: {error}"
         raise UserError(problem, "mend or move it", ExitCode.CONFIG) from error
     kept = [line for line in before if not line.startswith(names)]
-    _write(place.environment, "\n".join([*kept, *lines]) + "\n", 0o600)
-    say(f"wrote {place.environment}: {', '.join(lines)}")
+    content = "\n".join([*kept, *lines]) + "\n"
+    yield Written(place.environment, content, ", ".join(lines), 0o600)
     if place.kind == "system" and on_gpu:
-        _write(place.drop_in, text(GPU), 0o644)
-        say(f"wrote {place.drop_in}, which lets the service use graphics cards")
+        yield Written(place.drop_in, text(GPU), "lets it use graphics cards", 0o644)
 
 
 def _command() -> Path:

@@ -24,11 +24,13 @@ from client.cli.reach.running import (
     not_running,
     wait_for_ending,
 )
+from client.cli.screen import follow
 from client.cli.terminal.members_text import members_text
-from client.cli.terminal.output import print_moment, say
+from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
+from client.errors import ExitCode
 from client.views import report
 from client.views.status import one_line
 
@@ -45,7 +47,7 @@ def status(
     watch: bool = False,
     plain: bool = False,
     socket: bool = False,
-) -> None:
+) -> int:
     """Show what the volunteer on this machine is doing.
 
     Parameters
@@ -67,25 +69,27 @@ def status(
     folders = running_home().folders
     if socket:
         print(find_socket(folders, swarm))
-        return
+        return ExitCode.OK
+    if plain and watch and not json:
+        return follow(find_socket(folders, swarm), folders)
     with connect(folders, swarm) as node:
         try:
-            shown = None
             while True:
                 now = node.status()
-                if not plain or json:
+                if plain and not json:
+                    print(printable(one_line(now)))
+                else:
                     data, words = _looked(node, now, section)
                     print_moment(data, words, as_json=json, watch=watch)
-                elif shown != (shown := (now.state, now.step)):
-                    print(one_line(now), flush=True)
                 if not watch:
-                    break
+                    return ExitCode.OK
                 time.sleep(WATCH_S)
         except NotRunning as error:
             if not watch:
                 raise not_running(folders, swarm) from error
             ending = wait_for_ending(folders, node.greeting.pid)
             say(ending_words(ending) if ending else "the volunteer has ended")
+            return ExitCode.OK
 
 
 def _looked(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from client.cli.founding.options import (
     short_name,
 )
 from client.cli.founding.outlook import warn_of_time
-from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
+from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.memory import USUAL_GRAPHS, required_bytes
@@ -52,8 +52,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
-from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
-from model_zoo.specs.tokens import TOKENIZERS, token_bytes
+from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
 from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import (
@@ -79,6 +78,12 @@ BUSY = (
     "what was measured of the stages is far from what their operations suggest, perhaps "
     "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
+MADE = {
+    *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose")
+}
+AS_GIVEN = {flag.name for flag in fields(RunChoices)} & {*Manifest.__struct_fields__} - MADE
+"""Fields of a manifest that a flag of the same name gives as they are; those of ``MADE`` are worked
+out from it."""
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
 
@@ -158,11 +163,11 @@ def _founding(
         run.steps or preset.steps,
     )
     manifest = Manifest(
+        **{name: getattr(run, name) for name in AS_GIVEN},
         protocol=1,
         name=run.swarm_name,
         founder=founder,
         created=int(time.time()),
-        seed=run.seed,
         model=spec,
         stages=_unpriced(spec, run.stages),
         sequences_per_microbatch=sequences,
@@ -170,7 +175,6 @@ def _founding(
         steps=steps,
         optimizer=choose_optimizer(preset, optimizer, steps, run.optimizer),
         data=describe_data(run.data, corpus),
-        boundary_codec=run.boundary_codec,
         averaging_codec=run.sent_codec,
         aggregation=run.rule,
         audit_percent=run.audit or 0,
@@ -178,15 +182,9 @@ def _founding(
             run.evaluate_every, corpus, microbatches, sequences, spec.context, steps
         ),
         prompts=checked_prompts(run.prompt),
-        delayed_update=run.delayed_update,
         compute=run.compute_dtype,
         purpose=normal(run.purpose),
-        policy=Policy(
-            run.replicas,
-            run.checkpoint_every,
-            run.private,
-            run.dual_homing,
-        ),
+        policy=Policy(run.replicas, run.checkpoint_every, run.private, run.dual_homing),
     )
     checked(manifest)
     parts = measured_prices(spec, run, sequences)
@@ -199,7 +197,7 @@ def _founding(
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
     """Say that a model of a published shape has another vocabulary, if it has."""
     own = PRESETS[preset].model.vocab
-    if own == BYTES or own == spec.vocab:
+    if own == BYTE_VOCAB or own == spec.vocab:
         return ()
     return (
         f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
@@ -261,7 +259,7 @@ def checked(manifest: Manifest) -> Manifest:
 def choose_model(
     preset: Preset,
     choices: ModelChoices,
-    vocab: int = TOKENIZERS[DEFAULT_TOKENIZER],
+    vocab: int = BYTE_VOCAB,
     stages: int | None = None,
 ) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
@@ -422,7 +420,7 @@ def cut_context(corpus: Corpus) -> int | None:
 
 def vocab_of(corpus: Corpus) -> int:
     """Return the number of tokens of a corpus's tokenizer."""
-    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else TOKENIZERS[DEFAULT_TOKENIZER]
+    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else BYTE_VOCAB
 
 
 def describe_data(source: str, corpus: Corpus) -> DataSpec:

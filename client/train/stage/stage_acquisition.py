@@ -142,7 +142,7 @@ async def offer_text(terms: Terms) -> None:
     if terms.leaves is not None:
         terms.shelf.leaves = terms.leaves
         path, version = terms.leaves.tokenizer, TOKENIZER
-        if terms.manifest.data.brought is None or not terms.leaves.has_tokenizer():
+        if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
             return
     blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
     terms.shelf.put(blob, path, temporary=False)

@@ -76,12 +76,15 @@ class Gemma2(LlamaLike):
                 raise ValueError("config.json: layer_types should have a word for every layer")
             full_every = every([kind == _KINDS[True] for kind in kinds], "full layer_types")
         attention, logits = self.usual_caps
+        scalar = number(config, "query_pre_attn_scalar", 256.0)
+        if scalar <= 0:
+            raise ValueError(f"config.json: query_pre_attn_scalar {scalar!r} is out of range")
         return {
             # also where all texts are shorter: layers with one may have other angles
             "window": count(config, "sliding_window", self.usual_window),
             "full_every": full_every,
             "scales": Scales(
-                attention=number(config, "query_pre_attn_scalar", 256.0) ** -0.5,
+                attention=scalar**-0.5,
                 attention_cap=optional(config, "attn_logit_softcapping", attention),
                 logits_cap=optional(config, "final_logit_softcapping", logits),
             ),

@@ -48,6 +48,8 @@ class Gemma3(Gemma2):
         local = rope.get("sliding_attention") or {}
         if "full_attention" in rope:
             config = {**config, "rope_parameters": rope["full_attention"]}
+        if not isinstance(local, dict):
+            raise ValueError("config.json: the parameters of rope should be an object")
         if local.get("rope_type", "default") != "default":
             raise ValueError("config.json: scaled angles in windows are not supported")
         theta = number(local, "rope_theta", number(config, "rope_local_base_freq", _LOCAL_THETA))

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.board import supply_of
 from protocol.matching.bodies import Posting
 from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import Limits
@@ -81,7 +80,7 @@ def count_blocking_pairs(population: Population, postings: Mapping[Stage, Postin
     """Return the number of blocking pairs, None while a stage has no posting."""
     if len(postings) < len(population.costs):
         return None
-    levels = supply_of([postings[Stage(s)] for s in population.stages]).levels
+    levels = population.supply.levels
     at_home = {
         peer: member for peer, member in population.members.items() if member.home_stage is not None
     }
