@@ -3,16 +3,18 @@
 import os
 import socket
 import struct
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.compute import replies, requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
+from client.compute.frame_stream import FrameReader
 from client.compute.frames import (
     HEADER,
     MAX_BODY_BYTES,
@@ -199,3 +201,36 @@ def test_every_request_and_every_reply_can_be_sent():
 
 def _is_message(found, base):
     return isinstance(found, type) and issubclass(found, base) and found is not base
+
+
+class Pieces:
+    """A stream that brings given bytes, so many at a time."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data, self._size = data, size
+
+    async def receive_some(self, most: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        size = min(most, self._size)
+        piece, self._data = self._data[:size], self._data[size:]
+        return piece
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 10**6])
+async def test_frames_are_read_from_a_stream_however_it_is_cut(size: int) -> None:
+    writer, _ = ring_pair(64)
+    payloads = [b"x" * 5000, b"", b"y" * 300]
+    frames = [pack(n, MESSAGE, payloads, writer, 0) for n in range(2)]
+    data = b"".join(bytes(part) for frame in frames for part in frame)
+    reader = FrameReader(cast(trio.SocketStream, Pieces(data, size)))
+    for number in range(2):
+        header, envelope, inline = await reader.read()
+        assert envelope.id == number
+        assert header.inline_bytes == len(inline) == 5300
+        assert bytes(inline) == b"".join(payloads)
+    with pytest.raises(trio.EndOfChannel):
+        await reader.read()
+    short = FrameReader(cast(trio.SocketStream, Pieces(data[:-1], size)))
+    await short.read()
+    with pytest.raises(trio.EndOfChannel):
+        await short.read()
