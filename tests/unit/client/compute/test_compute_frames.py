@@ -24,7 +24,8 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.replies import Reply
+from client.compute.process import Pending, WorkerProcess
+from client.compute.replies import DataReady, Reply, ThreadsSet
 from client.compute.requests import Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside
@@ -234,3 +235,35 @@ async def test_frames_are_read_from_a_stream_however_it_is_cut(size: int) -> Non
     await short.read()
     with pytest.raises(trio.EndOfChannel):
         await short.read()
+
+
+def waiting() -> tuple[WorkerProcess, Pending]:
+    """What talks to a worker, without one; it waits for the answer to request 7."""
+    made = WorkerProcess.__new__(WorkerProcess)
+    call = Pending(7, MESSAGE, ())
+    made._waiting = {7: call}
+    return made, call
+
+
+def test_an_answer_goes_to_who_has_asked() -> None:
+    made, call = waiting()
+    made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [b"payload"])
+    assert call.answer == (ThreadsSet(), [b"payload"])
+    assert call.done.is_set()
+    with pytest.raises(FrameError, match="a request 7 that nobody made"):
+        made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [])
+
+
+@pytest.mark.parametrize(
+    ("number", "reply", "words"),
+    [
+        (8, msgspec.msgpack.encode(ThreadsSet()), "a request 8 that nobody made"),
+        (7, b"\xc1", "worker's reply is malformed"),
+        (7, msgspec.msgpack.encode(DataReady(size_bytes=1)), "worker answered DataReady"),
+    ],
+)
+def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, words: str) -> None:
+    made, call = waiting()
+    with pytest.raises(FrameError, match=words):
+        made._answer(number, reply, [])
+    assert not call.done.is_set()
