@@ -159,7 +159,7 @@ class TestPayloads:
         driven.of._perform([DropStep(STEP)])
         driven.of._perform([SendPayload(OTHER, Goodbye(""), (KEY,))])
         assert driven.ports.send.call_count == 1, "its step is over"
-        assert driven.store.statistics().entries == 0
+        assert driven.store._memory_bytes == 0
 
     def test_without_room_the_seat_is_at_fault(self) -> None:
         driven = Driven()
