@@ -1,6 +1,6 @@
 """Training text: its digest, and which samples an id stands for.
 
-A corpus is a read-only array of bytes and its tokens; the first 90 % of these train, the last 10 %
+A corpus is a read-only array of bytes, which are its tokens; the first 90 % train, the last 10 %
 are held out. A microbatch id fixes its samples through BLAKE2b, so that any peer, in any release,
 reads the same tokens for the same id. Holds no position and no random state.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_zoo.specs.data import training_size
-from model_zoo.specs.tokens import BEGINS, DEFAULT, NOT_LEARNED, TOKENIZERS, token_dtype
-from model_zoo.tokenizers.tokenizer import Bytes, Tokens, load_tokenizer
+from model_zoo.specs.tokens import BEGINS, BYTE_VOCAB, NOT_LEARNED, token_dtype
+from model_zoo.tokenizers.arrays import Bytes, Tokens
 
 BUILT_IN = "stdlib"
 NO_TARGET = -100
@@ -46,27 +46,24 @@ class Corpus:
     Args:
         name: where the bytes come from, for people.
         data: the whole text, uint8.
-        tokenizer: name of what makes tokens of the text.
 
     Raises:
         DataError: the text is empty.
     """
 
-    def __init__(self, name: str, data: Bytes, tokenizer: str = DEFAULT) -> None:
+    def __init__(self, name: str, data: Bytes) -> None:
         if not data.size:
             raise DataError(f"{name} is empty; a corpus needs text")
         self.name = name
         self.size = int(data.size)
         self.digest = _digest(data)
         self._data = data
-        self._unit = "bytes" if tokenizer == DEFAULT else "tokens"
-        self._dtype = token_dtype(TOKENIZERS[tokenizer])
-        encoded = load_tokenizer(tokenizer).encode(data)
-        border = training_size(len(encoded))
-        self._training, self._held_out = encoded[:border], encoded[border:]
+        self._dtype = token_dtype(BYTE_VOCAB)
+        border = training_size(self.size)
+        self._training, self._held_out = data[:border], data[border:]
 
     @classmethod
-    def from_stdlib(cls, folder: Path | None = None, tokenizer: str = DEFAULT) -> "Corpus":
+    def from_stdlib(cls, folder: Path | None = None) -> "Corpus":
         """Return the source text of Python's standard library, which needs no download.
 
         Files in the order of their paths up to 8 MB, with normalised line ends. The digest differs
@@ -77,10 +74,10 @@ class Corpus:
             text = _join_sources(root)
         except OSError as error:
             raise DataError(f"cannot read Python's own source in {root}: {error}") from error
-        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8), tokenizer)
+        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8))
 
     @classmethod
-    def from_bytes_file(cls, path: Path, tokenizer: str = DEFAULT) -> "Corpus":
+    def from_bytes_file(cls, path: Path) -> "Corpus":
         """The bytes of a file as they are, mapped and not copied; do not shorten it until then."""
         try:
             if not path.stat().st_size:
@@ -88,7 +85,7 @@ class Corpus:
             data = np.memmap(path, dtype=np.uint8, mode="r")
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), data, tokenizer)
+        return cls(str(path), data)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes [offset, offset + size) of the corpus, fewer at its end; for peers that copy it."""
@@ -145,7 +142,7 @@ class Corpus:
         starts = data.size - context  # a window reads context + 1 tokens
         if starts < 1:
             raise DataError(
-                f"{self.name}: the {split} text has {data.size} {self._unit}, one sample needs "
+                f"{self.name}: the {split} text has {data.size} bytes, one sample needs "
                 f"{context + 1}; give a longer text or choose a shorter context"
             )
         offsets = [_draw(split, seed, index, row) % starts for row in range(sequences)]

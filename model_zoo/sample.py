@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model_zoo.specs.tokens import DEFAULT, TOKENIZERS
+from model_zoo.specs.tokens import BYTE_VOCAB
 from model_zoo.stages import Stage
 from model_zoo.tokenizers.bpe import Bpe
-from model_zoo.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 
 def generate(
@@ -21,7 +20,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokenizer: str | Bpe = DEFAULT,
+    tokenizer: Bpe | None = None,
 ) -> str:
     """Return the continuation of `prompt`, without the prompt; undecodable bytes are replaced.
 
@@ -42,7 +41,7 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokenizer: str | Bpe = DEFAULT,
+    tokenizer: Bpe | None = None,
 ) -> Iterator[str]:
     """Return an iterator over the continuation of `prompt`, a character at a time as it is drawn.
 
@@ -53,7 +52,7 @@ def stream(
         temperature: 0 takes the likeliest token each time; higher values draw more randomly.
         top_k: draw from the k likeliest tokens only; None: from all.
         seed: the same seed gives the same text on the same machine.
-        tokenizer: the model's tokenizer, or its name in the zoo.
+        tokenizer: the model's; None: tokens are bytes.
 
     Raises:
         ValueError: an empty prompt or a setting out of range.
@@ -62,11 +61,11 @@ def stream(
         raise ValueError("needs a prompt and a length >= 0")
     if not 0 <= temperature < float("inf") or (top_k is not None and top_k < 1):
         raise ValueError("needs a temperature >= 0 and a top_k >= 1")
-    words = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    tokens = words.encode(np.frombuffer(prompt.encode(), dtype=np.uint8)).tolist()
+    text = np.frombuffer(prompt.encode(), dtype=np.uint8)
+    tokens = (tokenizer.encode(text) if tokenizer else text).tolist()
     if max(tokens) >= model.spec.vocab:
         raise ValueError(f"the prompt has tokens beyond the vocabulary of {model.spec.vocab}")
-    known = TOKENIZERS[tokenizer] if isinstance(tokenizer, str) else tokenizer.vocab
+    known = tokenizer.vocab if tokenizer else BYTE_VOCAB
     generator = torch.Generator().manual_seed(seed)
 
     def drawn() -> Iterator[int]:
@@ -79,14 +78,14 @@ def stream(
             seen = torch.cat((seen, token.view(1, 1)), dim=1)
             yield int(token)
 
-    return _texts(words, drawn())
+    return _texts(tokenizer, drawn())
 
 
-def _texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
+def _texts(tokenizer: Bpe | None, tokens: Iterable[int]) -> Iterator[str]:
     """Yield the text of tokens as far as its characters are complete."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in tokens:
-        if text := decoder.decode(tokenizer.decode(token)):
+        if text := decoder.decode(tokenizer.decode(token) if tokenizer else bytes([token])):
             yield text
     if rest := decoder.decode(b"", final=True):
         yield rest

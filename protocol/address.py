@@ -1,8 +1,8 @@
 """Addresses of peers: the small part of the multiaddr grammar that this program dials.
 
 ``/ip4/<a.b.c.d>/tcp/<port>``, ``/ip6/<a:b::c>/tcp/<port>`` or, with a name of a host that has such
-a number, ``/dns4/`` and ``/dns6/``; ``/p2p/<peer id>`` behind it where the peer is known; in place
-of ``tcp``, any transport of ``TRANSPORTS``. A peer that nobody can dial is reached through a relay:
+a number, ``/dns4/`` and ``/dns6/``; ``/p2p/<peer id>`` behind it where the peer is known. A peer
+that nobody can dial is reached through a relay:
 ``<the relay's address>/p2p/<relay>/p2p-circuit/p2p/<peer>``. Text from strangers is parsed here
 before any library sees it.
 """
@@ -10,7 +10,7 @@ before any library sees it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final, Literal, get_args
@@ -26,12 +26,6 @@ CIRCUIT: Final = "p2p-circuit"
 
 Kind = Literal["ip4", "ip6", "dns4", "dns6"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-TRANSPORTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tcp": ("tcp",),
-}
-"""How addresses of each transport are written: the protocols that follow the host in a multiaddr,
-with the port behind the first of them; QUIC's would be ``("udp", "quic-v1")``. A new transport is a
-line here and the file of its name in ``client/net``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,6 @@ class Address:
     Attributes:
         host: a number, in the one way that it is written (RFC 5952), or a name.
         peer: None when the address does not name it.
-        transport: one of ``TRANSPORTS``.
         relay: the peer that listens there and passes connections on to ``peer``; None: ``peer``
             listens there itself.
     """
@@ -50,15 +43,13 @@ class Address:
     host: str
     port: int
     peer: PeerId | None = None
-    transport: str = "tcp"
     relay: PeerId | None = None
 
     def __str__(self) -> str:
         """Return the canonical multiaddr."""
-        first, *others = TRANSPORTS[self.transport]
         relay = ("p2p", self.relay, CIRCUIT) if self.relay else ()
         peer = ("p2p", self.peer) if self.peer else ()
-        return "/".join(("", self.kind, self.host, first, str(self.port), *others, *relay, *peer))
+        return "/".join(("", self.kind, self.host, "tcp", str(self.port), *relay, *peer))
 
 
 def parse_address(text: str, *, lowest_port: int = 1) -> Address:
@@ -75,23 +66,20 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
         raise ValueError(f"an address has at most {MAX_ADDRESS_CHARS} characters")
     peer = relay = None
     match text.split("/"):
-        case ["", found, host, first, port, *others, "p2p", by, how, "p2p", name] if how == CIRCUIT:
+        case ["", found, host, "tcp", port, "p2p", by, how, "p2p", name] if how == CIRCUIT:
             relay, peer = parse_peer_id(by), parse_peer_id(name)
-        case ["", found, host, first, port, *others, "p2p", name]:
+        case ["", found, host, "tcp", port, "p2p", name]:
             peer = parse_peer_id(name)
-        case ["", found, host, first, port, *others]:
+        case ["", found, host, "tcp", port]:
             pass
         case _:
             raise ValueError(f"not {_grammar()}: {text[:80]!r}")
-    ways = (name for name, protocols in TRANSPORTS.items() if protocols == (first, *others))
-    transport = next(ways, None)
     kind = next((kind for kind in KINDS if kind == found), None)
-    if transport is None or kind is None:
+    if kind is None:
         raise ValueError(f"not {_grammar()}: {text[:80]!r}")
     if relay is not None and relay == peer:
         raise ValueError(f"a peer is no relay of its own: {text[:80]!r}")
-    number = _port(port, first, lowest_port)
-    return Address(kind, _host(kind, host), number, peer, transport, relay)
+    return Address(kind, _host(kind, host), _port(port, lowest_port), peer, relay)
 
 
 def parse_peer_address(text: str) -> Address:
@@ -144,12 +132,11 @@ def _is_host(host: str) -> bool:
     return len(host) <= _MAX_HOST_CHARS and all(_LABEL.fullmatch(label) for label in labels)
 
 
-def _port(text: str, protocol: str, lowest: int) -> int:
+def _port(text: str, lowest: int) -> int:
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= 65535:
-        raise ValueError(f"not a {protocol.upper()} port: {text[:8]!r}")
+        raise ValueError(f"not a TCP port: {text[:8]!r}")
     return int(text)
 
 
 def _grammar() -> str:
-    ways = "|".join("/".join((first, "PORT", *rest)) for first, *rest in TRANSPORTS.values())
-    return f"/{'|'.join(KINDS)}/HOST/{ways}[/p2p/PEER][/{CIRCUIT}/p2p/PEER]"
+    return f"/{'|'.join(KINDS)}/HOST/tcp/PORT[/p2p/PEER][/{CIRCUIT}/p2p/PEER]"

@@ -77,8 +77,8 @@ class Policy(Description, frozen=True):
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
     """Only members are admitted whom another member, or the founder, has vouched for."""
-    dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
-    """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
+    dual_homing: bool = True
+    """Whether volunteers that can also hold a stage beside their first one."""
 
     def newest_saved(self, step: int) -> int:
         """Return the newest version up to ``step`` that every replica saves: of the first ones the

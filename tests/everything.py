@@ -21,6 +21,8 @@ from typing import IO
 REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 IDLE_PRIORITY = 19
+UNCACHED = "PYTHONDONTWRITEBYTECODE"
+"""Where it is set, each of some hundred processes compiles all that it imports."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Lane:
     def command(self) -> list[str]:
         """Its command; only one process may write pytest's cache."""
         ignored = [f"--ignore={path}" for path in self.without]
-        cores = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"] if self.computes else []
-        options = ["-m", self.marked, "-p", "no:cacheprovider", *cores, *ignored]
+        cores = ["-p", "tests.support.cores", "--cores", str(os.cpu_count() or 1)]
+        several = cores if self.computes else []
+        options = ["-m", self.marked, "-p", "no:cacheprovider", *several, *ignored]
         return [*PYTEST, *options, *self.tests]
 
 
@@ -54,7 +57,8 @@ ALL = (
 )
 SWARMS = tuple(
     str(path.relative_to(REPOSITORY))
-    for path in sorted((REPOSITORY / "tests/unit/client/train").glob("test_train_*.py"))
+    for path in sorted((REPOSITORY / "tests/unit").rglob("test_*.py"))
+    if "tests.support.train_swarm" in path.read_text(encoding="utf-8")
 )
 """Whole engines that train with torch: unit tests only by their place."""
 LONG = tuple(replace(lane, marked="long") for lane in ALL)
@@ -90,6 +94,7 @@ def started(lane: Lane) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
         process = subprocess.Popen(
             lane.command,
             cwd=REPOSITORY,
+            env={name: text for name, text in os.environ.items() if name != UNCACHED},
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,

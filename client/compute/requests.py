@@ -46,7 +46,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import DEFAULT, Compute
 from model_zoo.specs.state import StateSpec
-from model_zoo.specs.tokens import DEFAULT as BYTES
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
@@ -106,8 +105,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
-    tokenizer: str = BYTES
-    """Name of the tokenizer."""
     token_data: DataSpec | None = None
     """What the file has, where it has tokens and not a text."""
     delayed: bool = False

@@ -17,8 +17,8 @@ from model_zoo.datasets.corpus import LeafCorpus, open_source
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
-from model_zoo.specs.tokens import DEFAULT, token_dtype, token_values
-from model_zoo.tokenizers.tokenizer import Tokens
+from model_zoo.specs.tokens import token_dtype, token_values
+from model_zoo.tokenizers.arrays import Tokens
 
 _COPY_BYTES = 4 << 20
 
@@ -62,7 +62,7 @@ class Samples:
 def _opened(path: Path, request: OpenStage) -> Corpus:
     if request.token_data is not None:
         return token_corpus(path, request.token_data)
-    corpus = Corpus.from_bytes_file(path, request.tokenizer)
+    corpus = Corpus.from_bytes_file(path)
     corpus.check(request.tokens)
     return corpus
 
@@ -113,24 +113,24 @@ def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
     return LeafCorpus(str(folder), data, read_leaf)
 
 
-def find_kept(path: Path, digest: str, tokenizer: str = DEFAULT) -> Corpus | None:
+def find_kept(path: Path, digest: str) -> Corpus | None:
     """Return the text of a digest if it was kept at a path and is sound."""
     with suppress(DataError):
-        corpus = Corpus.from_bytes_file(path, tokenizer)
+        corpus = Corpus.from_bytes_file(path)
         if corpus.digest == digest:
             return corpus
     return None
 
 
-def find_text(source: str, digest: str, tokenizer: str = DEFAULT) -> Corpus:
+def find_text(source: str, digest: str) -> Corpus:
     """Return the text of a source: the bytes of a file that have the digest, whatever its name and
     kind, or what is read of it. Its digest may be another.
 
     Raises:
         DataError: the source cannot be read, or has no text.
     """
-    kept = find_kept(Path(source).expanduser(), digest, tokenizer)
-    return open_source(source, tokenizer) if kept is None else kept
+    kept = find_kept(Path(source).expanduser(), digest)
+    return open_source(source) if kept is None else kept
 
 
 def keep(corpus: Corpus, path: Path) -> None:

@@ -19,7 +19,7 @@ from client.compute.payload import Buffer, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
-from model_zoo.tokenizers.tokenizer import Tokens
+from model_zoo.tokenizers.arrays import Tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from client.control.updates import MAX_POINTS, Curve, Subscribe, Subscribed
 from protocol.amendments.changes import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
-MAX_EVENTS_PER_ANSWER: Final = 500
+MAX_EVENTS_PER_ANSWER: Final = 256
 MAX_REASON_CHARS: Final = 200
 
 Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]

@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from client.control import methods, rpc
-from client.control.feed import Feed, Subscriber
+from client.control.feed import Subscriber
 from client.control.methods import ControlApi
 from client.control.sockets import prepare_folder, remove_stale
 from client.control.updates import EVERY_S
@@ -82,7 +82,7 @@ class _Server:
     """Counts connections; each is served by its own task."""
 
     def __init__(self, node: ControlApi, limits: ServerLimits) -> None:
-        self._feed, self._limits = Feed(node), limits
+        self._node, self._limits = node, limits
         self._open: list[_Conversation] = []
 
     async def accept(self, listener: trio.socket.SocketType) -> None:
@@ -95,7 +95,7 @@ class _Server:
                     continue
                 self._make_room()
                 stream = trio.SocketStream(connection)
-                conversation = _Conversation(stream, self._feed, self._limits)
+                conversation = _Conversation(stream, self._node, self._limits)
                 self._open.append(conversation)
                 nursery.start_soon(self._serve, conversation)
 
@@ -120,8 +120,8 @@ class _Server:
 class _Conversation:
     """One connection: requests are answered in order, until it subscribes."""
 
-    def __init__(self, stream: trio.SocketStream, feed: Feed, limits: ServerLimits) -> None:
-        self.stream, self._feed, self._limits = stream, feed, limits
+    def __init__(self, stream: trio.SocketStream, node: ControlApi, limits: ServerLimits) -> None:
+        self.stream, self._node, self._limits = stream, node, limits
         self._buffer = bytearray()
         self.life = trio.CancelScope()
         self.heard = trio.current_time()
@@ -139,9 +139,9 @@ class _Conversation:
                 return
             self.heard = trio.current_time()
             if line.strip():
-                await self._write(methods.answer(line, self._feed.node))
+                await self._write(methods.answer(line, self._node))
             if (asked := methods.subscription(line)) is not None:
-                await self._send_updates(Subscriber(self._feed, asked.events_since))
+                await self._send_updates(Subscriber(self._node, asked.events_since))
 
     async def _send_updates(self, subscriber: Subscriber) -> None:
         while True:

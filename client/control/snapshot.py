@@ -11,7 +11,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from client.control.names import short
 from client.events import Entry
 
 SCHEMA_VERSION = 1
@@ -126,8 +125,6 @@ class RelayView(Struct, frozen=True, kw_only=True):
 
     through: list[str] = field(default_factory=list)
     """Members through which it is reached; empty: it is dialled."""
-    through_bytes_per_s: float = 0.0
-    """What these lend to all whom they relay for together; 0: no limit."""
     line_bytes_per_s: float = 0.0
     """Its own upload, which a port that others can dial would open."""
     rate_bytes_per_s: float = 0.0
@@ -282,27 +279,6 @@ class EventView(Struct, frozen=True, kw_only=True):
             words=event.words,
             members=event.about_members,
             data=event.data(),
-        )
-
-
-class GivenUpView(Struct, frozen=True, kw_only=True):
-    """Steps that this volunteer had made apart from others, and has given up where both met."""
-
-    steps: int
-    reached: int
-    """The others' version then."""
-    members: tuple[str, ...]
-    """Those whose line of the run stands."""
-    at: float
-    """Unix seconds."""
-
-    @property
-    def words(self) -> str:
-        """Describe it in one line."""
-        members = ", ".join(map(short, self.members))
-        return (
-            f"{self.steps} steps made here without {members}: the run goes on from theirs, at "
-            f"version {self.reached} then; volunteer checkpoint ls shows what is kept of ours"
         )
 
 
@@ -542,8 +518,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Name of the rule by which a stage's volunteers average their gradients."""
     amendments: list[AmendmentView] = field(default_factory=list)
     """The founder's changes of the run, in order."""
-    given_up: GivenUpView | None = None
-    """Of this session; None: nothing."""
+    given_up: EventView | None = None
+    """Steps that this volunteer had made apart from others in this session, and has given up where
+    both met; None: none."""
     contradicted_amendment: int | None = None
     """The number of which the founder has signed two: neither counts, nor does any after them."""
     newer: str = ""

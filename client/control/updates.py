@@ -46,24 +46,14 @@ class Update(Struct, frozen=True, kw_only=True):
 
 
 class StepPoint(Struct, frozen=True):
-    """One point of the loss curve."""
+    """One point of a loss curve."""
 
     step: int
     time: float
     """Unix seconds."""
     loss: float
     """Nats per token."""
-    tokens_per_s: float
-
-
-class HeldOutPoint(Struct, frozen=True):
-    """The loss of one version on held-out text."""
-
-    version: int
-    time: float
-    """Unix seconds."""
-    loss: float
-    """Nats per token."""
+    tokens_per_s: float = 0.0
 
 
 class Curve(Struct, frozen=True):
@@ -71,5 +61,5 @@ class Curve(Struct, frozen=True):
     oldest first, thinned evenly."""
 
     points: list[StepPoint]
-    held_out: list[HeldOutPoint] = []
-    """Of the versions that were evaluated, oldest first."""
+    held_out: list[StepPoint] = []
+    """On held-out text, after so many steps; oldest first."""

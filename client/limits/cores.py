@@ -19,8 +19,6 @@ from client.errors import ExitCode, UserError
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
 CPUS: Final = Path("/sys/devices/system/cpu")
-_V1_MOUNTS: Final = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
-_V2_MOUNTS: Final = ("", "unified")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> float | None:
     """Return the tightest limit of our control groups and their ancestors, in cores; None if there
     is none.
 
-    Both versions of control groups are read, with all visible ancestors.
+    Groups of version 2 are read, with all visible ancestors.
     """
     return min(_limits(_read(own), mounts), default=None)
 
@@ -92,14 +90,9 @@ def plural_cores(count: int) -> str:
 def _limits(own: str, mounts: Path) -> Iterator[float]:
     """Yield the processor time that each control group around this process allows, in cores."""
     for line in own.splitlines()[:64]:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for mount in _V1_MOUNTS if controllers else _V2_MOUNTS:
-            for folder in _ancestry(mounts / mount, path):
-                cores = _v1_cores(folder) if controllers else _v2_cores(folder)
-                if cores is not None:
+        if line.startswith("0::"):
+            for folder in _ancestry(mounts, line.removeprefix("0::")):
+                if (cores := _cores_of(folder)) is not None:
                     yield cores
 
 
@@ -110,16 +103,8 @@ def _ancestry(mount: Path, path: str) -> Iterator[Path]:
         yield mount.joinpath(*parts[:length])
 
 
-def _v2_cores(folder: Path) -> float | None:
+def _cores_of(folder: Path) -> float | None:
     quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
-    return _ratio(quota, period)
-
-
-def _v1_cores(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
-
-
-def _ratio(quota: str, period: str) -> float | None:
     try:
         cores = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):  # "max", or not there

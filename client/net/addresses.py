@@ -13,7 +13,6 @@ import trio
 
 from client.config import EVERYWHERE
 from client.net.errors import AddressError
-from client.net.transport import usual_addresses
 from protocol import limits
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.hosts import is_loopback, kind_of, number_of
@@ -77,7 +76,7 @@ async def numeric_host(address: Destination) -> Destination:
 
 
 def parse_listen(where: str | tuple[str, int]) -> list[Address]:
-    """Return the addresses to listen on: one multiaddr, or all transports on a host and port.
+    """Return the addresses to listen on: one multiaddr, or a host and port.
 
     The host is an IP address, or ``EVERYWHERE``.
 
@@ -90,7 +89,7 @@ def parse_listen(where: str | tuple[str, int]) -> list[Address]:
         if not all(map(number_of, hosts)) or "%" in host or not 0 <= port <= 65535:
             what = f"{host!r} port {port}: not an IP address and port, nor {EVERYWHERE!r}"
             raise AddressError(f"cannot listen on {what}")
-        return [address for host in hosts for address in usual_addresses(host, port)]
+        return [Address(kind_of(host), host, port) for host in hosts]
     try:
         address = parse_address(where, lowest_port=0)
     except ValueError as error:

@@ -52,8 +52,8 @@ _PRIVATE = tuple(
     )
 )
 
-Place = tuple[str, int, str]
-"""Host, port and transport: an address without the claimed peer."""
+Place = tuple[str, int]
+"""Host and port: an address without the claimed peer."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -153,7 +153,7 @@ def range_of(address: Number) -> str | None:
 
 
 def _place_of(address: Destination) -> Place:
-    return address.host, address.port, address.transport
+    return address.host, address.port
 
 
 def _put(table: OrderedDict[K, V], key: K, value: V) -> None:

@@ -1,8 +1,8 @@
 """The host: listens, dials, authenticates, and keeps the number of connections bounded.
 
-State: the addresses it listens on and the connections that are alive; the door decides who is let
-in. The host does not know the purpose of a connection: it runs the one handler it was opened with,
-once for each authenticated connection.
+State: the addresses it listens on and the connections that are alive; the limiter decides who is
+let in. The host does not know the purpose of a connection: it runs the one handler it was opened
+with, once for each authenticated connection.
 No event on one connection, including an exception in the handler, may end another.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -28,7 +28,7 @@ from client.net.addresses import (
     parse_listen,
     reachable_hosts,
 )
-from client.net.door import Door, HostLimits, Refusal, Visit
+from client.net.connection_limiter import ConnectionLimiter, HostLimits, InboundConnection, Refusal
 from client.net.errors import (
     AddressError,
     ConnectionLost,
@@ -44,7 +44,8 @@ from client.net.errors import (
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Attempt, Race
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream, Listener, Transport, closing, transport_of
+from client.net.tcp import TCP, TcpListener
+from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
@@ -71,7 +72,7 @@ class Connection:
         dialled: whether we dialled.
         early: messages that arrived with the handshake.
         ip: address of the other end, a number; empty behind a relay.
-        visit: the record of an inbound connection at the door.
+        inbound: the record of an inbound connection at the limiter.
         ports: our own port and the other end's; 0: behind a relay.
         own_host: address of our end, a number; empty behind a relay.
         called: where we dialled it; its host, or that of its relay, is a number.
@@ -88,7 +89,7 @@ class Connection:
         dialled: bool,
         early: Sequence[bytes],
         ip: str,
-        visit: Visit | None = None,
+        inbound: InboundConnection | None = None,
         ports: tuple[int, int] = (0, 0),
         own_host: str = "",
         called: Destination | None = None,
@@ -108,7 +109,7 @@ class Connection:
         """Another one for each connection of this process."""
         self.ip = ip
         """The address of the other end."""
-        self._visit = visit
+        self._inbound = inbound
         self.session = YamuxSession(channel, dialler=dialled)
         self._channel = channel
         self._early = early
@@ -139,8 +140,8 @@ class Connection:
 
     def admitted(self) -> None:
         """Note that the peer's Hello was accepted."""
-        if self._visit is not None:
-            self._visit.admitted = True
+        if self._inbound is not None:
+            self._inbound.admitted = True
 
     def close(self, reason: str) -> None:
         """End the connection from any task."""
@@ -177,6 +178,13 @@ class Connection:
         self._scope.cancel()
 
 
+class Dialler(Protocol):
+    """Opens byte streams to addresses: over TCP, or through a relay."""
+
+    def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
+        """Connect to an address; the stream is closed with the block."""
+
+
 class _Proved(HandshakeFailed):
     """A peer that we probe has proved its identity."""
 
@@ -203,9 +211,11 @@ class Host:
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = _everybody
         """Tells which peers are members; their connections have places apart from strangers'."""
-        self.circuits: Transport
+        self.circuits: Dialler
         """Dials the addresses that name a relay; set by the network."""
-        self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
+        self.limiter = ConnectionLimiter(
+            limits, lambda peer: self.is_member(peer), trio.current_time()
+        )
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
 
@@ -231,7 +241,7 @@ class Host:
     @property
     def connections(self) -> int:
         """Connections alive now, strangers included."""
-        return self.door.connections
+        return self.limiter.connections
 
     async def connect(self, address: str) -> Connection:
         """Dial a full multiaddr and authenticate the peer; the handler then runs in the host.
@@ -303,8 +313,8 @@ class Host:
         numeric = await numeric_host(target)
         if not may_call(numeric):
             raise NotCalled(f"{target} is not called now")
-        transport = transport_of(numeric) if numeric.relay is None else self.circuits
-        async with transport.dial(numeric) as stream:
+        dialler: Dialler = TCP if numeric.relay is None else self.circuits
+        async with dialler.dial(numeric) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer, attempt.claim)
             except NotAnswered as error:
@@ -326,11 +336,11 @@ class Host:
             )
             attempt.answered()
             task_status.started(connection)
-            self.door.dialled += 1
+            self.limiter.dialled += 1
             try:
                 await self._guarded(connection)
             finally:
-                self.door.dialled -= 1
+                self.limiter.dialled -= 1
 
     async def probe(self, target: Destination) -> bool:
         """Whether a peer proves its identity at an address within `PROBE_S`; it does not learn
@@ -341,7 +351,7 @@ class Host:
 
         with trio.move_on_after(PROBE_S):
             try:
-                async with transport_of(target).dial(target) as stream:
+                async with TCP.dial(target) as stream:
                     await handshake(stream, self._identity, target.peer, proved)
             except _Proved:
                 return True
@@ -372,8 +382,7 @@ class Host:
         async with AsyncExitStack() as stack:
             try:
                 with trio.fail_after(MEET_S):
-                    transport = transport_of(target)
-                    stream = await stack.enter_async_context(transport.meet(target, own_port))
+                    stream = await stack.enter_async_context(TCP.meet(target, own_port))
                 with trio.fail_after(self._limits.handshake_s):
                     proved = await handshake(stream, self._identity, target.peer if first else None)
             except (HandshakeFailed, trio.TooSlowError) as error:
@@ -391,15 +400,15 @@ class Host:
                 punched=True,
             )
             task_status.started()
-            self.door.dialled += 1
+            self.limiter.dialled += 1
             try:
                 await self._guarded(connection)
             finally:
-                self.door.dialled -= 1
+                self.limiter.dialled -= 1
 
     def _is_welcome(self, ip: str) -> bool:
         """Whether a connection is worth a task: most of a crowd's are not."""
-        refusal = self.door.refusal(ip, trio.current_time())
+        refusal = self.limiter.refusal(ip, trio.current_time())
         if refusal:
             self.refused[refusal] += 1
         return not refusal
@@ -409,45 +418,49 @@ class Host:
         async with closing(stream):
             ip = stream.remote_host
             if ip:  # else it was closed before we looked
-                await self._visited(stream, ip)
+                await self._serve_within_limits(stream, ip)
 
     async def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Handle an inbound connection that a relay passes on for ``asker``, as it says."""
         async with closing(stream):
-            await self._visited(stream, "", relay, asker)
+            await self._serve_within_limits(stream, "", relay, asker)
 
-    async def _visited(
+    async def _serve_within_limits(
         self, stream: ByteStream, ip: str, relay: PeerId | None = None, asker: PeerId | None = None
     ) -> None:
         with trio.CancelScope() as scope:
-            visit = Visit(ip, scope.cancel, relay=relay)
+            inbound = InboundConnection(ip, scope.cancel, relay=relay)
             try:
-                wait_s = self.door.arrive(visit, trio.current_time())
+                wait_s = self.limiter.arrive(inbound, trio.current_time())
             except Refusal as refusal:
                 self.refused[str(refusal)] += 1
                 return
             try:
                 await trio.sleep(wait_s)
-                await self._receive(stream, visit, asker)
+                await self._receive(stream, inbound, asker)
             except Refusal as refusal:
                 self.refused[str(refusal)] += 1
             finally:
-                self.door.leave(visit)
+                self.limiter.leave(inbound)
         if scope.cancelled_caught:
             self.refused["made-room"] += 1
 
-    async def _receive(self, stream: ByteStream, visit: Visit, asker: PeerId | None) -> None:
-        connection = await self._authenticate(stream, visit)
+    async def _receive(
+        self, stream: ByteStream, inbound: InboundConnection, asker: PeerId | None
+    ) -> None:
+        connection = await self._authenticate(stream, inbound)
         if connection is not None and asker not in (None, connection.peer):
             self.refused["circuit-identity"] += 1  # the relay lies, or its client does
             return
         if connection is not None:
-            wait_s = self.door.recognise(visit, connection.peer, trio.current_time())
+            wait_s = self.limiter.recognise(inbound, connection.peer, trio.current_time())
             await trio.sleep(wait_s)
-            visit.evict = partial(connection.close, "made room for another")
+            inbound.evict = partial(connection.close, "made room for another")
             await self._guarded(connection)
 
-    async def _authenticate(self, stream: ByteStream, visit: Visit) -> Connection | None:
+    async def _authenticate(
+        self, stream: ByteStream, inbound: InboundConnection
+    ) -> Connection | None:
         try:
             with trio.fail_after(self._limits.handshake_s):
                 proved = await handshake(stream, self._identity, None)
@@ -456,16 +469,16 @@ class Host:
             return None
         except HandshakeFailed:
             self.refused["handshake-failed"] += 1
-            self.door.offence(visit.ip, trio.current_time())
+            self.limiter.offence(inbound.ip, trio.current_time())
             return None
         return Connection(
             proved.peer,
             proved.channel,
             dialled=False,
             early=proved.early,
-            ip=visit.ip,
-            visit=visit,
-            relay=visit.relay,
+            ip=inbound.ip,
+            inbound=inbound,
+            relay=inbound.relay,
             ports=stream.ports,
             own_host=stream.own_host,
             host_by_relay=stream.host_by_relay,
@@ -525,7 +538,7 @@ def _anywhere(address: Destination) -> bool:
     return True
 
 
-async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[Listener[ByteStream]]:
+async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
     """Listen on addresses until the stack is closed.
 
     Those that differ in nothing but their kind get the same port: so one rule of a firewall fits
@@ -547,22 +560,20 @@ async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[List
     raise ListenError("cannot find a port that is free for IPv4 and IPv6")
 
 
-async def _listen_once(
-    stack: AsyncExitStack, wanted: Sequence[Address]
-) -> list[Listener[ByteStream]]:
-    listeners: list[Listener[ByteStream]] = []
+async def _listen_once(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
+    listeners: list[TcpListener] = []
     lacking: list[NoSuchFamily] = []
-    chosen: dict[str, int] = {}
+    chosen = 0
     for address in wanted:
         at = address
         if address.host in WILDCARDS.values() and not address.port:
-            at = replace(address, port=chosen.get(address.transport, 0))
+            at = replace(address, port=chosen)
         try:
-            listener = await stack.enter_async_context(transport_of(at).listen(at))
+            listener = await stack.enter_async_context(TCP.listen(at))
         except NoSuchFamily as error:
             lacking.append(error)
             continue
-        chosen.setdefault(address.transport, listener.address.port)
+        chosen = chosen or listener.address.port
         listeners.append(listener)
     if lacking and not listeners:
         raise lacking[0]

@@ -19,8 +19,8 @@ import trio
 from client.net.addresses import Destination, numeric_host, parse_destination
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
+from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Watch
-from client.net.door import HostLimits
 from client.net.errors import (
     AddressError,
     DialError,
@@ -40,7 +40,8 @@ from client.net.relay.exchange import receive_message
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
-from client.net.transport import ByteStream, forget_network
+from client.net.tcp import TCP
+from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
@@ -188,7 +189,7 @@ class Libp2pNetwork:
 
     def network_changed(self) -> None:
         """Forget what held in the network that this machine was in, and reserve at relays anew."""
-        forget_network()
+        TCP.network_changed()
         self.reaching.renew()
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -396,7 +397,7 @@ class Libp2pNetwork:
         """Replace the set of proven peers. See `Network.trust`."""
         links = [link for peer in proven or () if (link := self._links.get(peer)) is not None]
         ips = [c.connection.ip for link in links for c in link.carriers if c.connection.ip]
-        self._host.door.trust(proven, guests, ips, trio.current_time())
+        self._host.limiter.trust(proven, guests, ips, trio.current_time())
 
     def limit(self, rates: Rates) -> None:
         """Send and receive no faster than this from now on."""
@@ -438,7 +439,7 @@ class Libp2pNetwork:
         banned = self._penalties.add(peer, points, trio.current_time())
         if banned and (link := self._links.get(peer)):
             for carrier in link.carriers:
-                self._host.door.offence(carrier.connection.ip, trio.current_time())
+                self._host.limiter.offence(carrier.connection.ip, trio.current_time())
             link.close(f"banned: {reason}")
 
     def expel(self, peer: PeerId, reason: str) -> None:
@@ -559,7 +560,7 @@ class Libp2pNetwork:
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
                 if not self.is_member(link.peer):
-                    self._host.door.offence(connection.ip, trio.current_time())
+                    self._host.limiter.offence(connection.ip, trio.current_time())
             if last:
                 self.passing.link_ended(link.peer)
                 self.reaching.link_ended(link.peer)
@@ -757,7 +758,7 @@ async def open_network(
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
-                host.circuits = network.reaching.transport
+                host.circuits = network.reaching.circuits
                 nursery.start_soon(network.watch.run)
                 try:
                     yield network

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import trio
 
 from client.net.errors import DialError, ListenError, NoSuchFamily, PortInUse
 from client.net.rendezvous import Rendezvous, await_at
-from client.net.transport import Buffer, ByteStream, Listener, Transport, closing
+from client.net.transport import Buffer, ByteStream, closing
 from protocol.address import Address
 from protocol.hosts import is_global, kind_of, number_of
 
@@ -114,8 +114,12 @@ class TcpStream(ByteStream):
                 self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
-class TcpListener(Listener[TcpStream]):
+class TcpListener(trio.abc.Listener[TcpStream]):
     """A socket that listens."""
+
+    welcome: Callable[[str], bool] = staticmethod(lambda _host: True)
+    """Asked with the other end's address, a number, when a connection comes: one that is not
+    welcome ends at once, before it costs a task."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
@@ -124,7 +128,8 @@ class TcpListener(Listener[TcpStream]):
 
     @property
     def address(self) -> Address:
-        """The address on which it listens."""
+        """The address on which it listens, without our peer id. The port is the one that the system
+        chose; the host may be 0.0.0.0 or ``::``."""
         return self._address
 
     async def accept(self) -> TcpStream:
@@ -142,8 +147,8 @@ class TcpListener(Listener[TcpStream]):
         await self._listener.aclose()
 
 
-class Tcp(Transport):
-    """See `Transport`.
+class Tcp:
+    """Dials and listens.
 
     The first dial to each of a few machines of the internet leaves from one port: if two of them
     see two ports, our router gives each remote end another one. State: that port, and who was
@@ -156,7 +161,11 @@ class Tcp(Transport):
 
     @asynccontextmanager
     async def dial(self, address: Address) -> AsyncIterator[TcpStream]:
-        """Connect. See `Transport.dial`."""
+        """Connect to an address; the stream is closed with the block.
+
+        Raises:
+            DialError: nobody there, in words with the address.
+        """
         try:
             stream = await self._connect(address)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver accepts
@@ -167,7 +176,12 @@ class Tcp(Transport):
 
     @asynccontextmanager
     async def meet(self, address: Address, own_port: int) -> AsyncIterator[TcpStream]:
-        """Connect to who does the same from there. See `Transport.meet`."""
+        """Connect from a port of ours to who connects to us from the address at the same time; the
+        stream is closed with the block.
+
+        Raises:
+            DialError: we have not met, in words with the address.
+        """
         try:
             stream = await self._meet(address, own_port)
         except OSError as error:
@@ -178,7 +192,13 @@ class Tcp(Transport):
 
     @asynccontextmanager
     async def listen(self, address: Address) -> AsyncIterator[TcpListener]:
-        """Listen. See `Transport.listen`."""
+        """Listen on an IP address and port; port 0 lets the system choose.
+
+        On IPv6 addresses only IPv6 is taken, so that ``::`` and 0.0.0.0 can have the same port.
+
+        Raises:
+            PortInUse, NoSuchFamily, ListenError: cannot listen there.
+        """
         host, port = address.host, address.port
         try:
             (listener,) = await trio.open_tcp_listeners(port, host=host)
@@ -280,12 +300,8 @@ class Tcp(Transport):
             raise
         return trio.SocketStream(opened)
 
-    def usual_address(self, host: str, port: int) -> Address:
-        """Return the address that a host and a port without a transport mean."""
-        return Address(kind_of(host), host, port)
 
-
-TRANSPORT = Tcp()
+TCP: Final = Tcp()
 
 
 def _can_meet(host: str) -> bool:

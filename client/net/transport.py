@@ -1,22 +1,15 @@
-"""The interface of a byte stream, and of a transport that opens such streams.
+"""The interface of a byte stream between two machines: a TCP connection, or a circuit.
 
-A transport carries bytes between two machines in order. It proves no identity; the handshake that
-follows does. Each transport is a file beside this one, named in ``protocol.address.TRANSPORTS``,
-which defines ``TRANSPORT``. The rest of this folder uses only this interface.
+It carries bytes in order and proves no identity; the handshake that follows does.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib import import_module
-from typing import TypeVar
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import trio
-
-from client.net.errors import DialError
-from protocol.address import TRANSPORTS, Address
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,82 +84,6 @@ class ByteStream(trio.abc.AsyncResource):
         return len(data)
 
 
-Stream = TypeVar("Stream", bound=ByteStream, covariant=True)
-
-
-class Listener(trio.abc.Listener[Stream]):
-    """Listens by one transport; ``accept`` waits for the next connection.
-
-    Attributes:
-        welcome: asked with the other end's address, a number, when a connection comes; a listener
-            that can ends one that is not welcome at once, before it costs a task.
-    """
-
-    welcome: Callable[[str], bool] = staticmethod(lambda _host: True)
-
-    @property
-    @abstractmethod
-    def address(self) -> Address:
-        """The address on which it listens, without our peer id. The port is the one that the system
-        chose; the host may be 0.0.0.0 or ``::``."""
-
-
-class Transport(ABC):
-    """One way to carry bytes between machines."""
-
-    @abstractmethod
-    def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
-        """Connect to an address; the stream is closed with the block.
-
-        Raises:
-            DialError: nobody there, in words with the address.
-        """
-
-    def meet(self, address: Address, own_port: int) -> AbstractAsyncContextManager[ByteStream]:
-        """Connect from a port of ours to who connects to us from the address at the same time; the
-        stream is closed with the block.
-
-        Raises:
-            DialError: we have not met, in words with the address.
-        """
-        raise DialError(f"{address}: its transport cannot do that")
-
-    @abstractmethod
-    def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:
-        """Listen on an IP address and port; port 0 lets the system choose.
-
-        On IPv6 addresses only IPv6 is taken, so that ``::`` and 0.0.0.0 can have the same port.
-
-        Raises:
-            PortInUse, NoSuchFamily, ListenError: cannot listen there.
-        """
-
-    def usual_address(self, host: str, port: int) -> Address | None:
-        """Return the address to listen on for a host and a port without a transport; None: only if
-        the transport is named."""
-        return None
-
-    def network_changed(self) -> None:  # noqa: B027  (most have learned nothing)
-        """Forget what was learned of the network that this machine was in."""
-
-
-def transport_of(address: Address) -> Transport:
-    """Return the transport that an address names."""
-    return _load(address.transport)
-
-
-def usual_addresses(host: str, port: int) -> list[Address]:
-    """Return the addresses of all transports to listen on for a host and a port."""
-    found = (_load(name).usual_address(host, port) for name in TRANSPORTS)
-    return [address for address in found if address is not None]
-
-
-def forget_network() -> None:
-    """Let all transports forget the network that this machine was in."""
-    for name in TRANSPORTS:
-        _load(name).network_changed()
-
-
 @asynccontextmanager
 async def closing(opened: trio.abc.AsyncResource) -> AsyncIterator[None]:
     """Close a stream or a listener at the end, without waiting for the other side.
@@ -178,8 +95,3 @@ async def closing(opened: trio.abc.AsyncResource) -> AsyncIterator[None]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(opened)
-
-
-def _load(name: str) -> Transport:
-    found: Transport = import_module(f"client.net.{name}").TRANSPORT
-    return found

@@ -184,7 +184,7 @@ async def gather(
             engine = _engine(network, Signer(seed), swarm, observer, nursery, lend)
             nursery.start_soon(engine.run, seen)
             paths = await _copy_newest(engine, observer, swarm, out_dir, say)
-            if swarm.manifest.data.brought is not None:
+            if swarm.manifest.data.tokenizer is not None:
                 await _copy_tokenizer(engine, observer, swarm.manifest.data, out_dir, say)
             nursery.cancel_scope.cancel()
     return swarm, paths
@@ -346,7 +346,7 @@ async def _copy_tokenizer(
     engine: Engine, observer: Observer, data: DataSpec, out_dir: Path, say: Progress
 ) -> None:
     """Copy the swarm's tokenizer from any member that has it; each is asked by itself."""
-    if (brought := data.brought) is None:
+    if (brought := data.tokenizer) is None:
         return
     observer.tokenizer_bytes = brought.size_bytes
     path = out_dir / TOKENIZER_FILE

@@ -42,7 +42,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         stages=[_stage(seen, matching) for seen in matching.overview(now)],
         paying_moves=[
             PayingMove(home=change.before.home, to=change.to)
-            for change in matching.blocking_moves(now)
+            for change in matching.blocking_moves()
         ],
         decides=sorted(matching.stewardships),
         explanations=told,

@@ -37,12 +37,12 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import SocketFolderError, listening_sockets, socket_path
-from client.control.updates import MAX_POINTS, HeldOutPoint
+from client.control.updates import MAX_POINTS
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
@@ -327,11 +327,8 @@ class Node(ControlApi):
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
-        held_out = self._event_sink.held_out_curve.points(points)
-        return RunCurve(
-            self._event_sink.curve.points(points),
-            [HeldOutPoint(one.step, one.time, one.loss) for one in held_out],
-        )
+        sink = self._event_sink
+        return RunCurve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False

@@ -20,7 +20,6 @@ from client.control.snapshot import (
     Counters,
     DrainCostView,
     EventView,
-    GivenUpView,
     HeldOutView,
     HeldView,
     LimitsView,
@@ -38,7 +37,7 @@ from client.control.snapshot import (
     WorkerState,
     WorkerView,
 )
-from client.events import Entry, LineGivenUp
+from client.events import Entry
 from client.limits.decision import when_words
 from client.node.trust import expelled, trust_of
 from client.train.engine import Engine
@@ -76,7 +75,8 @@ def take_snapshot(
     pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     workers, stages = _workers(held_stages, engine.now()), _stages(engine)
     waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
-    error = engine.event_sink.last_error
+    sink = engine.event_sink
+    error = sink.last_error
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -111,7 +111,7 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         amendments=amendment_views(engine.amending.book),
-        given_up=_given_up(engine.event_sink.given_up),
+        given_up=EventView.of(sink.given_up) if sink.given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
         lacks_text=bool(engine.text.problem),
@@ -252,14 +252,6 @@ def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
         )
         for machine in machines
     ]
-
-
-def _given_up(entry: Entry | None) -> GivenUpView | None:
-    if entry is None or not isinstance(event := entry.event, LineGivenUp):
-        return None
-    return GivenUpView(
-        steps=event.steps, reached=event.reached, members=event.members, at=entry.time
-    )
 
 
 def _recent(engine: Engine) -> list[Entry]:

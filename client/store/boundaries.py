@@ -27,20 +27,6 @@ class StoreFull(Exception):
     """The budgets of memory and disk are exhausted; nothing was stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryStatistics:
-    """Statistics of a ``BoundaryStore`` at one time."""
-
-    memory_bytes: int
-    """Bytes held in memory, at most the memory budget."""
-    disk_bytes: int
-    """Bytes of the spill files, at most the disk budget."""
-    entries: int
-    """Boundaries held, in memory or on disk."""
-    spilled: int
-    """Boundaries written to disk since the start."""
-
-
 @dataclass(slots=True)
 class _Spill:
     """The file of one step: entries are appended and never moved."""
@@ -66,7 +52,6 @@ class BoundaryStore:
         self._memory: OrderedDict[Key, bytes] = OrderedDict()
         self._spills: dict[int, _Spill] = {}
         self._memory_bytes = 0
-        self._spilled = 0
 
     def put(self, key: Key, data: bytes) -> None:
         """Store bytes under a key, replacing earlier ones.
@@ -112,16 +97,6 @@ class BoundaryStore:
         for step in {key.step for key in self._memory} | set(self._spills):
             self.drop_step(step)
 
-    def statistics(self) -> BoundaryStatistics:
-        """Return the present use of memory and disk."""
-        on_disk = sum(len(spill.places) for spill in self._spills.values())
-        return BoundaryStatistics(
-            memory_bytes=self._memory_bytes,
-            disk_bytes=self._disk_bytes(),
-            entries=len(self._memory) + on_disk,
-            spilled=self._spilled,
-        )
-
     def _spill_oldest(self) -> None:
         key, data = next(iter(self._memory.items()))
         if self._disk_bytes() + len(data) > self._disk_budget:
@@ -135,7 +110,6 @@ class BoundaryStore:
         spill.end += len(data)
         del self._memory[key]
         self._memory_bytes -= len(data)
-        self._spilled += 1
 
     def _open_spill(self, step: int) -> _Spill:
         # closed by drop_step; unbuffered, because only its descriptor is used

@@ -36,10 +36,6 @@ class SessionHistory:
         """Save the length of the present session, as far as the disk allows it."""
         self._file.keep(KeptSessions(self.past, max(0, int(length_s))))
 
-    def expected_rest_s(self, length_s: float, limit_s: float | None = None) -> float:
-        """Return the seconds that the present session may still last; see ``expected_rest_s``."""
-        return expected_rest_s(self.past, length_s, limit_s)
-
 
 def expected_rest_s(past: Sequence[int], length_s: float, limit_s: float | None = None) -> float:
     """Return the mean rest of those past sessions that lasted as long as the present one.

@@ -84,7 +84,7 @@ def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700, parents=True)
     shards = [shard_name(number) for number, _ in enumerate(shard_sizes(data.size_bytes))]
-    others = [TOKENIZER] if data.brought is not None else []
+    others = [TOKENIZER] if data.tokenizer is not None else []
     try:
         for name in (*shards, LEAVES, *others, INDEX):
             os.link(folder / name, made / name)

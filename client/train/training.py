@@ -30,6 +30,7 @@ from client.train.machine.capacity import (
     kept_line,
     measured_capacity,
 )
+from client.train.machine.disk_room import DiskRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
@@ -86,7 +87,7 @@ class Training:
         start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses = pauses
+        self._pauses, self._disk_room = pauses, DiskRoom(pauses)
         self._start_worker = start_worker or opener(site.settings.devices)
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
@@ -136,6 +137,7 @@ class Training:
         sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
+            nursery.start_soon(self._disk_room.run)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -263,6 +265,7 @@ class Training:
             engine, self._terms, self._start_worker, self.counters, self.audit_log
         )
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
+        held_stages.lacks_room = self._disk_room.lacks
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,

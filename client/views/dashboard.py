@@ -41,7 +41,7 @@ def loss(record: Record, box: Box) -> list[Line]:
     ]
     legend = line(("▲", "warn"), (" fault ", "muted")) if marks else ()
     head = [spread(cut(figures, box.width), legend, box.width), *_held_out(record, box)]
-    told = [(float(point.version), point.loss) for point in record.held_out_curve()]
+    told = [(float(point.step), point.loss) for point in record.held_out_curve()]
     return head + curve(points, Box(box.width, box.height - len(head)), marks, over=told)
 
 

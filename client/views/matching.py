@@ -193,8 +193,8 @@ def _stays(stages: list[StageMatch]) -> str:
         return ""
     part = _sentence(_part(other.stage))
     if other.obstacle:
-        return f"{part} would not take you, for others fit it better: {other.obstacle}."
-    return f"{part} would take you, but that would not make the training faster: {other.stay}."
+        return f"{part} would not take you, for others fit it better ({other.obstacle})."
+    return f"{part} would take you, but it would not help the training ({other.stay})."
 
 
 def _decides(found: MatchesSnapshot) -> str:

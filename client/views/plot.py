@@ -19,8 +19,9 @@ SMOOTHED = 30
 """Sections of the smoothed line over many points."""
 JOINED = 10
 """Rows from which a second curve is joined; in fewer its line would hide the first."""
+CURVE: Tone = "accent"
 OVER: Tone = "second"
-"""Tone of a second curve."""
+"""Tones of a curve, and of a second one."""
 ABSURD = 1e9
 """Above any step or loss; NaN is not below it either."""
 
@@ -29,8 +30,6 @@ def curve(
     points: Sequence[Point],
     box: Box,
     marks: Iterable[tuple[float, Tone]] = (),
-    tone: Tone = "accent",
-    unit: str = "step",
     over: Sequence[Point] = (),
 ) -> list[Line]:
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
@@ -41,8 +40,6 @@ def curve(
         points: (x, y) with x rising; absurd ones are left out.
         box: room, at least 16 x 4 cells; below that nothing is drawn.
         marks: moments on the x axis to point at.
-        tone: of the curve.
-        unit: of x.
         over: a second curve of the same measure, drawn over the first.
     """
     seen = _sensible(points)
@@ -69,7 +66,6 @@ def curve(
                 canvas[row],
                 behind[row] if behind else [0] * columns,
                 front[row] if front else [0] * columns,
-                tone,
             ),
         )
         for row in range(rows)
@@ -78,7 +74,7 @@ def curve(
     return [
         *lines,
         (Span(" " * margin), Span("└", "faint"), *axis),
-        _scale(margin, columns, left, right, unit),
+        _scale(margin, columns, left, right),
     ]
 
 
@@ -109,14 +105,12 @@ def _sensible(points: Iterable[Point]) -> list[Point]:
     return [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
 
 
-def _painted(
-    dots: Sequence[int], behind: Sequence[int], front: Sequence[int], tone: Tone
-) -> list[Span]:
+def _painted(dots: Sequence[int], behind: Sequence[int], front: Sequence[int]) -> list[Span]:
     """Return a row of cells: those of the second line in its tone, those of the line in the line's,
     those that only have points faint."""
     cells = zip(dots, behind, front, strict=True)
     toned: list[tuple[int, Tone]] = [
-        (over | on, OVER) if over else (on or under, "faint" if under and not on else tone)
+        (over | on, OVER) if over else (on or under, "faint" if under and not on else CURVE)
         for on, under, over in cells
     ]
     return [
@@ -207,8 +201,8 @@ def _axis(columns: int, xs: Point, marks: Iterable[tuple[float, Tone]]) -> list[
     return [*spans, Span("─" * (columns - at), "faint")]
 
 
-def _scale(margin: int, columns: int, left: float, right: float, unit: str) -> Line:
-    first, last = f"{unit} {left:.0f}", f"{right:.0f}"
+def _scale(margin: int, columns: int, left: float, right: float) -> Line:
+    first, last = f"step {left:.0f}", f"{right:.0f}"
     middle = f"{(left + right) / 2:.0f}"
     text = fit(first, columns - len(last)) + last
     place = columns // 2 - len(middle) // 2

@@ -13,7 +13,7 @@ import msgspec
 
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
-from client.control.updates import HeldOutPoint, StepPoint, Update
+from client.control.updates import StepPoint, Update
 from client.views.recovery import Incidents
 from client.views.words import moment
 
@@ -45,7 +45,7 @@ class Record:
     events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     losses: dict[int, StepPoint] = field(default_factory=dict)
     """Newest point of every step seen, by step; thinned when there are many."""
-    held_out: dict[int, HeldOutPoint] = field(default_factory=dict)
+    held_out: dict[int, StepPoint] = field(default_factory=dict)
     """Losses on held-out text, by version; bounded like the curve."""
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
     """Tokens per second of the swarm, one per update."""
@@ -67,23 +67,20 @@ class Record:
         self.snapshot, self.time = update.snapshot, update.time
         self.matches = update.matches or self.matches
         for event in fresh:
-            self._note_step(event)
-            self._note_version(event)
+            self._note_loss(event)
         self._note_rates(update)
 
-    def learn_curve(
-        self, points: Sequence[StepPoint], held_out: Sequence[HeldOutPoint] = ()
-    ) -> None:
+    def learn_curve(self, points: Sequence[StepPoint], held_out: Sequence[StepPoint] = ()) -> None:
         """Add the node's history of the run before our first update: steps, and held-out losses."""
         self.losses = {point.step: point for point in points} | self.losses
-        self.held_out = {point.version: point for point in held_out} | self.held_out
+        self.held_out = {point.step: point for point in held_out} | self.held_out
         self._thin()
 
     def curve(self) -> list[StepPoint]:
         """Return the loss curve, by step."""
         return [self.losses[step] for step in sorted(self.losses)]
 
-    def held_out_curve(self) -> list[HeldOutPoint]:
+    def held_out_curve(self) -> list[StepPoint]:
         """Return the losses on held-out text, by version."""
         return [self.held_out[version] for version in sorted(self.held_out)]
 
@@ -110,25 +107,18 @@ class Record:
         last = self.events[-1].seq if self.events and not again else 0
         return [_timely(event) for event in update.events if event.seq > last]
 
-    def _note_step(self, event: EventView) -> None:
-        step, loss = event.data.get("step"), event.data.get("loss")
-        if event.kind != "StepCommitted" or not isinstance(step, int):
+    def _note_loss(self, event: EventView) -> None:
+        number, points = event.data.get("step"), self.losses
+        if event.kind == "VersionEvaluated":
+            number, points = event.data.get("version"), self.held_out
+        elif event.kind != "StepCommitted":
             return
-        if isinstance(loss, int | float):
+        loss = event.data.get("loss")
+        if isinstance(number, int) and isinstance(loss, int | float):
             now = self.snapshot.tokens_per_s if self.snapshot else 0.0
-            for undone in [known for known in self.losses if known > step]:
-                del self.losses[undone]  # the swarm was rolled back and repeats them
-            self.losses[step] = StepPoint(step, event.time, float(loss), now)
-            self._thin()
-
-    def _note_version(self, event: EventView) -> None:
-        version, loss = event.data.get("version"), event.data.get("loss")
-        if event.kind != "VersionEvaluated" or not isinstance(version, int):
-            return
-        if isinstance(loss, int | float):
-            for undone in [known for known in self.held_out if known > version]:
-                del self.held_out[undone]
-            self.held_out[version] = HeldOutPoint(version, event.time, float(loss))
+            for undone in [known for known in points if known > number]:
+                del points[undone]  # the swarm was rolled back and repeats them
+            points[number] = StepPoint(number, event.time, float(loss), now)
             self._thin()
 
     def _note_rates(self, update: Update) -> None:

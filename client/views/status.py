@@ -120,7 +120,7 @@ def run(now: Snapshot) -> Iterator[Fact]:
     if now.newer:
         yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
     if now.given_up is not None:
-        at = words.clock(now.given_up.at, False)
+        at = words.clock(now.given_up.time, False)
         yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))
     yield from held_out(now)
     if now.certified_version:
@@ -350,10 +350,6 @@ def _relays(now: Snapshot) -> Iterator[Fact]:
     if relay.through:
         through = words.listed([words.named(peer, now.names) for peer in relay.through])
         yield _fact("reached", f"through {through}, which relay: nobody can dial this volunteer")
-    if relay.through and 0 < relay.through_bytes_per_s < relay.line_bytes_per_s:
-        lent, own = words.per_s(relay.through_bytes_per_s), words.per_s(relay.line_bytes_per_s)
-        told = f"they lend {lent} to all whom they relay for; with a port that others can dial"
-        yield _fact("gain", f"{told} it would be your own line's {own}")
     if relay.rate_bytes_per_s:
         members, links = plural(relay.members, "member"), plural(relay.circuits, "connection")
         at = f"at up to {words.per_s(relay.rate_bytes_per_s)}"

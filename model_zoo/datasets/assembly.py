@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+import msgspec
+
 from model_zoo.data import DataError
-from model_zoo.datasets.folder import is_data_folder
+from model_zoo.datasets.folder import Tally, is_data_folder
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
 from model_zoo.specs.shards import LEAVES, SHARD_BYTES, TOKENIZER, shard_name, shard_sizes
 
@@ -34,6 +36,28 @@ class Progress:
 
     done_bytes: int
     total_bytes: int
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What is on disk and counted.
+
+    Fields:
+        parts: of a build, that are appended.
+        size_bytes: of all shards.
+        tally: of a build, of these parts.
+    """
+
+    parts: int = 0
+    size_bytes: int = 0
+    tally: Tally = Tally()
+
+
+def read_note(out: Path) -> Note:
+    """Return the last note of a folder."""
+    try:
+        return msgspec.json.decode((out / NOTE).read_bytes(), type=Note)
+    except FileNotFoundError:
+        return Note()
 
 
 class Assembly:
@@ -152,11 +176,6 @@ def _clear(out: Path) -> None:
     shutil.rmtree(out / PARTS, ignore_errors=True)
     for path in (out / NOTE, out / TOKENIZER, out / LEAVES, *out.glob("shard-*.bin")):
         path.unlink(missing_ok=True)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a data folder was begun there and not completed."""
-    return (path / PLAN).is_file() and not is_data_folder(path)
 
 
 def append(path: Path, data: bytes) -> None:

@@ -33,19 +33,20 @@ from model_zoo.datasets.assembly import (
     PARTIAL,
     PARTS,
     Assembly,
+    Note,
     Progress,
     begin,
     building,
+    read_note,
     same_plan,
     write,
 )
 from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
 from model_zoo.datasets.folder import (
-    LISTED_ROWS,
     MAX_ROW_CHARS,
-    Conversations,
     Folder,
     Index,
+    Tally,
     is_data_folder,
     kept_digests,
     name_of,
@@ -56,9 +57,9 @@ from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
 from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
+from model_zoo.tokenizers.arrays import Tokens
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
-from model_zoo.tokenizers.tokenizer import Tokens
 
 Made = TypeVar("Made")
 TRAINED_ON_BYTES = 64 << 20
@@ -66,39 +67,6 @@ TRAINED_ON_BYTES = 64 << 20
 _BATCH_BYTES = 1 << 20
 _PACKED_WINDOWS = 64
 """Conversations of so many windows, at a byte a token, are packed together at least."""
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """Counts of what was tokenized; of conversations also what `folder.Conversations` says.
-
-    Fields:
-        skipped: rows that cannot be used and are left out.
-        listed: the first of them.
-    """
-
-    texts: int = 0
-    text_bytes: int = 0
-    replaced: int = 0
-    learned: int = 0
-    padding: int = 0
-    cut: int = 0
-    left_out: int = 0
-    skipped: int = 0
-    listed: tuple[RowPlace, ...] = ()
-
-    def plus(self, other: Tally) -> Tally:
-        """Return the sum."""
-        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        total = Tally(*(a + b for a, b in both))
-        return msgspec.structs.replace(total, listed=total.listed[:LISTED_ROWS])
-
-
-class _Note(msgspec.Struct, frozen=True):
-    """What is on disk and counted: parts appended, bytes of all shards, leaves."""
-
-    parts: int = 0
-    size_bytes: int = 0
-    tally: Tally = Tally()
 
 
 @dataclass(frozen=True)
@@ -478,14 +446,14 @@ def _part_path(folder: Path, number: int) -> Path:
 
 def _assemble(
     out: Path, parts: Sequence[_Part], job: _Job, workers: int, tell: Callable[[Progress], None]
-) -> _Note:
+) -> Note:
     """Make and append all parts that are not yet there; return the last note.
 
     A part counts once it is noted, when it is safely on disk.
     """
     made_in = out / PARTS
     made_in.mkdir(exist_ok=True)
-    note = _read_note(out)
+    note = read_note(out)
     shards = Assembly(out, note.size_bytes)
     total = sum(part.size_bytes for part in parts)
     done = sum(part.size_bytes for part in parts[: note.parts])
@@ -495,7 +463,7 @@ def _assemble(
         with path.open("rb") as file:
             while data := file.read(COPY_BYTES):
                 shards.append(data)
-        note = _Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
+        note = Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
         write(out / NOTE, msgspec.json.encode(note))
         path.unlink()
         path.with_suffix(".json").unlink(missing_ok=True)
@@ -561,7 +529,7 @@ def _begun(pool: ProcessPoolExecutor, part: _Part, job: _Job) -> Future[Tally]:
 
 
 def _finish(
-    out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: _Note, answers: Answers | None
+    out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: Note, answers: Answers | None
 ) -> Folder:
     """Write the index and remove what only a build needs."""
     if not note.size_bytes:
@@ -569,21 +537,14 @@ def _finish(
             within = answers.context if answers else 0
             raise DataError(f"no conversation has an answer within {within} tokens")
         raise DataError(" and ".join(["the sources have no text at all", *_skipped(note.tally)]))
-    tally = note.tally
-    talked = None
-    if answers is not None:
-        talked = Conversations(answers, tally.padding, tally.cut, tally.left_out)
     index = Index(
         name=name_of(paths[0]),
         size_bytes=note.size_bytes,
         root=root(kept_digests(out)).hex(),
         tokenizer=tokenizer.spec() if tokenizer else None,
-        texts=tally.texts,
-        text_bytes=tally.text_bytes,
-        replaced=tally.replaced,
-        conversations=talked,
-        skipped=tally.skipped,
-        skipped_rows=tuple(_names(tally)),
+        tally=msgspec.structs.replace(note.tally, listed=()),
+        answers=answers,
+        skipped_rows=tuple(_names(note.tally)),
     )
     write(out / INDEX, msgspec.json.encode(index))
     for path in (out / PARTS).iterdir():
@@ -599,10 +560,3 @@ def _names(tally: Tally) -> list[str]:
 def _skipped(tally: Tally) -> list[str]:
     names = _names(tally)[:1]
     return [f"{tally.skipped:,} rows that cannot be used, such as {name}" for name in names]
-
-
-def _read_note(out: Path) -> _Note:
-    try:
-        return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note)
-    except FileNotFoundError:
-        return _Note()

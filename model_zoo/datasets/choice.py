@@ -6,7 +6,7 @@ from codecs import BOM_UTF8
 from pathlib import Path
 
 from model_zoo.data import DataError
-from model_zoo.specs.tokens import DEFAULT, MAX_TOKENIZER_BYTES
+from model_zoo.specs.tokens import BYTES, MAX_TOKENIZER_BYTES
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 from model_zoo.tokenizers.chat import BadTemplate, chat_format
 
@@ -19,7 +19,7 @@ def parse_tokenizer(choice: str) -> Bpe | int | None:
     Raises:
         DataError: there is no such file, or it cannot be used.
     """
-    if choice == DEFAULT:
+    if choice == BYTES:
         return None
     if choice.startswith(_TRAIN):
         vocab = choice.removeprefix(_TRAIN)

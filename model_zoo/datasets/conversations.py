@@ -26,9 +26,9 @@ import msgspec
 import numpy as np
 
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, token_dtype
+from model_zoo.tokenizers.arrays import Tokens
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
-from model_zoo.tokenizers.tokenizer import Tokens
 
 _ASSISTANT = "assistant"
 _SHARE_GPT = {"human": "user", "gpt": _ASSISTANT, "chatgpt": _ASSISTANT, "observation": "tool"}

@@ -14,10 +14,10 @@ from model_zoo.datasets.sources import read_text
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_digest, root
 from model_zoo.specs.mixture import Mixture
-from model_zoo.specs.tokens import DEFAULT, NOT_LEARNED, token_dtype
+from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
+from model_zoo.tokenizers.arrays import Bytes, Tokens
 from model_zoo.tokenizers.bpe import Bpe
-from model_zoo.tokenizers.tokenizer import Bytes, Tokens
 
 
 class TokenCorpus(Corpus):
@@ -148,22 +148,21 @@ class LeafCorpus(TokenCorpus):
         return found
 
 
-def open_source(source: str, tokenizer: str = DEFAULT) -> Corpus:
+def open_source(source: str) -> Corpus:
     """Open Python's own source, a data folder, or any file with text.
 
     Args:
         source: `stdlib`, or a path.
-        tokenizer: name of what makes tokens of a text.
 
     Raises:
         DataError: the source is missing, empty, unreadable or no text.
     """
     if source == BUILT_IN:
-        return Corpus.from_stdlib(tokenizer=tokenizer)
+        return Corpus.from_stdlib()
     path = Path(source).expanduser()
     if path.is_dir():
         return TokenCorpus.from_folder(open_folder(path))
-    return Corpus(str(path), read_text(path), tokenizer)
+    return Corpus(str(path), read_text(path))
 
 
 def _slice(shards: list[Bytes], offset: int, size: int) -> bytes:

@@ -18,13 +18,14 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from model_zoo.data import DataError
+from model_zoo.datasets.sources import RowPlace
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
-from model_zoo.specs.tokens import DEFAULT, TokenizerSpec, token_bytes
+from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
+from model_zoo.tokenizers.arrays import Bytes
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
-from model_zoo.tokenizers.tokenizer import Bytes
 
 MAX_NAME = 40
 LISTED_ROWS = 100
@@ -33,20 +34,35 @@ MAX_ROW_CHARS = 500
 _MAX_INDEX_BYTES = 1 << 20
 
 
-class Conversations(Struct, frozen=True, forbid_unknown_fields=True):
-    """What was made of conversations.
+class Tally(Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts of what was tokenized.
 
     Fields:
-        answers: for the manifest.
+        texts, text_bytes: how many, and their size as UTF-8.
+        replaced: places where a text was not UTF-8.
+        learned: of conversations, tokens that are learned.
         padding: tokens that stand for nothing, at the ends of windows.
         cut: conversations that were longer than a window; their ends are left out.
         left_out: conversations whose answers all lie beyond the window.
+        skipped: rows that cannot be used and are left out.
+        listed: the first `LISTED_ROWS` of them.
     """
 
-    answers: Answers
-    padding: int
-    cut: int
-    left_out: int
+    texts: int = 0
+    text_bytes: int = 0
+    replaced: int = 0
+    learned: int = 0
+    padding: int = 0
+    cut: int = 0
+    left_out: int = 0
+    skipped: int = 0
+    listed: tuple[RowPlace, ...] = ()
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sum."""
+        both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        total = Tally(*(a + b for a, b in both))
+        return msgspec.structs.replace(total, listed=total.listed[:LISTED_ROWS])
 
 
 class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,30 +74,25 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     root: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     tokenizer: TokenizerSpec | None
     """None: bytes."""
-    texts: int
-    text_bytes: int
-    """Of what was tokenized, as UTF-8."""
-    replaced: int
-    """Places where a text was not UTF-8."""
+    tally: Tally
+    """What was made tokens of; without the places of rows, whose names are `skipped_rows`."""
     version: Literal[1] = 1
-    conversations: Conversations | None = None
+    answers: Answers | None = None
     """None: texts, of which everything is learned."""
     parts: tuple[Part, ...] = ()
     """Empty: no mixture."""
-    skipped: int = 0
-    """Rows that could not be used and were left out."""
     skipped_rows: tuple[str, ...] = ()
     """Names of the first `LISTED_ROWS` of them, and what is wrong with each."""
 
     @property
     def vocab(self) -> int:
         """Number of tokens of the tokenizer."""
-        return self.tokenizer.vocab if self.tokenizer else 256
+        return self.tokenizer.vocab if self.tokenizer else BYTE_VOCAB
 
     @property
     def tokens(self) -> int:
         """Number of tokens of the data."""
-        return self.size_bytes // token_bytes(self.vocab, masked=self.conversations is not None)
+        return self.size_bytes // token_bytes(self.vocab, masked=self.answers is not None)
 
     def spec(self) -> DataSpec:
         """Return what a manifest says of the data.
@@ -89,14 +100,13 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         Raises:
             ValueError: the numbers contradict each other.
         """
-        answers = self.conversations.answers if self.conversations else None
         return DataSpec(
             "tokens",
             self.name,
             self.size_bytes,
             self.root,
-            self.tokenizer or DEFAULT,
-            answers,
+            self.tokenizer,
+            self.answers,
             self.parts,
         )
 

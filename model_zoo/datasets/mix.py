@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import accumulate, islice
 from math import gcd, lcm
 from pathlib import Path
@@ -24,17 +25,19 @@ from model_zoo.datasets.assembly import (
     COPY_BYTES,
     NOTE,
     Assembly,
+    Note,
     Progress,
     begin,
     building,
+    read_note,
     same_plan,
     write,
 )
 from model_zoo.datasets.folder import (
     LISTED_ROWS,
-    Conversations,
     Folder,
     Index,
+    Tally,
     check_digests,
     is_data_folder,
     kept_digests,
@@ -50,12 +53,6 @@ BY_SIZE = 60_000
 """Sum of weights, more or less, that follow sizes which have no smaller whole numbers."""
 _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
-
-
-class _Note(msgspec.Struct, frozen=True):
-    """What is on disk: bytes of all shards."""
-
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,66 +158,39 @@ def _check(folders: Sequence[Folder], out: Path) -> None:
             same = seen[index.root]
             raise DataError(f"{same} and {folder.path} have the same tokens: name one of them")
         seen[index.root] = folder.path
-        if _tokenizer(index) != _tokenizer(first.index):
-            raise DataError(
-                f"{first.path} and {folder.path} were made with different tokenizers: build one of "
-                f"them again with --tokenizer {first.path / TOKENIZER}"
-                if first.index.tokenizer
-                else f"{first.path} has bytes and {folder.path} the tokens of a tokenizer: build "
-                "one of them again"
-            )
-        if _context(index) != _context(first.index):
-            raise DataError(_unlike(first, folder))
-        if _packed(index) != _packed(first.index):
-            raise DataError(
-                f"of {first.path} and {folder.path} one has several conversations in a window and "
-                "the other one: build one of them again, with or without --no-pack"
-            )
-        if _context(index) and index.tokenizer != first.index.tokenizer:
-            raise DataError(
-                f"the conversations of {first.path} and {folder.path} were written with different "
-                "chat templates or libraries: build one of them again"
-            )
+        own, others = _settings(index), _settings(first.index)
+        for what, value in own.items():
+            if value != others[what]:
+                raise DataError(
+                    f"{first.path} and {folder.path} were made with different {what}: build one of "
+                    "them again"
+                )
     if (size := sum(folder.index.size_bytes for folder in folders)) > MOST_BYTES:
         raise DataError(f"the folders have {size / 1e12:.1f} TB; {MOST_BYTES / 1e12:.1f} is most")
 
 
-def _unlike(first: Folder, other: Folder) -> str:
-    one, two = _context(first.index), _context(other.index)
-    if one and two:
-        return (
-            f"the conversations of {first.path} were cut for a context of {one}, those of "
-            f"{other.path} for {two}: build one of them again with --context"
-        )
-    talk, text = (first.path, other.path) if one else (other.path, first.path)
-    return (
-        f"{talk} has conversations, of which only answers are learned, and {text} has texts: a "
-        "mixture has one or the other"
-    )
-
-
-def _tokenizer(index: Index) -> str:
-    return index.tokenizer.digest if index.tokenizer else ""
-
-
-def _context(index: Index) -> int:
-    return index.conversations.answers.context if index.conversations else 0
-
-
-def _packed(index: Index) -> bool:
-    return index.conversations is not None and index.conversations.answers.packed
+def _settings(index: Index) -> dict[str, object]:
+    """What the folders of a mixture have in common, by what people call it in the plural."""
+    answers, tokenizer = index.answers, index.tokenizer
+    return {
+        "tokenizers": tokenizer and tokenizer.digest,
+        "settings of --chat": answers is not None,
+        "settings of --context": answers and answers.context,
+        "settings of --no-pack": answers and answers.packed,
+        "chat templates or libraries": tokenizer if answers else None,
+    }
 
 
 def _part(folder: Folder, weight: int) -> Part:
-    index, talked = folder.index, folder.index.conversations
-    learned = talked.answers.learned if talked else None
+    index, answers = folder.index, folder.index.answers
+    learned = answers.learned if answers else None
     return Part(name_of(folder.path), index.size_bytes, index.root, weight, learned)
 
 
 def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]) -> None:
     """Copy what is not yet copied."""
     sizes = [folder.index.size_bytes for folder in folders]
-    done, total = _noted(out), sum(sizes)
+    done, total = read_note(out).size_bytes, sum(sizes)
     shards = Assembly(out, done)
     if (free := shutil.disk_usage(out).free) < total - done:
         raise DataError(
@@ -236,16 +206,9 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
         leaves = _proven(folder, begun // LEAF_BYTES)
         while data := b"".join(islice(leaves, _AT_ONCE)):
             shards.append(data)
-            write(out / NOTE, msgspec.json.encode(_Note(shards.size_bytes)))
+            write(out / NOTE, msgspec.json.encode(Note(size_bytes=shards.size_bytes)))
             tell(Progress(shards.size_bytes, total))
     shards.end()
-
-
-def _noted(out: Path) -> int:
-    try:
-        return msgspec.json.decode((out / NOTE).read_bytes(), type=_Note).size_bytes
-    except FileNotFoundError:
-        return 0
 
 
 def _proven(folder: Folder, first: int) -> Iterator[bytes]:
@@ -269,31 +232,17 @@ def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Fo
     first = folders[0]
     if first.tokenizer is not None:
         write(out / TOKENIZER, first.tokenizer.data)
-    indices = [folder.index for folder in folders]
+    indices, answers = [folder.index for folder in folders], first.index.answers
+    tally = reduce(Tally.plus, (index.tally for index in indices))
     index = Index(
         name=name_of(out),
         size_bytes=sum(index.size_bytes for index in indices),
         root=root(kept_digests(out)).hex(),
         tokenizer=first.index.tokenizer,
-        texts=sum(index.texts for index in indices),
-        text_bytes=sum(index.text_bytes for index in indices),
-        replaced=sum(index.replaced for index in indices),
-        conversations=_together([i.conversations for i in indices if i.conversations]),
+        tally=tally,
+        answers=answers and msgspec.structs.replace(answers, learned=tally.learned),
         parts=parts,
-        skipped=sum(index.skipped for index in indices),
         skipped_rows=tuple(name for index in indices for name in index.skipped_rows)[:LISTED_ROWS],
     )
     write(out / INDEX, msgspec.json.encode(index))
     return open_folder(out)
-
-
-def _together(talked: Sequence[Conversations]) -> Conversations | None:
-    if not talked:
-        return None
-    learned = sum(each.answers.learned for each in talked)
-    return Conversations(
-        msgspec.structs.replace(talked[0].answers, learned=learned),
-        padding=sum(each.padding for each in talked),
-        cut=sum(each.cut for each in talked),
-        left_out=sum(each.left_out for each in talked),
-    )

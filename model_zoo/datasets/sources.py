@@ -27,7 +27,7 @@ import numpy as np
 
 from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.tokenizers.tokenizer import Bytes
+from model_zoo.tokenizers.arrays import Bytes
 
 Kind = Literal["text", "jsonl", "parquet", "tokens"]
 FRAGMENT_BYTES = 64 * 1024
@@ -45,8 +45,6 @@ _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """What files raise that are damaged: also those of pyarrow, whose errors are of the third kind."""
 _SAMPLES, _SAMPLE_BYTES = 32, 4096
 """Places all over a file that have to look like text as well."""
-_PACKED_BYTES = 4096
-"""Compressed bytes taken at a time: unpacked they may be thousands of times as many."""
 _LLMC_HEADER_BYTES = 1024
 _LLMC = {20240520: 2, 20240801: 4}
 """Bytes of a token by the magic number of an llm.c file; nanoGPT's files have no header."""
@@ -387,53 +385,8 @@ def _opened(path: str) -> BinaryIO:
     if packing == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if packing == ".zst":
-        library = _library("zstandard", path)
-        return io.BufferedReader(_Zstandard(open(path, "rb"), library))
+        return io.BufferedReader(_library("pyarrow", path).input_stream(path, compression="zstd"))
     return open(path, "rb")
-
-
-class _Zstandard(io.RawIOBase):
-    """Frames of Zstandard as a stream; unlike the library's own, it says when one is cut off."""
-
-    def __init__(self, file: BinaryIO, library: Any) -> None:
-        self._file, self._library = file, library
-        self._frame: Any = None
-        self._packed = self._ready = b""
-
-    def readable(self) -> bool:
-        """See `io.RawIOBase`."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase`; raises ``EOFError`` where the file ends within a frame."""
-        while not self._ready and self._unpack():
-            pass
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def close(self) -> None:
-        """See `io.RawIOBase`."""
-        self._file.close()
-        super().close()
-
-    def _unpack(self) -> bool:
-        """Unpack a little more; False at the end."""
-        packed = self._packed or self._file.read(_PACKED_BYTES)
-        self._packed = b""
-        if not packed:
-            if self._frame is not None:
-                raise EOFError("it ends within its data")
-            return False
-        if self._frame is None:
-            self._frame = self._library.ZstdDecompressor().decompressobj()
-        try:
-            self._ready = self._frame.decompress(packed)
-        except self._library.ZstdError as error:
-            raise OSError(f"it is damaged: {error}") from error
-        if self._frame.eof:
-            self._packed, self._frame = self._frame.unused_data, None
-        return True
 
 
 def _library(name: str, path: str) -> Any:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from model_zoo.llama_cpp.architecture import NotInGguf
 from model_zoo.specs.family import Keys
-from model_zoo.tokenizers.bpe import Bpe, end_token
+from model_zoo.tokenizers.bpe import Bpe, TokenizerFile, end_token
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of words."""
@@ -28,21 +28,6 @@ _PATTERNS: Final = {
 """llama.cpp's names of patterns, by the pattern and whether whole words need no merges."""
 _NEVER: Final = "\ue000 \ue001"
 """A merge of two letters that no byte is written as: it has no effect. A list must not be empty."""
-
-
-class _Added(Struct, frozen=True):
-    id: int
-    content: str
-    special: bool = False
-
-
-class _Model(Struct, frozen=True):
-    vocab: dict[str, int]
-    merges: list[str | tuple[str, str]]
-    unk_token: str | None = None
-    ignore_merges: bool | None = None
-    continuing_subword_prefix: str | None = None
-    end_of_word_suffix: str | None = None
 
 
 class _Special(Struct, frozen=True):
@@ -62,15 +47,6 @@ class _Template(Struct, frozen=True):
     special_tokens: dict[str, _Ids]
 
 
-class _File(Struct, frozen=True):
-    model: _Model
-    added_tokens: list[_Added] = []
-    normalizer: Any = None
-    pre_tokenizer: Any = None
-    post_processor: Any = None
-    decoder: Any = None
-
-
 def vocabulary(tokenizer: Bpe, vocab: int) -> Keys:
     """Return what a GGUF file says of a tokenizer.
 
@@ -81,7 +57,7 @@ def vocabulary(tokenizer: Bpe, vocab: int) -> Keys:
     Raises:
         NotInGguf: llama.cpp would cut a text otherwise.
     """
-    file = msgspec.json.decode(tokenizer.data, type=_File)  # checked when the tokenizer was made
+    file = tokenizer.parsed
     if file.model.continuing_subword_prefix or file.model.end_of_word_suffix:
         raise NotInGguf("llama.cpp has no tokenizer that marks the ends of words")
     kinds = {part["type"] for whole in (file.pre_tokenizer, file.decoder) for part in _flat(whole)}
@@ -94,7 +70,7 @@ def vocabulary(tokenizer: Bpe, vocab: int) -> Keys:
     return found
 
 
-def _words(file: _File, vocab: int, *, byte_level: bool) -> Keys:
+def _words(file: TokenizerFile, vocab: int, *, byte_level: bool) -> Keys:
     words = {token: word for word, token in file.model.vocab.items()}
     kinds = dict.fromkeys(words, _NORMAL)
     if not byte_level:
@@ -111,7 +87,7 @@ def _words(file: _File, vocab: int, *, byte_level: bool) -> Keys:
     }
 
 
-def _byte_level(file: _File) -> Keys:
+def _byte_level(file: TokenizerFile) -> Keys:
     """How a text is cut whose bytes are written as letters, as GPT-2 does."""
     for part in _flat(file.normalizer):
         if part["type"] != "NFC":  # llama.cpp leaves it out
@@ -120,7 +96,7 @@ def _byte_level(file: _File) -> Keys:
     return {"model": "gpt2", "pre": _pattern(file), "merges": merges or [_NEVER]}
 
 
-def _pattern(file: _File) -> str:
+def _pattern(file: TokenizerFile) -> str:
     """llama.cpp's name of the pattern that cuts a text into words."""
     parts = list(_flat(file.pre_tokenizer))
     if any(part["type"] == "ByteLevel" and part.get("add_prefix_space", True) for part in parts):
@@ -146,7 +122,7 @@ def _pattern(file: _File) -> str:
     )
 
 
-def _sentence_piece(file: _File, size: int) -> Keys:
+def _sentence_piece(file: TokenizerFile, size: int) -> Keys:
     """How a text is cut by a tokenizer of SentencePiece that was made a `tokenizer.json` of.
 
     There every word has a score, and the two neighbours are joined whose word has the highest one;
@@ -171,7 +147,7 @@ def _sentence_piece(file: _File, size: int) -> Keys:
     }
 
 
-def _blank_first(file: _File) -> bool:
+def _blank_first(file: TokenizerFile) -> bool:
     """Whether a text gets a blank at its beginning."""
     for part in (*_flat(file.normalizer), *_flat(file.pre_tokenizer)):
         if part["type"] == "Prepend":
@@ -181,7 +157,7 @@ def _blank_first(file: _File) -> bool:
     return False
 
 
-def _ends(file: _File, tokenizer: Bpe, vocab: int) -> Keys:
+def _ends(file: TokenizerFile, tokenizer: Bpe, vocab: int) -> Keys:
     """The tokens at both ends of a text, and whether they are written there unasked."""
     before, after = _template(file)
     first = before or (tokenizer.token_of(tokenizer.chat.bos) if tokenizer.chat else None)
@@ -201,7 +177,7 @@ def _ends(file: _File, tokenizer: Bpe, vocab: int) -> Keys:
     }
 
 
-def _template(file: _File) -> tuple[int | None, int | None]:
+def _template(file: TokenizerFile) -> tuple[int | None, int | None]:
     """The special tokens that `transformers` writes before and after a text."""
     before: list[int] = []
     after: list[int] = []

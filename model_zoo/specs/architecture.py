@@ -16,6 +16,7 @@ _LARGEST = {
     "context": 1 << 20,
     "vocab": 1 << 20,
 }
+MOST_HEAD_DIM = 4096
 MAX_EXPERTS = 512
 """Of a layer."""
 MAX_EXPERTS_IN_ALL = 1 << 15
@@ -58,7 +59,9 @@ class Rope(Description, frozen=True):
             raise ValueError(f"rope.original must lie between 1 and 2**20, got {self.original!r}")
         if self.magnitude is not None and not 0.0 < self.magnitude <= 1e3:
             raise ValueError(f"rope.magnitude must lie above 0, to 1e3, got {self.magnitude!r}")
-        if self.dims is not None and (type(self.dims) is not int or not 2 <= self.dims <= 4096):
+        if self.dims is not None and (
+            type(self.dims) is not int or not 2 <= self.dims <= MOST_HEAD_DIM
+        ):
             raise ValueError(f"rope.dims must lie between 2 and 4096, got {self.dims!r}")
         used = {"default": 0, "linear": 1, "llama3": 4, "yarn": 5}[self.kind]
         unused = (self.factor, self.low, self.high, self.original, self.magnitude)[used:]
@@ -262,7 +265,7 @@ class Shape(Description, frozen=True):
         self._check_switches()
 
     def _check_counts(self) -> None:
-        bounds = {"head_dim": 4096, "window": 1 << 20, "max_context": 1 << 24}
+        bounds = {"head_dim": MOST_HEAD_DIM, "window": 1 << 20, "max_context": 1 << 24}
         bounds |= {"full_every": 1024, "nope_every": 1024}
         for name, largest in bounds.items():
             value = getattr(self, name)

@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from model_zoo.specs import tokens
 from model_zoo.specs.description import Description
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Mixture, Part, Schedule
-from model_zoo.specs.tokens import TokenizerSpec, token_bytes
+from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
 from model_zoo.specs.windows import Windows, training_windows, window_count
 
 TRAINING_SHARE = 0.9
@@ -45,20 +44,19 @@ class DataSpec(Description, frozen=True):
         name: of the file, for people.
         size_bytes, digest: of the text or of the tokens, in hex. A text's digest is its
             BLAKE2b-256, that of tokens the root of `specs.merkle`.
-        tokenizer: name of a tokenizer of the zoo, or the one that made the tokens.
+        tokenizer: what made the tokens, and travels with them; None: they are bytes.
         answers: None: all tokens are learned.
         parts: of a mixture, in the order in which they lie; empty: it is none.
 
     Raises:
-        ValueError: the tokenizer is unknown, or tokens, their bytes and their parts do not go
-            together.
+        ValueError: tokens, their bytes and their parts do not go together.
     """
 
     source: Source
     name: Annotated[str, Meta(max_length=64)]
     size_bytes: Annotated[int, Meta(ge=2, le=MOST_BYTES)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    tokenizer: str | TokenizerSpec = tokens.DEFAULT
+    tokenizer: TokenizerSpec | None = None
     answers: Answers | None = None
     parts: Annotated[tuple[Part, ...], Meta(min_length=2, max_length=MOST_PARTS)] = ()
 
@@ -67,18 +65,12 @@ class DataSpec(Description, frozen=True):
         if self.source == "tokens":
             self._check_tokens()
             return
-        if isinstance(self.tokenizer, TokenizerSpec):
+        if self.tokenizer is not None:
             raise ValueError(f"a text of the source {self.source} brings no tokenizer")
         if self.masked or self.parts:
             raise ValueError(f"a text of the source {self.source} has no answers and no parts")
-        if self.tokenizer_name not in tokens.TOKENIZERS:
-            known = ", ".join(tokens.TOKENIZERS)
-            name = self.tokenizer_name[:40]
-            raise ValueError(f"tokenizer {name!r} is unknown; known are {known}")
 
     def _check_tokens(self) -> None:
-        if self.tokenizer != tokens.DEFAULT and not self.brought:
-            raise ValueError("tokens bring their tokenizer; it has no name")
         if self.size_bytes % self.token_bytes:
             raise ValueError(f"{self.size_bytes} bytes end within a token")
         if self.parts:
@@ -108,20 +100,9 @@ class DataSpec(Description, frozen=True):
                 raise ValueError("the answers of the parts do not add up")
 
     @property
-    def tokenizer_name(self) -> str:
-        """Name of the tokenizer in the zoo; that of bytes where tokens bring their own."""
-        return self.tokenizer if isinstance(self.tokenizer, str) else tokens.DEFAULT
-
-    @property
-    def brought(self) -> TokenizerSpec | None:
-        """The tokenizer that travels with the tokens; None: bytes, or one of the zoo."""
-        return self.tokenizer if isinstance(self.tokenizer, TokenizerSpec) else None
-
-    @property
     def vocab(self) -> int:
         """Number of tokens of the tokenizer."""
-        brought = self.brought
-        return brought.vocab if brought else tokens.TOKENIZERS[self.tokenizer_name]
+        return self.tokenizer.vocab if self.tokenizer else BYTE_VOCAB
 
     @property
     def masked(self) -> bool:
@@ -167,8 +148,7 @@ class DataSpec(Description, frozen=True):
     @property
     def kept_bytes(self) -> int:
         """Size of the file that volunteers copy: a text, or tokens and their tokenizer."""
-        brought = self.brought
-        return self.size_bytes + (brought.size_bytes if brought else 0)
+        return self.size_bytes + (self.tokenizer.size_bytes if self.tokenizer else 0)
 
     def windows(self, context: int) -> Windows | Mixture:
         """Return which tokens the samples of token data have.

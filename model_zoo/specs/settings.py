@@ -7,6 +7,8 @@ from model_zoo.specs.architecture import Rope
 
 Config = Mapping[str, Any]
 """The file, parsed."""
+MOST = 1e30
+"""No setting is a larger number."""
 
 
 def count(config: Config, name: str, default: int | None = None) -> int:
@@ -32,7 +34,7 @@ def number(config: Config, name: str, default: float | None = None) -> float:
     value = config.get(name)
     if value is None and default is not None:
         return default
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or not -MOST <= value <= MOST:  # type: ignore[operator]
         raise ValueError(f"config.json: {name} should be a number, it is {str(value)[:40]!r}")
     return float(value)  # type: ignore[arg-type]
 

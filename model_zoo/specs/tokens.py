@@ -1,4 +1,4 @@
-"""Tokens: which tokenizers there are, and the integers that tokens are sent and kept as."""
+"""Tokens: what makes them, and the integers that they are sent and kept as."""
 
 from typing import Annotated, Any
 
@@ -6,12 +6,9 @@ from msgspec import Meta
 
 from model_zoo.specs.description import Description
 
-DEFAULT = "bytes"
-TOKENIZERS: dict[str, int] = {
-    DEFAULT: 256,
-}
-"""How many tokens each tokenizer has. A new one is a line here and the file of its name in
-`model_zoo.tokenizers`."""
+BYTES = "bytes"
+"""How people name what needs no tokenizer: every byte is a token."""
+BYTE_VOCAB = 256
 
 MAX_VOCAB = 1 << 20
 NOT_LEARNED = 1 << 31

@@ -26,7 +26,7 @@ from model_zoo.specs.tokens import (
     TokenizerSpec,
     token_dtype,
 )
-from model_zoo.tokenizers.tokenizer import Bytes, Tokenizer, Tokens
+from model_zoo.tokenizers.arrays import Bytes, Tokens
 
 END_OF_TEXT = "<|endoftext|>"
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
@@ -57,10 +57,14 @@ class _Model(msgspec.Struct, frozen=True):
     merges: list[str | tuple[str, str]]
     type: str = "BPE"  # old files leave it out
     unk_token: str | None = None
+    ignore_merges: bool | None = None
     continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
 
 
-class _File(msgspec.Struct, frozen=True):
+class TokenizerFile(msgspec.Struct, frozen=True):
+    """A `tokenizer.json`."""
+
     model: _Model
     added_tokens: list[_Added] = []
     normalizer: Any = None
@@ -79,8 +83,10 @@ class _AnyFile(msgspec.Struct, frozen=True):
     model: _AnyModel
 
 
-class Bpe(Tokenizer):
-    """A tokenizer as its file describes it.
+class Bpe:
+    """A tokenizer as its file describes it: text as UTF-8 to tokens and back, without state.
+
+    Every token stands for one byte of text at least, except special ones, which stand for none.
 
     Args:
         data: the `tokenizer.json`.
@@ -88,6 +94,7 @@ class Bpe(Tokenizer):
 
     Attributes:
         data, chat: as given.
+        parsed: what the file says.
         file: the same `tokenizer.json`, of which other programs read the same numbers.
         vocab: one more than the largest token.
         end_of_text: the token that ends a text; None: the tokenizer has none.
@@ -99,7 +106,7 @@ class Bpe(Tokenizer):
 
     def __init__(self, data: bytes, chat: ChatFormat | None = None) -> None:
         file = _parse(data)
-        self.data, self.chat = data, chat
+        self.data, self.chat, self.parsed = data, chat, file
         self._tokens = _checked_tokens(file)
         _check_merges(file.model)
         self.file = _numbered(data, file)
@@ -129,7 +136,7 @@ class Bpe(Tokenizer):
         return np.array([len(self.decode(token)) for token in range(self.vocab)], dtype=np.uint32)
 
     def encode(self, text: Bytes) -> Tokens:
-        """See `Tokenizer`; meant for a prompt. Bytes that are no UTF-8 are replaced."""
+        """Return the tokens of a text; meant for a prompt. Bytes that are no UTF-8 are replaced."""
         found = self.encode_all([text.tobytes().decode("utf-8", "replace")])
         return next(iter(found))
 
@@ -163,7 +170,8 @@ class Bpe(Tokenizer):
         return self._ids.get(word)
 
     def decode(self, token: int) -> bytes:
-        """See `Tokenizer`; special tokens stand for nothing."""
+        """Return the bytes that a token stands for; they may end within a character. Special
+        tokens stand for none."""
         if token in self._special or (word := self._tokens.get(token)) is None:
             return b""
         return self._bytes_of(word)
@@ -240,13 +248,13 @@ def _guarded(call: Any, *arguments: Any) -> Any:
         raise BadTokenizer(f"the tokenizers library refuses it: {str(error)[:200]}") from error
 
 
-def _parse(data: bytes) -> _File:
+def _parse(data: bytes) -> TokenizerFile:
     if len(data) > MAX_TOKENIZER_BYTES:
         raise BadTokenizer(f"it has {len(data)} bytes; {MAX_TOKENIZER_BYTES} are supported")
     if is_pointer(data):
         raise BadTokenizer(f"it {POINTER}")
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data, type=TokenizerFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _check_kind(_kind_of(data))
         raise BadTokenizer(f"it is no tokenizer.json of byte-pair encoding: {error}") from error
@@ -284,7 +292,7 @@ def _check_merges(model: _Model) -> None:
             raise BadTokenizer(f"{words} needs words that are not in its vocabulary")
 
 
-def _numbered(data: bytes, file: _File) -> bytes:
+def _numbered(data: bytes, file: TokenizerFile) -> bytes:
     """Return a file in which every added token is a word of the vocabulary, if it has to be.
 
     The library gives the others the numbers that follow the vocabulary, whatever the file says.
@@ -313,7 +321,7 @@ def _check_part(part: Any, depth: int) -> None:
         _check_part(value, depth + 1)
 
 
-def _checked_tokens(file: _File) -> dict[int, str]:
+def _checked_tokens(file: TokenizerFile) -> dict[int, str]:
     """Return the words by token; each token has one word."""
     words: dict[int, str] = {}
     named = [(added.content, added.id) for added in file.added_tokens]
@@ -329,7 +337,7 @@ def _checked_tokens(file: _File) -> dict[int, str]:
     return words
 
 
-def _reader(file: _File) -> Callable[[str], bytes]:
+def _reader(file: TokenizerFile) -> Callable[[str], bytes]:
     """Return the function from a word of the vocabulary to the bytes that it stands for."""
     added = {token.content for token in file.added_tokens}
     kinds = set(_kinds(file.decoder)) | set(_kinds(file.pre_tokenizer))

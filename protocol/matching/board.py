@@ -15,9 +15,7 @@ import msgspec
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
 from protocol.matching.bodies import Mandate, Posting
-from protocol.matching.gain import Supply
 from protocol.matching.population import Population
-from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import POSTING_TTL_S
 
 AUTHORS_PER_STAGE = 8
@@ -42,6 +40,7 @@ class Notice:
 class Facts:
     """Values derived from the postings that count."""
 
+    authors: frozenset[PeerId]
     vacant: tuple[Stage, ...]
     """Stages without a steward, or with one of an earlier beacon only."""
     empty: tuple[Stage, ...]
@@ -69,11 +68,7 @@ class Board:
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
         self._facts_of = -1
-        self._facts = Facts((), (), False, frozenset(), None)
-        self._authors_of = -1
-        self._authors: frozenset[PeerId] = frozenset()
-        self._supply_of = -1
-        self._supply: Supply | None = None
+        self._facts = Facts(frozenset(), (), (), False, frozenset(), None)
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -125,36 +120,10 @@ class Board:
             self._derive(now)
         return self._current
 
-    def spoken_for_by(self, author: PeerId, now: float) -> list[Stage]:
-        """Return the stages whose posting that counts is by one author."""
-        notices = self.notices(now)
-        if self._authors_of != self.revision:
-            self._authors = frozenset(notice.author for notice in notices.values())
-            self._authors_of = self.revision
-        if author not in self._authors:
-            return []
-        return [stage for stage, notice in notices.items() if notice.author == author]
-
     def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
         """Tell whether ``author`` has posted for ``stage`` under ``mandate``, believed or not."""
         notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
-
-    def is_shared(self, author: PeerId, stage: Stage, mandate: Mandate, now: float) -> bool:
-        """Tell whether another candidate has posted under an author's mandate.
-
-        Args:
-            author: the first holder of the mandate.
-            stage: the stage.
-            mandate: beacon and term.
-            now: monotonic seconds.
-        """
-        return any(
-            notice.author != author
-            and notice.posting.mandate == mandate
-            and self._believed(notice, now)
-            for notice in self._kept[stage].values()
-        )
 
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last believed posting of a stage, which a successor continues."""
@@ -172,15 +141,6 @@ class Board:
             self._facts, self._facts_of = self._sum_up(notices), self.revision
         return self._facts
 
-    def supply(self, now: float) -> Supply | None:
-        """Return what serves every stage; None while a stage has no posting."""
-        notices = self.notices(now)
-        if self._supply_of != self.revision:
-            whole = len(notices) == len(self._stages)
-            self._supply = supply_of([n.posting for n in notices.values()]) if whole else None
-            self._supply_of = self.revision
-        return self._supply
-
     def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
         postings = {stage: notice.posting for stage, notice in notices.items()}
         silent = [stage for stage in self._stages if stage not in postings]
@@ -191,6 +151,7 @@ class Board:
             for p in postings.values()
         )
         return Facts(
+            authors=frozenset(notice.author for notice in notices.values()),
             vacant=tuple(sorted(silent + old)),
             empty=tuple(empty),
             known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),
@@ -236,36 +197,6 @@ class Board:
         stranger = self._population is None or notice.author not in self._population
         precedence = _precedence(notice.author, notice.posting)
         return (stranger, not self._is_candidate(notice), precedence)
-
-
-def stage_levels(postings: list[Posting]) -> list[StageLevel]:
-    """Return the rates that serve every stage, given the postings of all stages in order.
-
-    A posting states the rates of its home members that also hold a neighbour. The pool of two
-    stages is the sum of both postings.
-    """
-    found = []
-    for stage, posting in enumerate(postings):
-        after = postings[stage + 1] if stage + 1 < len(postings) else None
-        found.append(
-            StageLevel(
-                alone=max(0, posting.level - posting.up_here - posting.down_here),
-                pool_here=posting.up_here + after.down_there if after else 0,
-                pool_next=posting.up_there + after.down_here if after else 0,
-            )
-        )
-    return found
-
-
-def supply_of(postings: list[Posting]) -> Supply:
-    """Return what serves every stage, given the postings of all stages in order."""
-    stages = stage_levels(postings)
-    return Supply(
-        tuple(posting.copies for posting in postings),
-        tuple(posting.r for posting in postings),
-        tuple(stages),
-        effective_levels(stages),
-    )
 
 
 def _same_news(old: Posting, new: Posting) -> bool:

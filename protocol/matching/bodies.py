@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.effects import SendLetter
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Stage
+from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.timing import BODY_TTL_S
 
@@ -112,13 +113,6 @@ class Posting(Body, frozen=True):
     """Lambda as the steward sees it."""
     r: Annotated[int, Meta(ge=1, le=64)]
     cutoff: Score
-    up_here: Level = 0
-    """Rate, at this stage, of its home members that also serve the next stage."""
-    up_there: Level = 0
-    """Rate of the same members at that next stage."""
-    down_here: Level = 0
-    """The same for members that also serve the previous stage."""
-    down_there: Level = 0
     seconds: Replicas = 0
     """Replicas that have their home elsewhere."""
     wanted: Annotated[str, Meta(max_length=64)] = ""
@@ -155,6 +149,11 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Body]] = {
 def encode_body(body: Body) -> bytes:
     """Return the canonical bytes that are signed."""
     return _encoder.encode(body)
+
+
+def letter(to: str, body: Direct) -> SendLetter:
+    """Return the letter that carries a body."""
+    return SendLetter(PeerId(to), KINDS[type(body)], encode_body(body))
 
 
 def decode_body(kind: str, encoded: bytes) -> Direct | Posting:

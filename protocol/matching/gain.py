@@ -7,56 +7,17 @@ download, so the level must rise by a twentieth, and the lowest of all stages mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import nlargest
-from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Population
-from protocol.matching.sharing import StageLevel, effective_levels
+from protocol.matching.supply import Standing, Supply
 
 CLEARLY_PERCENT = 105
 CLOSELY = 32
 """So many candidates, by a cheap estimate the best, are judged exactly."""
-
-
-class Standing(NamedTuple):
-    """A stage's supply; tuples compare coverage and redundancy before throughput."""
-
-    covered: int
-    """Replicas, counted up to r."""
-    level: int
-
-    @classmethod
-    def of(cls, replicas: int, level: int, r: int) -> Standing:
-        """Return the standing of a stage with ``replicas`` of ``r`` and a summed rate ``level``."""
-        return cls(min(replicas, r), level)
-
-    def exceeds(self, low: Standing, percent: int = 100) -> bool:
-        """Tell whether this is better than ``low``, the level by more than ``percent`` of it."""
-        return (self.covered, self.level * 100) > (low.covered, low.level * percent)
-
-
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """What serves every stage, as the postings say."""
-
-    copies: tuple[int, ...]
-    """Replicas, with either seat."""
-    r: tuple[int, ...]
-    stages: tuple[StageLevel, ...]
-    levels: tuple[int, ...]
-    """After dual homing."""
-
-    def standing(self, stage: Stage) -> Standing:
-        """Return the standing of a stage."""
-        return Standing.of(self.copies[stage], self.levels[stage], self.r[stage])
-
-    def neediest(self, count: int) -> list[Stage]:
-        """Return the stages with the lowest standings, the lowest first."""
-        stages = map(Stage, range(len(self.copies)))
-        return sorted(stages, key=lambda s: (self.standing(s), s))[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +32,6 @@ class Holding:
     def stages(self) -> frozenset[Stage]:
         """Both stages."""
         return frozenset((self.home,) if self.second is None else (self.home, self.second))
-
-    def serve(
-        self, stages: Sequence[StageLevel], population: Population, sign: int = 1
-    ) -> list[StageLevel]:
-        """Return what serves every stage with this member in addition, or (-1) without it."""
-        changed, rates = list(stages), population.rates(self.peer)
-        if self.second is None:
-            here = changed[self.home]
-            alone = max(0, here.alone + sign * rates[self.home])
-            changed[self.home] = replace(here, alone=alone)
-            return changed
-        lower = min(self.home, self.second)
-        pool = changed[lower]
-        changed[lower] = replace(
-            pool,
-            pool_here=max(0, pool.pool_here + sign * rates[lower]),
-            pool_next=max(0, pool.pool_next + sign * rates[lower + 1]),
-        )
-        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +62,8 @@ class Change:
         if is_now.covered > was.covered:
             return None
         for stage in sorted(self.gives_up):
-            copies, r = supply.copies[stage], supply.r[stage]
-            if copies <= r:
-                return f"stage {stage} has {copies} replicas and needs {r}"
+            if (copies := supply.copies[stage]) <= supply.r:
+                return f"stage {stage} has {copies} replicas and needs {supply.r}"
         lowest, then = min(supply.levels), min(after.levels)
         clearly = then * 100 > lowest * CLEARLY_PERCENT or is_now.exceeds(was, CLEARLY_PERCENT)
         return None if clearly and then >= lowest else "the lowest stage would not rise"
@@ -135,13 +76,9 @@ class Change:
         return low.covered, min(after.levels), low, self.before.peer
 
     def _outcome(self, supply: Supply, population: Population) -> Supply:
-        copies = list(supply.copies)
-        for stage in self.gives_up:
-            copies[stage] -= 1
-        copies[self.to] += 1
-        without = self.before.serve(supply.stages, population, -1)
-        stages = tuple(self.after.serve(without, population))
-        return Supply(tuple(copies), supply.r, stages, effective_levels(stages))
+        before, after, rates = self.before, self.after, population.rates(self.before.peer)
+        without = supply.after(before.home, before.second, rates, sign=-1)
+        return without.after(after.home, after.second, rates)
 
 
 def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]:
@@ -161,7 +98,10 @@ def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]
 
 def paying(supply: Supply, population: Population, to: Stage) -> list[Change]:
     """Return the changes to one stage that would pay, the best first."""
-    possible = [c for peer in population.members for c in changes(population, peer, to)]
+    needs = supply.standing(to)
+    better_off = [Stage(s) for s in population.stages if supply.standing(Stage(s)) > needs]
+    peers = frozenset[PeerId]().union(*map(population.holders, better_off))
+    possible = [c for peer in peers for c in changes(population, peer, to)]
     likely = nlargest(CLOSELY, possible, key=lambda c: _estimate(supply, population, c))
     good = [change for change in likely if change.objection(supply, population) is None]
     return sorted(good, key=lambda c: c.worth(supply, population), reverse=True)
@@ -171,8 +111,8 @@ def _estimate(supply: Supply, population: Population, change: Change) -> tuple[S
     """Return about how well off the worse of the touched stages would be."""
     rates, share = population.rates(change.before.peer), len(change.before.stages)
     there = supply.levels[change.to] + rates[change.to] // len(change.after.stages)
-    found = Standing.of(supply.copies[change.to] + 1, there, supply.r[change.to])
+    found = Standing.of(supply.copies[change.to] + 1, there, supply.r)
     for stage in change.gives_up:
         level = supply.levels[stage] - rates[stage] // share
-        found = min(found, Standing.of(supply.copies[stage] - 1, level, supply.r[stage]))
+        found = min(found, Standing.of(supply.copies[stage] - 1, level, supply.r))
     return found, change.before.peer

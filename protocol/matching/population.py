@@ -10,8 +10,9 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import NamedTuple
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
 from protocol.ids import PeerId, Stage
@@ -21,33 +22,27 @@ from protocol.matching.averaging import Averaging
 from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
 from protocol.matching.relatives import held_by_relatives
+from protocol.matching.sharing import StageLevel
+from protocol.matching.supply import Supply
 from protocol.matching.timing import MEASURED_S
 
 __all__ = ["Member", "Population", "of_nobody"]
 
 Claims = tuple[float, float, float]
-
-THIN_REPLICAS = 4
-"""With fewer members per stage than 2 r = 4 a single volunteer decides whether a stage is covered,
-so all members that can hold two stages do, not only the faster ones."""
-
-
-Value = TypeVar("Value", float, tuple[int, int])
-
 STEPS_PER_OCTAVE = 16
 
 
-class Column(Generic[Value]):
-    """An immutable sorted multiset: medians and quantiles at the cost of one insertion."""
+class Column:
+    """An immutable sorted multiset: a median at the cost of one insertion."""
 
     __slots__ = ("_sorted",)
 
-    def __init__(self, values: Iterable[Value]) -> None:
-        self._sorted: list[Value] = sorted(values)
+    def __init__(self, values: Iterable[float]) -> None:
+        self._sorted = sorted(values)
 
-    def replaced(self, gone: Sequence[Value], come: Sequence[Value]) -> Column[Value]:
+    def replaced(self, gone: Sequence[float], come: Sequence[float]) -> Column:
         """Return a copy without ``gone``, all of which must be present, and with ``come``."""
-        column: Column[Value] = Column(())
+        column = Column(())
         column._sorted = values = self._sorted.copy()
         for value in gone:
             del values[bisect_left(values, value)]
@@ -55,13 +50,9 @@ class Column(Generic[Value]):
             insort(values, value)
         return column
 
-    def lower_median(self) -> Value | None:
+    def lower_median(self) -> float | None:
         """Return the median, the lower of two; None if the column is empty."""
         return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else None
-
-    def nth_largest(self, count: int) -> Value:
-        """Return the ``count``-th largest value (the smallest if there are fewer)."""
-        return self._sorted[max(0, len(self._sorted) - count)]
 
 
 def coarse(value: float | None) -> float:
@@ -72,6 +63,34 @@ def coarse(value: float | None) -> float:
     mantissa, exponent = math.frexp(value)
     steps = 2 * STEPS_PER_OCTAVE
     return float(math.ldexp(math.floor(mantissa * steps) / steps, exponent))
+
+
+class Figures(NamedTuple):
+    """One member's numbers at every stage."""
+
+    rates: tuple[int, ...]
+    """c_vs; unmeasured claims are capped."""
+    phis: tuple[int, ...]
+    """Share of its session that it would serve."""
+    values: tuple[int, ...]
+    """Both multiplied."""
+
+
+class Sums(NamedTuple):
+    """Sums over the members."""
+
+    best: int
+    """Of each member's best rate."""
+    able: int
+    """Members that can serve some stage."""
+    by_stage: tuple[int, ...]
+    """Of the rates at every stage."""
+
+    def plus(self, rates: Sequence[int], sign: int) -> Sums:
+        """Return the sums with one more member, or (-1) without it."""
+        best = max(rates)
+        by_stage = tuple(a + sign * b for a, b in zip(self.by_stage, rates, strict=True))
+        return Sums(self.best + sign * best, self.able + sign * (best > 0), by_stage)
 
 
 class Population:
@@ -112,13 +131,12 @@ class Population:
             self._index(None, member)
         claims = [member.claim for member in self.members.values()]
         self._claims = tuple(Column(claim[i] for claim in claims) for i in range(3))
-        self._count_rates()
+        self._count_all()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
         """Return the view after members came, changed or went (None)."""
         follower = copy(self)
-        for name in ("fair_level", "able", "redundancy", "_fast_from"):
-            follower.__dict__.pop(name, None)
+        follower.__dict__.pop("supply", None)
         members = dict(self.members)
         follower.members, follower._holders = members, dict(self._holders)
         follower._marked, follower._near = dict(self._marked), {}
@@ -132,7 +150,15 @@ class Population:
             column.replaced([m.claim[i] for m in gone], [m.claim[i] for m in come])
             for i, column in enumerate(self._claims)
         )
-        follower._recount(self, list(changes), gone, come)
+        if _medians(follower._claims) != self._medians:
+            follower._count_all()
+            return follower
+        figures = {peer: known for peer, known in self._figures.items() if peer not in changes}
+        follower._figures = figures
+        for member in gone:
+            follower._count(member, self.rates(member.peer), -1)
+        for member in come:
+            follower._count(member, follower.rates(member.peer), 1)
         return follower
 
     def __contains__(self, peer: PeerId) -> bool:
@@ -145,20 +171,26 @@ class Population:
         """Every stage index."""
         return range(len(self.costs))
 
-    @cached_property
+    @property
     def fair_level(self) -> int:
         """Lambda: the level of each stage if all members gave their best rate, spread evenly."""
-        return self._total // len(self.costs)
+        return self._sums.best // len(self.costs)
 
-    @cached_property
+    @property
     def able(self) -> int:
         """Members that can serve some stage."""
-        return self._able
+        return self._sums.able
 
-    @cached_property
+    @property
     def redundancy(self) -> int:
         """r_eff = min(r, n / S rounded down), at least 1."""
-        return max(1, min(self._redundancy, self._able // len(self.costs)))
+        return max(1, min(self._redundancy, self.able // len(self.costs)))
+
+    @cached_property
+    def supply(self) -> Supply:
+        """What serves every stage. Members that may not decide do not count: anybody may advertise
+        a seat."""
+        return replace(self._served, r=self.redundancy)
 
     def candidates(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
         """Return up to three candidates for the stewardship of a stage, in the order in which they
@@ -182,18 +214,11 @@ class Population:
 
     def rates(self, peer: PeerId) -> tuple[int, ...]:
         """Return c_vs of a member for every stage; unmeasured claims are capped."""
-        if peer not in self.members:
-            return (0,) * len(self.costs)
-        if peer not in self._rates:
-            self._rates[peer] = self._rates_of(self.members[peer])
-        return self._rates[peer]
+        return self._figures_of(peer).rates if peer in self.members else (0,) * len(self.costs)
 
     def phi(self, peer: PeerId, stage: Stage) -> int:
         """Return the share of its session that a member would serve."""
-        member = self.members[peer]
-        if stage in member.held:
-            return preferences.MICRO
-        return self._phis_of(member)[self._kind_of[stage]]
+        return self._figures_of(peer).phis[stage]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
         """Return the seconds that a member needs to fetch a stage, 0 if it holds the stage."""
@@ -203,30 +228,14 @@ class Population:
         return preferences.download_s(self.costs[stage], self._state, member.downlink_bytes_per_s)
 
     def wish(
-        self,
-        peer: PeerId,
-        stage: Stage,
-        *,
-        level: int,
-        fair: int,
-        replicas: int,
-        r: int,
+        self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
     ) -> preferences.Wish:
-        """Return u_v(s), a member's utility of a stage.
-
-        Args:
-            peer: the member.
-            stage: the stage.
-            level: summed rate of the stage without the member.
-            fair: lambda.
-            replicas: of the stage without the member.
-            r: replicas that every stage should have.
-        """
+        """Return u_v(s), a member's utility of a stage (``preferences.wish``)."""
         return preferences.wish(
             peer,
             stage,
             rate=self.rate(peer, stage),
-            usual=self._totals[self._kind_of[stage]] // max(1, self.able),
+            usual=self._sums.by_stage[stage] // max(1, self.able),
             phi=self.phi(peer, stage),
             level=level,
             fair=fair,
@@ -248,23 +257,15 @@ class Population:
 
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
         """Return pi_s(v), the score of ``peer`` at ``stage``, for lambda = ``fair``."""
-        if peer not in self._values:
-            self._values[peer] = tuple(
-                rate * self.phi(peer, Stage(s)) for s, rate in enumerate(self.rates(peer))
-            )
+        rates, phis, values = self._figures_of(peer)
         return preferences.score(
             peer,
             stage,
-            values=self._values[peer] if self.design.advantage else (),
-            rate=self.rate(peer, stage),
-            phi=self.phi(peer, stage),
+            values=values if self.design.advantage else (),
+            rate=rates[stage],
+            phi=phis[stage],
             fair=fair,
         )
-
-    def is_fast(self, peer: PeerId) -> bool:
-        """Tell whether a member should hold a second stage: the faster ones do, in a thin swarm
-        all."""
-        return peer in self.members and self._speed(peer) >= self._fast_from
 
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
         """Tell whether ``peer`` has seats and memory for both ``home`` and ``second``."""
@@ -282,68 +283,65 @@ class Population:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _count_rates(self) -> None:
-        """Recompute all members' rates, after the medians that cap claims changed."""
+    def _count_all(self) -> None:
+        """Count all members anew: the medians that cap claims changed."""
         self._medians = _medians(self._claims)
-        self._rates: dict[PeerId, tuple[int, ...]] = {}
-        self._values: dict[PeerId, tuple[int, ...]] = {}
-        self._phis: dict[PeerId, tuple[int, ...]] = {}
-        speeds = [self._speed(peer) for peer in self.members]
-        self._speeds = Column(speeds)
-        self._total = sum(speed[0] for speed in speeds)
-        self._able = sum(speed[0] > 0 for speed in speeds)
-        by_kind = [self._rates_by_kind(member) for member in self.members.values()]
-        self._totals = [sum(rates[k] for rates in by_kind) for k in range(len(self._kinds))]
+        self._figures: dict[PeerId, Figures] = {}
+        stages = len(self.costs)
+        self._sums = Sums(0, 0, (0,) * stages)
+        self._served = Supply((0,) * stages, (StageLevel(0),) * stages, 1)
+        for member in self.members.values():
+            self._count(member, self.rates(member.peer), 1)
 
-    def _recount(
-        self, before: Population, changed: list[PeerId], gone: list[Member], come: list[Member]
-    ) -> None:
-        """Recompute the rates of changed members, or of all if the medians changed."""
-        if _medians(self._claims) != before._medians:
-            self._count_rates()
+    def _count(self, member: Member, rates: Sequence[int], sign: int) -> None:
+        """Add a member to the sums, or (-1) subtract it."""
+        self._sums = self._sums.plus(rates, sign)
+        home, second = member.home_stage, member.second
+        if home is None or home not in self.stages or not member.may_decide:
             return
-        self._rates, self._values = dict(before._rates), dict(before._values)
-        self._phis = dict(before._phis)
-        old = [before._speed(member.peer) for member in gone]
-        for peer in changed:
-            self._rates.pop(peer, None)
-            self._values.pop(peer, None)
-            self._phis.pop(peer, None)
-        new = [self._speed(member.peer) for member in come]
-        self._speeds = before._speeds.replaced(old, new)
-        arrived = [self._rates_by_kind(member) for member in come]
-        departed = [self._rates_by_kind(member) for member in gone]
-        self._totals = [
-            total + sum(rates[k] for rates in arrived) - sum(rates[k] for rates in departed)
-            for k, total in enumerate(before._totals)
-        ]
-        self._total = before._total + sum(s[0] for s in new) - sum(s[0] for s in old)
-        self._able = before._able + sum(s[0] > 0 for s in new) - sum(s[0] > 0 for s in old)
+        near = second is not None and second in self.stages and abs(second - home) == 1
+        self._served = self._served.after(home, second if near else None, rates, sign=sign)
+        for coming in (member.fetching & member.held) - {home, second}:  # it moves there
+            if coming in self.stages:
+                self._served = self._served.after(coming, None, rates, sign=sign)
 
-    def _speed(self, peer: PeerId) -> tuple[int, int]:
-        """Return a member's best rate, with a tie-breaker."""
-        return (max(self.rates(peer)), preferences.tie(peer, Stage(0)))
+    def _figures_of(self, peer: PeerId) -> Figures:
+        if peer not in self._figures:
+            self._figures[peer] = self._figures_from(self.members[peer])
+        return self._figures[peer]
 
-    @cached_property
-    def _fast_from(self) -> tuple[int, int]:
-        thin = self._able < THIN_REPLICAS * len(self.costs)
-        percent = 100 if thin else self.design.dual_share_percent
-        count = -(-len(self.members) * percent // 100)
-        return self._speeds.nth_largest(count) if count else (preferences.MAX_RATE + 1, 0)
+    def _figures_from(self, member: Member) -> Figures:
+        flops, uplink, downlink = self._believed(member)
+        rates, phis = [], []
+        for cost in self._kinds:
+            rate = preferences.rate(
+                flops=flops,
+                uplink_bytes_per_s=uplink,
+                downlink_bytes_per_s=downlink,
+                memory_bytes=member.memory_bytes,
+                cost=cost,
+            )
+            wait_s = preferences.download_s(cost, self._state, member.downlink_bytes_per_s)
+            rates.append(rate)
+            phis.append(preferences.phi(download_s=wait_s, session_s=member.session_s))
+        by_stage = list(enumerate(self._kind_of))
+        mine = tuple(0 if s in member.ineligible else rates[kind] for s, kind in by_stage)
+        kept = tuple(preferences.MICRO if s in member.held else phis[kind] for s, kind in by_stage)
+        values = tuple(rate * phi for rate, phi in zip(mine, kept, strict=True))
+        return Figures(mine, kept, values)
 
     def _index(self, before: Member | None, after: Member | None) -> None:
-        """Update the holders of every stage."""
-        old = before.held if before else frozenset[Stage]()
-        new = after.held if after else frozenset[Stage]()
-        for stage in old - new:
-            self._holders[stage] = self.holders(stage) - {before.peer} if before else frozenset()
-        for stage in new - old:
-            self._holders[stage] = self.holders(stage) | {after.peer} if after else frozenset()
-        for mark in before.marks if before else ():
-            self._marked[mark] = self._marked[mark] - {before.peer} if before else frozenset()
-        for mark in after.marks if after else ():
-            known = self._marked.get(mark, frozenset())
-            self._marked[mark] = known | {after.peer} if after else known
+        """Update the holders of every stage, and the members with a mark."""
+        if before is not None:
+            for stage in before.held:
+                self._holders[stage] = self.holders(stage) - {before.peer}
+            for mark in before.marks:
+                self._marked[mark] = self._marked[mark] - {before.peer}
+        if after is not None:
+            for stage in after.held:
+                self._holders[stage] = self.holders(stage) | {after.peer}
+            for mark in after.marks:
+                self._marked[mark] = self._marked.get(mark, frozenset()) | {after.peer}
 
     def _believed(self, member: Member) -> Claims:
         """Cap unmeasured claims at twice the median of the swarm."""
@@ -353,36 +351,6 @@ class Population:
         own = member.claim
         return (min(own[0], 2 * flops), min(own[1], 2 * uplink), min(own[2], 2 * downlink))
 
-    def _rates_of(self, member: Member) -> tuple[int, ...]:
-        by_kind, barred = self._rates_by_kind(member), member.ineligible
-        return tuple(0 if s in barred else by_kind[k] for s, k in enumerate(self._kind_of))
-
-    def _rates_by_kind(self, member: Member) -> list[int]:
-        flops, uplink, downlink = self._believed(member)
-        return [
-            preferences.rate(
-                flops=flops,
-                uplink_bytes_per_s=uplink,
-                downlink_bytes_per_s=downlink,
-                memory_bytes=member.memory_bytes,
-                cost=cost,
-            )
-            for cost in self._kinds
-        ]
-
-    def _phis_of(self, member: Member) -> tuple[int, ...]:
-        """Return phi of every kind of stage that the member does not hold."""
-        if member.peer not in self._phis:
-            downloads = (
-                preferences.download_s(cost, self._state, member.downlink_bytes_per_s)
-                for cost in self._kinds
-            )
-            self._phis[member.peer] = tuple(
-                preferences.phi(download_s=wait_s, session_s=member.session_s)
-                for wait_s in downloads
-            )
-        return self._phis[member.peer]
-
 
 def of_nobody(manifest: Manifest, design: Design) -> Population:
     """Return a manifest's population without members."""
@@ -391,5 +359,5 @@ def of_nobody(manifest: Manifest, design: Design) -> Population:
     return Population((), manifest.stages, redundancy, design, manifest.state, averaging)
 
 
-def _medians(claims: tuple[Column[float], ...]) -> tuple[float, ...]:
+def _medians(claims: tuple[Column, ...]) -> tuple[float, ...]:
     return tuple(coarse(column.lower_median()) for column in claims)

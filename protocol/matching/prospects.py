@@ -15,7 +15,6 @@ from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.gain import Holding
 from protocol.matching.sharing import lowest_level
 from protocol.matching.timing import (
     ABSENCE_S,
@@ -80,13 +79,7 @@ class Prospects:
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
-        """Return why a proposal to a stage is useless now, or None.
-
-        Args:
-            stage: the stage.
-            posting: its posting that counts.
-            now: monotonic seconds.
-        """
+        """Return why a proposal to a stage is useless now, or None."""
         me, population = self._context.me, self._context.population
         if stage in self.unable:
             return self.unable[stage]
@@ -112,12 +105,7 @@ class Prospects:
 
 
 class Beside(Prospects):
-    """The memory of a second seat's search.
-
-    Args:
-        context: our view.
-        home: tells, for a moment, which stage it has to be beside; None: it has to wait.
-    """
+    """The memory of a second seat's search."""
 
     def __init__(self, context: Context, home: Callable[[float], Stage | None]) -> None:
         super().__init__(context)
@@ -150,16 +138,19 @@ class Beside(Prospects):
         """Return the stage to share our time with: one that lacks replicas, then the one by which
         the lowest level of all rises most, then a low level, then an edge that few share."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        supply, home, me = self._context.board.supply(now), self._home, self._context.me
-        if supply is None or home is None:
+        population, home, me = self._context.population, self._home, self._context.me
+        if home is None:
             return None
-        population, highest = self._context.population, max(*supply.levels, 1)
-        alone = Holding(me, home).serve(supply.stages, population, -1)
+        supply, rates = population.supply, population.rates(me)
+        highest = max(*supply.levels, 1)
+        held = population.members[me].home_stage is not None
+        without = supply.after(home, None, rates, sign=-1) if held else supply
 
-        def rank(stage: Stage) -> tuple[bool, int, int, int, int]:
-            lowest = lowest_level(Holding(me, home, stage).serve(alone, population))
+        def rank(stage: Stage) -> tuple[int, int, int, int, int]:
+            lowest = lowest_level(without.after(home, stage, rates).stages)
+            posting = notices[stage].posting
             return (
-                supply.copies[stage] >= supply.r[stage],
+                min(posting.copies, posting.r),
                 -(lowest * LOWEST_STEPS // highest),
                 supply.levels[stage] * LEVEL_STEPS // highest,
                 supply.stages[min(home, stage)].pool_here,
@@ -179,7 +170,7 @@ class Beside(Prospects):
             return "its steward does not answer"
         if posting.copies < posting.r:
             return None
-        if not population.is_fast(me) or population.download_s(me, stage) > SECOND_FETCH_S:
+        if population.download_s(me, stage) > SECOND_FETCH_S:
             return "we are too slow for two"
         return self.dear(stage, held=False)
 

@@ -7,13 +7,12 @@ the second seat beside the home.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
-from protocol.matching.gain import Change, Supply, changes
+from protocol.matching.gain import Change, changes
 from protocol.matching.prospects import Beside, Prospects
 from protocol.matching.seat import Seat, State
 from protocol.matching.timing import ALONE_S, MOVE_REST_S, SECOND_LOOK_S
@@ -67,11 +66,6 @@ class Seats:
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
 
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
-
         Raises:
             LocalProtocolError: the stage is not assigned.
         """
@@ -124,12 +118,11 @@ class Seats:
             return []
         notices = context.board.notices(now)
         calls = [stage for stage, n in notices.items() if n.posting.wanted == context.me]
-        supply = context.board.supply(now)
-        if not calls or supply is None or not context.sees_majority:
+        if not calls or not context.sees_majority:
             return []
         for stage in calls:
             for change in changes(context.population, context.me, stage):
-                if change.objection(self._as_seen(supply, change), context.population) is None:
+                if change.objection(context.population.supply, context.population) is None:
                     return self._set_out(change, now)
         return []
 
@@ -139,16 +132,6 @@ class Seats:
             return []
         reason = f"stage {change.to} wants us: the lowest of the stages concerned rises"
         return seat.move_to(change.to, reason, now)
-
-    def _as_seen(self, supply: Supply, change: Change) -> Supply:
-        """Return the supply corrected by our own view: the target has at least as many replicas as
-        we see, and a stage that we leave at most as many, whatever its steward posts."""
-        copies = list(supply.copies)
-        for stage in (change.to, *change.gives_up):
-            seen = len(self._context.population.holders(stage))
-            pick = max if stage == change.to else min
-            copies[stage] = pick(copies[stage], seen)
-        return replace(supply, copies=tuple(copies))
 
     def _weigh_second(self, now: float) -> list[Effect]:
         """Give the second stage up if it is not worth its averaging, and others serve it."""

@@ -54,8 +54,8 @@ class Wanted:
         self._look_at = now + (LOOK_S if self.peer is None else CALL_S)
 
     def _choose(self, now: float) -> PeerId | None:
-        population, supply = self._context.population, self._context.board.supply(now)
-        if supply is None or not self._context.sees_majority:
+        population, supply = self._context.population, self._context.population.supply
+        if not self._context.sees_majority:
             return None
         stages = len(population.costs)
         callers = 1 + len(population.members) // (MEMBERS_PER_CALLER * stages)

@@ -319,7 +319,7 @@ def found(attack: Attack, folder: Path) -> Manifest:
         sequences=2,
         steps=STEPS,
         checkpoint_every=50,
-        dual_homing=0,
+        dual_homing=False,
         measure=False,
         name="attacks",
     )

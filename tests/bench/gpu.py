@@ -669,7 +669,7 @@ def swarm(asked: argparse.Namespace) -> Found:
             sequences=16,
             microbatches=asked.microbatches,
             redundancy=1,
-            dual_homing=0,
+            dual_homing=False,
             compute_dtype="fp32" if asked.device == "cpu" else "bf16",
             measure=False,
             evaluate_every=0,

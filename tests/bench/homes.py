@@ -194,7 +194,7 @@ def found(net: Internet, folder: Path, sequences: int, microbatches: int) -> Non
         sequences=sequences,
         microbatches=microbatches,
         redundancy=REPLICAS,
-        dual_homing=0,
+        dual_homing=False,
         checkpoint_every=100_000,
         measure=False,
     )

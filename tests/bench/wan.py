@@ -189,7 +189,7 @@ def choices(codec: str, microbatches: int) -> RunChoices:
         microbatches=microbatches,
         boundary_codec=codec,  # type: ignore[arg-type]
         redundancy=1,
-        dual_homing=0,
+        dual_homing=False,
         checkpoint_every=100_000,
     )
 

@@ -55,7 +55,7 @@ def _run(steps: int) -> RunChoices:
         measure=False,
         boundary_codec="fp32",
         averaging_codec="fp32",
-        dual_homing=0,
+        dual_homing=False,
     )
 
 

@@ -64,7 +64,7 @@ RUN = RunChoices(
     redundancy=3,
     checkpoint_every=STEPS,
     measure=False,
-    dual_homing=0,
+    dual_homing=False,
     audit=20,
 )
 OPTIMIZER = OptimizerChoices(warmup_steps=STEPS // 10, decay_steps=STEPS)

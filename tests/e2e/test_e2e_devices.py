@@ -33,7 +33,7 @@ def swarm() -> Iterator[LocalSwarm]:
             measure=False,
             boundary_codec="fp32",
             averaging_codec="fp32",
-            dual_homing=0,
+            dual_homing=False,
         )
     )
 

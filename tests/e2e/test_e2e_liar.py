@@ -53,7 +53,7 @@ def _found(folder: Path, aggregation: str, schedule: str | None = None) -> Swarm
         redundancy=4,
         checkpoint_every=STEPS,
         measure=False,
-        dual_homing=0,
+        dual_homing=False,
         aggregation=aggregation,
     )
     optimizer = OptimizerChoices(schedule=schedule, warmup_steps=STEPS // 10, decay_steps=STEPS)

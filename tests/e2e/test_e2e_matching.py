@@ -33,7 +33,7 @@ def watch() -> Iterator[Watch]:
             sequences=2,
             microbatches=6,
             measure=False,
-            dual_homing=100,
+            dual_homing=True,
         )
         found(folder, "v1", run, ModelChoices(layers=STAGES, width=32, heads=2, context=16))
         with killed_at_the_end(folder) as swarm:

@@ -55,7 +55,7 @@ def _found(folder: Path, steps: int, *, delayed: bool = False, every: int = EVER
         measure=False,
         boundary_codec="fp32",
         averaging_codec="fp32",
-        dual_homing=0,
+        dual_homing=False,
         delayed_update=delayed,
     )
     return found(folder, "volunteer-1", run)

@@ -35,7 +35,7 @@ RUN = RunChoices(
     redundancy=4,
     checkpoint_every=STEPS,
     measure=False,
-    dual_homing=0,
+    dual_homing=False,
     private=True,
     aggregation="secure",
 )

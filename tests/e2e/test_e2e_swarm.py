@@ -78,7 +78,7 @@ def _run(steps: int, **changes: object) -> RunChoices:
         "measure": False,
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
-        "dual_homing": 0,
+        "dual_homing": False,
     }
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -155,7 +155,7 @@ def test_a_signal_stops_in_order(
 ) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
-    worker = in_state(members[0], members, "training", step=1).worker.pid
+    worker = in_state(members[0], members, "training", step=1).workers[0].pid
     members[0].process.send_signal(number)
     assert members[0].process.wait(120) == ExitCode.OK
     assert list((members[0].home / "data" / "checkpoints" / swarm.swarm).glob("*.safetensors"))

@@ -24,7 +24,7 @@ from client.net.handshake import (
     request_protocol,
 )
 from client.net.libp2p_patches import GuardedStream
-from client.net.transport import transport_of
+from client.net.tcp import TCP
 from client.net.yamux import YamuxSession
 from client.net.yamux_stream import YamuxStream
 from client.train.messaging.handshake import PROTOCOL
@@ -76,7 +76,7 @@ async def proved(address: str, seed: bytes | None = None) -> AsyncIterator[Authe
     """A connection that has proved an identity, a new one without ``seed``, and says nothing
     more."""
     target, identity = parse_destination(address), make_identity(seed or os.urandom(32))
-    async with transport_of(target).dial(target) as stream:
+    async with TCP.dial(target) as stream:
         with trio.fail_after(20):
             yield_this = await handshake(stream, identity, target.peer)
         yield yield_this

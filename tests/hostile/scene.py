@@ -568,7 +568,7 @@ def _found(attack: Attack, folder: Path, host: str) -> None:
         sequences=2,
         steps=attack.steps,
         checkpoint_every=50,
-        dual_homing=0,
+        dual_homing=False,
         measure=False,
         name=f"hostile-{attack.name}"[:40],
     )

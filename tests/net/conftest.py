@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.handshake import Authenticated, handshake, make_identity
 from client.net.host import Connection, Handler, Host, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network

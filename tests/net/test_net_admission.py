@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
 from client.net.windows import INITIAL_WINDOW_BYTES

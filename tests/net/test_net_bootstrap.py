@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from client.errors import UserError
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent
 from client.train.messaging.bootstrap import dial_first, fetch_manifest

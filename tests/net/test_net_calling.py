@@ -29,8 +29,8 @@ P, Q = PeerId("p"), PeerId("q")
 FAR = "8.8.4.4"
 
 
-def at(peer: PeerId, ip: str, port: int, transport: str = "tcp") -> Destination:
-    return Destination(kind_of(ip), ip, port, peer, transport)
+def at(peer: PeerId, ip: str, port: int) -> Destination:
+    return Destination(kind_of(ip), ip, port, peer)
 
 
 def calls(*own: str) -> Calls:
@@ -100,12 +100,12 @@ def test_what_is_nobodys_address_is_never_called(ip: str) -> None:
     assert not some.may_call(at(P, ip, 4001), 0.0)
 
 
-def test_another_transport_is_another_place_of_the_same_host() -> None:
+def test_another_port_is_another_place_of_the_same_host() -> None:
     some = calls()
     some.believe(at(P, FAR, 4001))
     assert some.may_call(at(P, FAR, 4001), 0.0)
-    assert all(some.may_call(at(P, FAR, 4001, "other"), now) for now in (0.0, 60.0))
-    assert not some.may_call(at(P, FAR, 4001, "other"), 61.0)  # that one is not proven
+    assert all(some.may_call(at(P, FAR, 4002), now) for now in (0.0, 60.0))
+    assert not some.may_call(at(P, FAR, 4002), 61.0)  # that one is not proven
 
 
 def test_one_range_says_nothing_of_another() -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import socket
+import struct
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from client.net import gateway
 from client.net.gateway import WAITS_S, MappingRefused, _answer, _connected
+from protocol.port_mapping.machine import AskMapping, EndMapping
+from protocol.port_mapping.mapped import Mapped, Way
+
+NONCE = bytes(range(12))
 
 
 @pytest.fixture
@@ -50,3 +60,195 @@ async def test_a_router_without_such_a_service_is_named() -> None:
     asking = await _connected(socket.AF_INET, place)
     with asking, pytest.raises(MappingRefused, match="the router: Connection refused"):
         await _answer(asking, b"?", only_yes)
+
+
+ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0
+eth0 00000000 0100A8C0 0001 0 0 0 00000000 0 0 0
+eth0 00000000 FE00A8C0 0003 0 0 0 00000000 0 0 0
+"""
+ROUTES6 = """{other} 00 {zero} 00 fe800000000000000000000000000001 0 0 0 00000003 lo
+{zero} 40 {zero} 00 fe800000000000000000000000000002 0 0 0 00000003 lo
+{zero} 00 {zero} 00 fe800000000000000000000000000003 0 0 0 00000001 lo
+{zero} 00 {zero} 00 fe800000000000000000000000000004 0 0 0 00450003 lo
+""".format(zero="0" * 32, other="2a11" + "0" * 28)
+
+
+def test_the_router_is_that_of_the_way_to_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("_ROUTES", ROUTES), ("_ROUTES6", ROUTES6)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(gateway, name, tmp_path / name)
+    line = socket.if_nametoindex("lo")
+    assert gateway.routers() == ("192.168.0.254", ("fe80::4", line))
+    for name in ("_ROUTES", "_ROUTES6"):
+        (tmp_path / name).write_text("what is this\n" * 2)
+    assert gateway.routers() == (None, None)
+
+
+class Router:
+    """One that maps ports, on loopback; the requests are kept."""
+
+    def __init__(self, opened: trio.socket.SocketType) -> None:
+        self.socket, self.requests = opened, list[bytes]()
+        self.result = 0
+
+    async def serve(self) -> None:
+        while True:
+            data, sender = await self.socket.recvfrom(100)
+            self.requests.append(data)
+            await self.socket.sendto(self.answer(data), sender)
+
+    def answer(self, data: bytes) -> bytes:
+        if data[0] == 2:  # PCP: version, operation, lease, client; nonce, protocol, ports
+            head = struct.pack(">BBBB4sI12x", 2, 0x81, 0, self.result, data[4:8], 0)
+            return head + data[24:40] + data[40:42] + (9000).to_bytes(2, "big") + data[44:]
+        if data == b"\0\0":
+            return struct.pack(">BBHI4B", 0, 128, self.result, 0, 203, 0, 113, 7)
+        own, _, lease_s = struct.unpack(">HHI", data[4:12])
+        return struct.pack(">BBHIHHI", 0, 130, self.result, 0, own, 9000, lease_s)
+
+
+@pytest.fixture
+async def mapping(
+    router: trio.socket.SocketType, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> Router:
+    host, port = router.getsockname()
+    monkeypatch.setattr(gateway, "GATEWAY_PORT", port)
+    monkeypatch.setattr(gateway, "default_gateway", lambda: host)
+    made = Router(router)
+    nursery.start_soon(made.serve)
+    return made
+
+
+async def test_pcp_and_nat_pmp_map_a_port_and_give_it_back(mapping: Router) -> None:
+    asked: dict[Way, str] = {"pcp": "::", "nat-pmp": "203.0.113.7"}
+    for way, host in asked.items():
+        mapped = await gateway.ask(AskMapping(way, 4001, 4002, 600), NONCE)
+        assert (mapped.port, mapped.lease_s) == (9000, 600)
+        assert way == "pcp" or mapped.host == host
+        mapping.requests.clear()
+        await gateway.end(EndMapping(way, 4001, 9000), NONCE)
+        request = mapping.requests[-1]
+        lease = request[4:8] if way == "pcp" else request[8:12]
+        assert lease == bytes(4), "a lease of no seconds ends it"
+    mapping.result = 2
+    with pytest.raises(MappingRefused, match="its owner does not allow mappings"):
+        await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
+    await gateway.end(EndMapping("nat-pmp", 4001, 9000), NONCE)
+
+
+async def test_without_a_router_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "default_gateway", lambda: None)
+    monkeypatch.setattr(gateway, "default_gateway6", lambda: None)
+    for way in ("pcp", "nat-pmp", "pinhole"):
+        with pytest.raises(MappingRefused, match="address of the router is not known"):
+            await gateway.ask(AskMapping(way, 4001, 4002, 600), NONCE)
+    monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", 1))
+    monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1"])
+    with pytest.raises(MappingRefused, match="no IPv6 address of the internet"):
+        await gateway.ask(AskMapping("pinhole", 4001, 4001, 600), NONCE)
+
+
+async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    with trio.socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as opened:
+        await opened.bind(("::1", 0))
+        router, line = Router(opened), socket.if_nametoindex("lo")
+        monkeypatch.setattr(gateway, "GATEWAY_PORT", opened.getsockname()[1])
+        monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", line))
+        monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1", "::1"])
+        monkeypatch.setattr(gateway, "is_global", lambda host: host == "::1")
+        nursery.start_soon(router.serve)
+        mapped = await gateway.ask(AskMapping("pinhole", 4001, 4002, 600), NONCE)
+        assert (mapped.port, mapped.lease_s) == (9000, 600)
+        (request,) = router.requests
+        assert request[8:24] == bytes(15) + b"\1", "it names the address that it comes from"
+        assert struct.unpack(">HH", request[40:44]) == (4001, 4001)
+        await gateway.end(EndMapping("pinhole", 4001, 4001), NONCE)
+        assert router.requests[-1][4:8] == bytes(4)
+
+
+async def test_a_router_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "default_gateway", lambda: "255.255.255.255")
+    with pytest.raises(MappingRefused, match="the router: Permission denied"):
+        await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
+
+
+class Upnp:
+    """What miniupnpc is to us."""
+
+    lanaddr = "192.168.0.2"
+
+    def __init__(self, *, found: int = 1, refuses: str = "", outer: str = "203.0.113.7") -> None:
+        self.found, self.refuses, self.outer = found, refuses, outer
+        self.done = list[tuple[Any, ...]]()
+
+    def discover(self) -> int:
+        return self.found
+
+    def selectigd(self) -> None:
+        self.done.append(("selected",))
+
+    def externalipaddress(self) -> str:
+        return self.outer
+
+    def addportmapping(self, *asked: Any) -> None:
+        self.done.append(asked)
+        if self.refuses:
+            raise Exception(self.refuses)
+
+    def deleteportmapping(self, *which: Any) -> None:
+        self.done.append(which)
+        raise Exception("NoSuchEntry")
+
+
+def upnp(monkeypatch: pytest.MonkeyPatch, made: Upnp) -> Upnp:
+    monkeypatch.setitem(sys.modules, "miniupnpc", SimpleNamespace(UPnP=lambda: made))
+    return made
+
+
+UPNP = AskMapping("upnp", 4001, 4002, 600)
+
+
+async def test_upnp_maps_a_port_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = upnp(monkeypatch, Upnp())
+    assert await gateway.ask(UPNP, NONCE) == Mapped("203.0.113.7", 4002, 600)
+    asked = (4002, "TCP", "192.168.0.2", 4001, gateway.ABOUT, "", 600)
+    assert router.done == [("selected",), asked]
+    await gateway.end(EndMapping("upnp", 4001, 4002), NONCE)
+    assert router.done[-1] == (4002, "TCP")
+
+
+@pytest.mark.parametrize(
+    ("router", "words", "conflict"),
+    [
+        (Upnp(found=0), "no router with UPnP answers", False),
+        (Upnp(outer=""), "no router with UPnP answers", False),
+        (Upnp(refuses="ConflictInMappingEntry"), "ConflictInMappingEntry", True),
+        (Upnp(refuses="OnlyPermanentLeasesSupported"), "OnlyPermanentLeases", False),
+    ],
+)
+async def test_what_upnp_refuses_is_said(
+    monkeypatch: pytest.MonkeyPatch, router: Upnp, words: str, conflict: bool
+) -> None:
+    upnp(monkeypatch, router)
+    with pytest.raises(MappingRefused, match=words) as refused:
+        await gateway.ask(UPNP, NONCE)
+    assert refused.value.conflict is conflict
+
+
+async def test_a_router_whose_thread_hangs_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway, "UPNP_S", 0.05)
+    over = trio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        await over.wait()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", hang)
+    with pytest.raises(MappingRefused, match="no answer from the router"):
+        await gateway.ask(UPNP, NONCE)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from client.net import host as host_module
 from client.net.addresses import parse_destination
-from client.net.door import HostLimits
-from client.net.errors import DialError, PortInUse, TurnedAway
-from client.net.host import Connection, Host, open_host
+from client.net.connection_limiter import HostLimits
+from client.net.errors import DialError, ListenError, PortInUse, TurnedAway
+from client.net.host import PORT_TRIES, Connection, Host, open_host
 from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES
 from client.net.transport import ByteStream
 
@@ -143,19 +144,6 @@ async def test_a_connection_that_nobody_lets_in_costs_no_task(
         assert len(served) == 2
 
 
-async def test_the_oldest_stranger_gives_way_to_a_new_one(hosts: Hosts, dial: Dial) -> None:
-    limits = HostLimits(strangers=2, handshake_s=20)
-    async with hosts(limits=limits) as host, hosts() as honest:
-        async with dial(host.addresses[0]) as one, dial(host.addresses[0]) as two:
-            assert await one.receive_some() == await two.receive_some() == HELLO
-            connection = await honest.connect(host.addresses[0])
-            assert connection.peer == host.peer_id
-            assert await one.receive_some() == b""
-            while host.connections > 2:
-                await trio.sleep(0.01)
-        assert host.refused["made-room"] == 1
-
-
 async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) -> None:
     async def broken(connection: Connection) -> None:
         async def work() -> None:
@@ -207,6 +195,26 @@ async def test_a_silent_server_is_given_up(hosts: Hosts) -> None:
         port = listener.socket.getsockname()[1]
         with pytest.raises(DialError, match="no answer within"):
             await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{third}")
+
+
+@pytest.mark.parametrize(
+    ("port", "error", "tries"),
+    [(0, "cannot find a port that is free", PORT_TRIES), (7, "in use", 1)],
+)
+async def test_a_port_that_the_system_chose_may_be_taken_for_the_other_kind(
+    monkeypatch: pytest.MonkeyPatch, port: int, error: str, tries: int
+) -> None:
+    tried = list[object]()
+
+    async def taken(stack: object, wanted: object) -> None:
+        tried.append(wanted)
+        raise PortInUse("::", port)
+
+    monkeypatch.setattr(host_module, "_listen_once", taken)
+    with pytest.raises(ListenError, match=error):
+        async with open_host(bytes(32), [("all", port)], lambda _: None):  # type: ignore[arg-type,return-value]
+            raise NotImplementedError
+    assert len(tried) == tries
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from client.net.errors import DialError
 from client.net.handshake import request_protocol
 from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
-from client.net.unfinished import UnfinishedFrames
 from client.net.yamux import YamuxSession
 from client.net.yamux_stream import HEADER, PING, SYN
 from protocol.wire.framing import PREFIX, encode_frame
@@ -168,25 +167,6 @@ async def test_a_frame_that_is_never_ended_ends_the_link(
             await trio.sleep(0.01)
         assert a.statistics().refused["frame-too-slow"] == 1
         assert a._unfinished.held_bytes == 0
-
-
-async def test_unfinished_frames_of_many_connections_are_bounded(
-    networks: Networks, intrude: Intrude
-) -> None:
-    mib = 1024 * 1024
-    async with networks() as a, contextlib.AsyncExitStack() as attackers:
-        a._unfinished = UnfinishedFrames(budget_bytes=5 * mib)
-        for count in range(1, 9):
-            lane = hostile_lane(intrude, a.addresses[0], "bulk")
-            _, stream = await attackers.enter_async_context(lane)
-            await stream.send_all([unfinished(mib)])
-            while a._unfinished.held_bytes < min(count, 4) * mib:
-                await trio.sleep(0.01)
-            assert a._unfinished.held_bytes <= 5 * mib
-        while a.statistics().refused["unfinished-frames"] < 3:
-            await trio.sleep(0.01)
-        while len(a._links) > 5:
-            await trio.sleep(0.01)
 
 
 async def test_a_frame_larger_than_any_of_the_run_is_not_begun(

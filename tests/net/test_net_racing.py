@@ -13,7 +13,14 @@ import trio
 
 from client.net import racing
 from client.net.addresses import Destination, parse_destination
-from client.net.errors import AddressError, DialError, HandshakeFailed, NotCalled, PortInUse
+from client.net.errors import (
+    AddressError,
+    DialError,
+    HandshakeFailed,
+    NotCalled,
+    PortInUse,
+    TurnedAway,
+)
 from client.net.host import Connection, open_host
 from client.net.libp2p_network import open_network
 from client.net.racing import HEAD_START_S, Race, in_order
@@ -68,7 +75,29 @@ async def test_only_one_attempt_wins() -> None:
     with pytest.raises(HandshakeFailed, match="faster"):
         first.claim()
     assert isinstance(Race().error(), NotCalled)
-    assert str(race.error()) == "nobody there"
+    error = race.error()
+    assert (type(error), str(error)) == (DialError, "nobody there")
+    race.attempt().fail("full", turned_away=True)
+    error = race.error()
+    assert (type(error), str(error)) == (TurnedAway, "nobody there; full")
+
+
+async def test_the_next_address_is_tried_after_a_failure_or_the_head_start(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    race = Race()
+    slow, failed, winner = race.attempt(), race.attempt(), race.attempt()
+    failed.fail("nobody there")
+    await failed.head_start()
+    assert trio.current_time() == 0.0
+    await slow.head_start()
+    assert trio.current_time() == HEAD_START_S
+    winner.claim()
+    await slow.head_start()
+    assert trio.current_time() == HEAD_START_S, "somebody has won"
+    assert not race.answered
+    winner.answered()
+    assert race.answered
 
 
 @asynccontextmanager

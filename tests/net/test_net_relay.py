@@ -10,12 +10,11 @@ import pytest
 import trio
 
 from client.net.errors import DialError, NetworkError
-from client.net.handshake import make_identity, request_protocol
+from client.net.handshake import request_protocol
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.windows import INITIAL_WINDOW_BYTES
-from protocol.ids import rank
 from protocol.relay.lending import Traffic
 from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
@@ -359,15 +358,3 @@ async def test_a_relay_whose_own_tensors_need_its_line_passes_on_a_fifth(
         assert 0.5e6 < alone < 1.2e6
         assert beside < 0.35e6
         nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("near", ["/ip6/2a11:0:1:2::1", "/ip4/198.51.100.1"])
-async def test_two_relays_of_different_prefixes_are_asked(networks: Networks, near: str) -> None:
-    far = near.replace("2a11:0:1:2", "2a11:0:2:1").replace("198.51.100", "198.51.101")
-    async with networks() as a:
-        invented = [make_identity(os.urandom(32)).peer for _ in range(3)]
-        first, second, third = sorted(invented, key=lambda peer: rank(a.peer_id, peer))
-        places = {first: near, second: near, third: far}
-        relays = {peer: [f"{place}/tcp/4001/p2p/{peer}"] for peer, place in places.items()}
-        a.reaching.update(relays, needed=True)
-        assert a.reaching.machine.needed == (first, third)

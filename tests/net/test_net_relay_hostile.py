@@ -10,19 +10,18 @@ import msgspec
 import pytest
 import trio
 
-from client.net.door import HostLimits
+from client.net.connection_limiter import HostLimits
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.libp2p_patches import GuardedStream
 from client.net.relay import passing
-from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Reserve, Status
+from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
 from protocol.token_bucket import Rate
-from tests.support.arrivals import backward, next_inbound
 from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
 from tests.support.relay import open_relay
 
@@ -118,27 +117,6 @@ async def test_who_asks_and_breaks_off_leaves_nothing_behind(networks: Networks)
             line.open.set()
 
 
-async def test_a_crowd_of_reservers_gets_its_places_and_stops_no_circuit(
-    networks: Networks,
-) -> None:
-    async with networks() as relay, networks() as b, networks() as a:
-        relay.passing.machine.limits = RelayLimits(reservations=17)
-        await reserve(b, relay)
-        await a.connect(b.reaching.addresses[0])
-        answers = Counter[str]()
-        async with AsyncExitStack() as crowd:
-            for number in range(60):
-                one = await crowd.enter_async_context(networks())
-                await one.connect(relay.addresses[0])
-                answers[type(await asked(one, relay, Reserve())).__name__] += 1
-                await a.send(b.peer_id, backward(number), b"x")
-                assert (await next_inbound(b)).message == backward(number)
-            assert answers == {"Reserved": 16, "Status": 44}
-            assert relay.passing.machine.refused["full"] == 44
-            assert len(relay.passing.machine.reservations) == 17
-        await until(lambda: relay.passing.machine.reservations == {b.peer_id})
-
-
 async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody(
     networks: Networks,
 ) -> None:
@@ -155,24 +133,6 @@ async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody
         assert relay.passing.machine.reservations == {b.peer_id}
         assert relay.statistics().refused["relay-message-malformed"] == 1
         assert linked(relay, b)
-
-
-async def test_who_asks_for_one_member_all_the_time_does_not_keep_others_from_it(
-    networks: Networks,
-) -> None:
-    async with networks() as relay, networks() as b, networks() as hostile:
-        await reserve(b, relay)
-        await hostile.connect(relay.addresses[0])
-        connection = hostile.direct(relay.peer_id)
-        assert connection is not None
-        answers = [(await ask(connection, Connect(b.peer_id)))[1] for _ in range(12)]
-        granted = sum(isinstance(each, Status) and each.code == "ok" for each in answers)
-        assert 0 < granted <= relay.passing.machine.limits.asks_of_pair.burst
-        assert relay.passing.machine.circuits <= relay.passing.machine.limits.circuits_of_pair
-        assert relay.statistics().refused["relay-flood"] >= 1
-        async with networks() as honest:
-            await honest.connect(b.reaching.addresses[0])
-            await until(lambda: linked(b, honest))
 
 
 async def test_a_protocol_is_agreed_on_in_one_round_trip() -> None:

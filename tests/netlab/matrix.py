@@ -103,7 +103,7 @@ def home(world: World, router: Router) -> Place:
 
 def meet(world: World, a: Router, b: Router, rtt_ms: float) -> Cell:
     """Let two homes meet; what fails is said in the cell."""
-    tcp.TRANSPORT._dialled.clear()  # a process of its own has dialled nobody yet
+    tcp.TCP._dialled.clear()  # a process of its own has dialled nobody yet
     wanted = expected(world, a, b)
     public = Place(ipv6=IPv6.OPEN if world == "v6" else IPv6.NONE)
     places = {**dict.fromkeys((*PUBLIC, JUDGE), public), "a": home(world, a), "b": home(world, b)}

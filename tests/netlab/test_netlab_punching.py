@@ -22,7 +22,7 @@ CONES = [Router.FULL_CONE, Router.ADDRESS_RESTRICTED, Router.PORT_RESTRICTED, Ro
 def test_two_behind_routers_that_keep_their_ports_become_direct(
     kind: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())  # other tests share this process
+    monkeypatch.setattr(tcp.TCP, "_dialled", set())  # other tests share this process
     places = {"relay": Place(), "a": Place(kind), "b": Place(kind)}
     with Internet(places, rtt_ms=80) as net, reaching_swarm(net) as swarm:
         pair = meet(swarm)
@@ -55,7 +55,7 @@ def test_two_behind_firewalls_of_ipv6_become_direct(rtt_ms: int) -> None:
 def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())
+    monkeypatch.setattr(tcp.TCP, "_dialled", set())
     home = Place(Router.PORT_RESTRICTED)
     with Internet({"relay": Place(), "a": home, "b": home}, 40) as net, reaching_swarm(net) as all_:
         pair = meet(all_)
@@ -81,7 +81,7 @@ def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(
 def test_a_router_that_gives_each_peer_another_port_keeps_its_home_relayed(
     kind: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())
+    monkeypatch.setattr(tcp.TCP, "_dialled", set())
     places = {"relay": Place(), "a": Place(Router.SYMMETRIC), "b": Place(kind)}
     with Internet(places, rtt_ms=20) as net, reaching_swarm(net) as swarm:
         pair = meet(swarm)

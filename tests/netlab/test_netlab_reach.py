@@ -163,7 +163,7 @@ def test_a_router_that_has_no_address_of_its_own_makes_nothing_public() -> None:
 def test_the_mapping_of_a_router_is_known_from_two_observers(
     kind: Router, mapping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp.TRANSPORT, "_dialled", set())  # other tests share this process
+    monkeypatch.setattr(tcp.TCP, "_dialled", set())  # other tests share this process
     with Internet({"home": Place(kind), **PROBERS}) as net, reaching_swarm(net) as swarm:
         public = [swarm.start(name) for name in PROBERS]
         member = swarm.start("home", *(a for m in public for a in m.addresses if "/ip4/" in a))

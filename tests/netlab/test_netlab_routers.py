@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from client.errors import UserError
-from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.measure import inside
 from tests.netlab.routers import IPv6, Router
 
 reason = why_not()
 needs_lab = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
-no_mapper = why_not(port_mapper=True)
-needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 
 PORT = 4001
 PATIENCE_S = 20.0
@@ -109,14 +103,6 @@ def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
 
 
 @needs_lab
-@pytest.mark.parametrize("kind", Router)
-def test_nobody_gets_in_who_was_not_called(kind: Router) -> None:
-    with Internet({"home": Place(kind), "one": OPEN}) as net:
-        expected = "refused" if kind is Router.ANSWERING else "silence"
-        assert _meets(net, "one", (net.public("home"), PORT)) == expected
-
-
-@needs_lab
 @pytest.mark.parametrize(("outer", "same"), [(Router.PORT_RESTRICTED, 1), (Router.SYMMETRIC, 2)])
 def test_a_providers_router_decides_what_the_world_sees(outer: Router, same: int) -> None:
     home = Place(Router.FULL_CONE, carrier=outer)
@@ -138,16 +124,6 @@ def test_ipv6_passes_a_firewall_from_inside_only() -> None:
             assert _meets(net, "one", seen["one"]) == "silence"
         with _left(net, "bare", {"one": net.address6("one")}) as seen:
             assert _meets(net, "one", seen["one"]) == "in"
-
-
-@needs_lab
-def test_broken_ipv6_leads_nowhere_and_ipv4_works() -> None:
-    places = {"home": Place(Router.FULL_CONE, ipv6=IPv6.BROKEN), "one": OPEN}
-    with Internet(places) as net, ExitStack() as stack:
-        for address in (net.public("one"), net.address6("one")):
-            stack.enter_context(inside(net, "one", lambda a=address: _listening(a, PORT)))
-        assert _meets(net, "home", (net.address6("one"), PORT)) == "silence"
-        assert _meets(net, "home", (net.public("one"), PORT)) == "in"
 
 
 @needs_lab
@@ -183,19 +159,6 @@ def test_datagrams_leave_only_where_they_may(allowed: bool) -> None:
 
 
 @needs_lab
-@pytest.mark.parametrize("six", [False, True])
-def test_a_long_way_takes_its_time(six: bool) -> None:
-    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED)
-    with Internet({"home": home, "one": OPEN}, rtt_ms=80) as net:
-        address = net.address6("one") if six else net.public("one")
-        server = inside(net, "one", lambda: _listening(address, PORT))
-        began = time.monotonic()
-        assert _meets(net, "home", (address, PORT)) == "in"
-        assert time.monotonic() - began >= 0.08
-        server.close()
-
-
-@needs_lab
 def test_a_router_that_restarts_has_forgotten_its_mappings() -> None:
     with (
         Internet({"home": Place(Router.FULL_CONE), "one": OPEN, "two": OPEN}) as net,
@@ -204,26 +167,3 @@ def test_a_router_that_restarts_has_forgotten_its_mappings() -> None:
         assert _meets(net, "two", seen["one"]) == "in"
         net.restart_router("home")
         assert _meets(net, "two", seen["one"]) == "silence"
-
-
-@needs_mapper
-def test_a_port_mapper_answers_in_the_home() -> None:
-    with (
-        Internet({"home": Place(Router.SYMMETRIC, port_mapper=True)}) as net,
-        inside(net, "home", _datagrams) as asker,
-    ):  # RFC 6886, section 3.2
-        asker.sendto(b"\0\0", ("192.168.1.1", 5351))
-        answer = asker.recv(16)
-        assert answer[:4] == b"\0\x80\0\0"
-        assert socket.inet_ntoa(answer[8:12]) == net.public("home")
-
-
-@needs_lab
-def test_nothing_of_it_is_left() -> None:
-    with Internet({"home": Place(Router.FULL_CONE, others=("guest",))}, 10) as net:
-        assert len(ground.ours()) == 4
-        sleeper = subprocess.Popen(net.command("guest", ["sleep", "60"]))
-        with pytest.raises(UserError, match="already has"), Internet({"b": OPEN}):
-            pass
-    assert ground.ours() == []
-    assert sleeper.wait(10) < 0

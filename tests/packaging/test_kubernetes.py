@@ -53,16 +53,6 @@ def test_every_document_has_the_form_that_kubernetes_asks_for(document: dict[str
     validate.validate(document, validate.latest_version(), strict=True)
 
 
-def test_a_misspelt_field_would_be_noticed() -> None:
-    validate = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate is not installed"
-    )
-    misspelt = job()
-    misspelt["spec"]["backofLimit"] = 1
-    with pytest.raises(validate.ValidationError):
-        validate.validate(misspelt, validate.latest_version(), strict=True)
-
-
 def test_the_pod_has_no_privileges() -> None:
     assert pod()["automountServiceAccountToken"] is False
     assert pod()["securityContext"]["runAsNonRoot"] is True

@@ -58,12 +58,12 @@ def test_of_two_replicas_nobody_is_expelled(seed: int) -> None:
 
 def test_among_the_usual_faults_no_honest_member_is_expelled() -> None:
     found = 0
-    for seed in range(4):
+    for seed in range(2):
         world, violation = run_once(drawn(seed, (), SHARE))
         assert not violation
         assert world.audits.found.keys() <= {"agrees", "void", "refused"}
         found += world.audits.found["agrees"]
-    assert found > 12
+    assert found > 6
 
 
 def test_without_audits_nothing_is_signed_or_kept() -> None:
@@ -78,7 +78,7 @@ def test_members_that_have_closed_a_step_agree_on_its_majority() -> None:
     assert not violation
 
 
-@pytest.mark.parametrize("seed", [25, 38, 203])
+@pytest.mark.parametrize("seed", usual(2, [203, 25, 38]))
 def test_all_fall_silent_when_nobody_is_kept_on_probation_any_more(seed: int) -> None:
     """A minute after the end of the run a replica counts that did not until then. In 203 it has not
     been told who is charged; in the others it had been, and was told again."""

@@ -10,19 +10,10 @@ from client.lab.simulate.chaos.many import Tally, run_some
 from client.lab.simulate.chaos.replay import log_hash, run_once
 from tests.support.cases import usual
 
-SEEDS = range(12)
+SEEDS = range(8)
 """A first look; the first 250: make seeds."""
 VERSIONS_BROKE = (4, 7, 13, 29, 31, 32, 39, 43, 44, 49)
 """Seeds in which one member stopped others, or kept them busy after the end, by naming versions."""
-
-
-def test_a_liar_among_faults_breaks_nothing() -> None:
-    told = 0
-    for seed in (0, 5, 6):
-        world, violation = run_once(drawn(seed, MENU))
-        assert not violation
-        told += world.liar.told.total()
-    assert told > 40, "in some runs there are always some who know nobody yet"
 
 
 @pytest.mark.parametrize("seed", usual(5, VERSIONS_BROKE))

@@ -17,10 +17,11 @@ from client.lab.simulate.chaos.many import Tally, run_some
 from client.lab.simulate.chaos.replay import log_hash, run_once
 from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
 from client.lab.simulate.chaos.world import ChaosWorld
+from tests.support.cases import usual
 
-SEEDS = range(16)
+SEEDS = range(12)
 """A first look; ``make seeds`` has the sweep."""
-HASHED_LATER = (7, 36, 47, 99)
+HASHED_LATER = (36, 7, 47, 99)
 """In 36 one that had started again closed a lineage's first step a second time: who had closed
 it had left. Both ways of hashing allow that; only this one came to it."""
 FAULTS = 200
@@ -62,7 +63,7 @@ class TestManySeeds:
         assert tally.versions > 5 * len(SEEDS)
 
 
-@pytest.mark.parametrize("seed", HASHED_LATER)
+@pytest.mark.parametrize("seed", usual(2, HASHED_LATER))
 def test_nor_where_versions_are_hashed_beside_the_next_step(seed: int) -> None:
     world, violation = run_once(drawn(seed, hashes_later=True))
     assert not violation
@@ -91,15 +92,6 @@ def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
     assert reached == {1}
 
 
-def test_a_replay_is_the_same_to_the_last_line() -> None:
-    config = drawn(7)
-    (first, _), (again, _) = run_once(config), run_once(config)
-    assert first.log == again.log
-    assert log_hash(first) == log_hash(again)
-    other, _ = run_once(drawn(8))
-    assert log_hash(other) != log_hash(first)
-
-
 def test_a_replay_in_another_process_is_the_same() -> None:
     """Nothing depends on the order of a set, which differs in every process."""
     replay = [sys.executable, "-m", "client.lab.simulate.chaos", "--seed", "7"]
@@ -114,7 +106,10 @@ def test_a_replay_in_another_process_is_the_same() -> None:
         for salt in ("1", "2")
     }
     assert len(said) == 1
-    assert log_hash(run_once(drawn(7))[0]).encode() in said.pop()
+    here, other = (log_hash(run_once(drawn(seed))[0]).encode() for seed in (7, 8))
+    (there,) = said
+    assert here in there
+    assert other not in there
 
 
 def test_a_replay_with_the_faults_written_down_is_the_same() -> None:

@@ -32,7 +32,7 @@ LETTERS: list[bodies.Body] = [
     bodies.Reject(*HEAD, YOU, 1, 2, 77, "full"),
 ]
 RECORDS: list[bodies.Body] = [
-    bodies.Posting(*HEAD, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, wanted=YOU),
+    bodies.Posting(*HEAD, 1, 2, 5, 1, 5, 1, 6, 6, 2, 0, wanted=YOU),
 ]
 
 

@@ -124,6 +124,3 @@ def test_a_liar_is_corrected_and_its_stage_gets_an_honest_one_instead() -> None:
         assert min(lied.levels()) >= 0.95 * min(honest.levels()), f"seed {seed}"
         mended += before != (3, 3)
     assert mended
-
-
-# --- static quality ---------------------------------------------------------------------------

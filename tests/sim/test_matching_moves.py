@@ -106,9 +106,9 @@ def test_no_single_move_would_pay_at_quiescence(design: Design) -> None:
         for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
             world.crash(who)
         world.run(8)
-        tempted += any(machine.blocking_moves(world.now) for machine in world.machines.values())
+        tempted += any(machine.blocking_moves() for machine in world.machines.values())
         world.run(900)
         for machine in world.machines.values():
-            found = machine.blocking_moves(world.now)
+            found = machine.blocking_moves()
             assert found == [], f"seed {seed}: {found}"
     assert tempted > 2 or design is FULL

@@ -12,9 +12,9 @@ from msgspec import structs
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching.board import supply_of
 from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
+from protocol.matching.population import Population
 from protocol.matching.timing import MOVE_REST_S
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
 
@@ -35,8 +35,7 @@ def dual(world: World) -> dict[PeerId, Stage]:
 
 
 def throughput(world: World) -> int:
-    machine = next(iter(world.machines.values()))
-    return min(supply_of([n.posting for n in machine.postings(world.now).values()]).levels)
+    return min(Population(world.members.values(), world.manifest.stages, 2).supply.levels)
 
 
 def test_the_faster_ones_also_hold_the_stage_beside_their_home() -> None:

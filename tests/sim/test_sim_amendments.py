@@ -74,7 +74,7 @@ def losses(world: TrainingWorld, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("stages", "delayed"), usual(2, [(4, False), (2, True), (1, False), (2, False)])
+    ("stages", "delayed"), usual(1, [(4, False), (2, True), (1, False), (2, False)])
 )
 @pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_a_rate_turns_everywhere_at_one_step(
@@ -94,19 +94,8 @@ def test_a_rate_turns_everywhere_at_one_step(
     assert largest_difference(found, lab.reference(plan)) > 10 * CLOSE
 
 
-def test_it_waits_for_the_step_that_the_founder_names(lab: Lab) -> None:
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, amended=run)
-    hear(world, world.peers.values(), amendment(run, SWARM, from_step=20, **HOT))
-    found = losses(world, STEPS)
-    expected = turned(plan, world, HOT)
-    assert expected.turns[0].from_step == 20
-    assert largest_difference(found, lab.reference(expected)) < CLOSE
-    assert largest_difference(found[:20], lab.reference(plan)[:20]) < CLOSE
-
-
 def test_two_amendments_after_each_other(lab: Lab) -> None:
+    """The second one waits for the step that the founder names."""
     plan = plan_for("gpt", 2, STEPS)
     run = run_of(plan)
     world = lab.world(plan, 2, amended=run)
@@ -121,7 +110,7 @@ def test_two_amendments_after_each_other(lab: Lab) -> None:
     assert largest_difference(found, lab.reference(expected)) < CLOSE
 
 
-@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("delayed", usual(1, [True, False]))
 @pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_deaths_and_late_members_change_no_loss(lab: Lab, delayed: bool, seed: int) -> None:
     """Newcomers come before, while and after the stages agree, and know of nothing; one replica of
@@ -155,7 +144,7 @@ def test_deaths_and_late_members_change_no_loss(lab: Lab, delayed: bool, seed: i
     assert largest_difference(found, reference) < CLOSE, f"seed {seed}"
 
 
-@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("delayed", usual(1, [True, False]))
 def test_a_finished_run_goes_on(lab: Lab, delayed: bool) -> None:
     plan = plan_for("gpt", 2, 12, delayed=delayed)
     run = run_of(plan)
@@ -243,7 +232,7 @@ class TestLiars:
         expected = turned(plan, world, HOT)
         assert largest_difference(found, lab.reference(expected)) < CLOSE
 
-    @pytest.mark.parametrize("stage", [0, 1])
+    @pytest.mark.parametrize("stage", usual(1, [0, 1]))
     def test_who_says_that_it_was_never_agreed_on_stops_nobody(self, lab: Lab, stage: int) -> None:
         plan = plan_for("gpt", 2, STEPS)
         run = run_of(plan)

@@ -64,7 +64,7 @@ def test_a_swarm_equals_the_reference(
     assert largest_difference(losses, expected) < CLOSE
 
 
-@pytest.mark.parametrize("model", usual(2, ["gpt", "lora", "mixtral"]))
+@pytest.mark.parametrize("model", usual(1, ["gpt", "lora", "mixtral"]))
 def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, model: str) -> None:
     """Microbatches have unlike numbers of answers, and it does not matter who computes them."""
     lab = Lab(tmp_path, write_conversations(tmp_path))
@@ -129,7 +129,7 @@ def test_two_hundred_steps(lab: Lab, model: str, boundary: AveragingCodec) -> No
     assert largest_difference(losses, lab.reference(plan, boundary)) < 1e-3
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("model", usual(1, ["gpt", "llama"]))
 def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -> None:
     """Measured 7.6e-5 (8e-3 in 200 steps); the boundaries are S8 as well."""
     plan = plan_for(model, 2, STEPS)
@@ -141,7 +141,7 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
 class TestExperts:
     """A mixture of experts: who chooses which expert, and the loss of balance, are the same."""
 
-    @pytest.mark.parametrize(("replicas", "stages"), [(1, 4), (2, 2)])
+    @pytest.mark.parametrize(("replicas", "stages"), usual(1, [(1, 4), (2, 2)]))
     def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
         plan = plan_for("mixtral", stages, STEPS)
         losses = train(lab.world(plan, replicas))
@@ -161,7 +161,8 @@ class TestAdapters:
     """Adapters beside frozen weights: only they are averaged, and sent to newcomers."""
 
     @pytest.mark.parametrize(
-        ("replicas", "stages", "delayed"), [(1, 4, False), (2, 2, False), (2, 2, True)]
+        ("replicas", "stages", "delayed"),
+        usual(2, [(1, 4, False), (2, 2, True), (2, 2, False)]),
     )
     def test_a_swarm_equals_the_reference(
         self, lab: Lab, replicas: int, stages: int, delayed: bool
@@ -171,7 +172,7 @@ class TestAdapters:
         assert losses[-1] < losses[0] - 0.02  # it learns what it can: the base is random
         assert largest_difference(losses, lab.reference(plan)) < CLOSE
 
-    @pytest.mark.parametrize("model", ["lora", "lora nf4"])
+    @pytest.mark.parametrize("model", usual(1, ["lora nf4", "lora"]))
     def test_deaths_and_newcomers_change_no_loss(self, lab: Lab, model: str) -> None:
         plan = plan_for(model, 2, STEPS)
         world = lab.world(plan, 2)
@@ -185,10 +186,10 @@ class TestAdapters:
 
 
 WSD = {"schedule": "wsd", "decay_from": 15}
-RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}, {"name": "muon", "lr": 3e-3}]
+RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}]
 
 
-@pytest.mark.parametrize("changes", RULES, ids=["z-loss", "wsd", "lion", "muon"])
+@pytest.mark.parametrize("changes", RULES, ids=["z-loss", "wsd", "lion"])
 def test_other_rules_equal_the_reference(lab: Lab, changes: dict[str, object]) -> None:
     usual = plan_for("gpt", 2, STEPS)
     plan = replace(usual, optimizer=msgspec.structs.replace(usual.optimizer, **changes))
@@ -215,7 +216,7 @@ def test_muon_survives_the_death_of_any_replica(lab: Lab, delayed: bool) -> None
 class TestDelayed:
     """The one-step-delayed update: another run, which one process makes as well."""
 
-    @pytest.mark.parametrize(("replicas", "stages"), usual(2, [(2, 4), (3, 2), (1, 2), (2, 2)]))
+    @pytest.mark.parametrize(("replicas", "stages"), usual(1, [(2, 4), (3, 2), (1, 2), (2, 2)]))
     def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
         plan = plan_for("gpt", stages, STEPS, delayed=True)
         losses = train(lab.world(plan, replicas))
@@ -245,7 +246,7 @@ class TestDelayed:
             assert peer.hash == world.hashes[peer.stage, STEPS]
 
 
-@pytest.mark.parametrize("averaging", ["fp32", "s8"])
+@pytest.mark.parametrize("averaging", usual(1, ["s8", "fp32"]))
 def test_segments_change_no_bit(
     lab: Lab, averaging: AveragingCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +271,7 @@ def test_segments_change_no_bit(
     assert largest_difference(losses, whole) < close
 
 
-@pytest.mark.parametrize(("boundary", "seed"), usual(2, [("fp32", 0), ("s8", 2), ("fp32", 1)]))
+@pytest.mark.parametrize(("boundary", "seed"), usual(1, [("s8", 2), ("fp32", 0), ("fp32", 1)]))
 def test_deaths_change_no_loss(lab: Lab, boundary: AveragingCodec, seed: int) -> None:
     plan = plan_for("gpt", 2, STEPS)
     calm = train(lab.world(plan, 2, boundary=boundary, seed=seed))

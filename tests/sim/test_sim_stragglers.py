@@ -90,8 +90,10 @@ def share_of_first(world: StragglerWorld, stage: int) -> float:
     return counted[0] / sum(counted)
 
 
-@pytest.mark.parametrize(("stages", "stage"), usual(2, [(2, 0), (3, 1), (2, 1), (3, 2)]))
-@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize(
+    ("stages", "stage", "said"),
+    usual(2, [(2, 0, True), (3, 1, False), (2, 1, True), (2, 1, False), (3, 2, True)]),
+)
 def test_a_slower_replica_keeps_its_share(stages: int, stage: int, said: bool) -> None:
     """A fifth is in proportion; where nobody says a rate, measured times make it a little more."""
     shares = []
@@ -124,7 +126,7 @@ def test_a_hung_replica_is_given_up_before_membership_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stages", "stage"), usual(1, [(3, 1), (2, 0), (2, 1)]))
+@pytest.mark.parametrize(("stages", "stage"), usual(1, [(2, 0), (3, 1), (2, 1)]))
 def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage: int) -> None:
     """The same swarms with and without: faster in the median, for little work done twice."""
     with_backups, without = [], []
@@ -143,7 +145,7 @@ def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage:
 
 
 @pytest.mark.parametrize(
-    ("stages", "replicas", "most"), usual(2, [(3, 2, 0.002), (2, 3, 0.005), (2, 2, 0.002)])
+    ("stages", "replicas", "most"), usual(1, [(2, 3, 0.005), (3, 2, 0.002), (2, 2, 0.002)])
 )
 def test_even_swarms_speculate_on_next_to_nothing(stages: int, replicas: int, most: float) -> None:
     """Tasks that differ by a tenth: once times are known one pass of a run at most is done twice

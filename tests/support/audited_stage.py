@@ -102,8 +102,6 @@ class AuditedStage:
     """Of the microbatches, hence of the samples."""
     step: int = 0
     work: dict[int, Sent] = field(default_factory=dict)
-    worked_s: float = 0.0
-    """Seconds that the audited member has computed for the passes of the step."""
 
     def __post_init__(self) -> None:
         half = self.model.layers // 2
@@ -142,7 +140,6 @@ class AuditedStage:
     def compute(self, lie: Lie = Lie()) -> None:  # noqa: B008
         """All replicas compute their microbatches of the step."""
         self.work.clear()
-        self.worked_s = 0.0
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
             self._set_threads(place)
             lies = lie if place == LIAR else Lie()
@@ -172,14 +169,11 @@ class AuditedStage:
         tokens = self._tokens(microbatch)
         how = {"step": self.step, "microbatch": microbatch}
         inner, last = (self.beside, member) if self.audited else (member, self.beside)
-        forward, (boundary,) = inner.call(Forward(**how), tokens)
-        both, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
-        audits = member is self.members[LIAR]
+        _, (boundary,) = inner.call(Forward(**how), tokens)
+        _, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
         if self.audited:
-            self.worked_s += both.seconds * audits
             return Sent(tokens, [boundary], [gradient])
-        backward, _ = inner.call(Backward(**how), gradient)
-        self.worked_s += (forward.seconds + backward.seconds) * audits
+        inner.call(Backward(**how), gradient)
         return Sent(tokens, [gradient, tokens], [boundary])
 
     def contribute(self) -> list[list[bytes]]:
@@ -318,7 +312,6 @@ class AuditedStage:
                 reply, _ = auditor.ask(request, *payloads)
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
-                done.seconds += reply.seconds
                 done.boundary = max(done.boundary, reply.activation, reply.gradient)
                 return audit.recomputed(reply.activation, reply.gradient, 0.0)
             case CompareTask(step, _, bounds, segments):
@@ -328,7 +321,6 @@ class AuditedStage:
                 )
                 if isinstance(reply, Failed):
                     return audit.not_computed(reply.kind)
-                done.seconds += reply.seconds
                 done.compared = reply
                 return audit.compared(reply.deviation, reply.along, 0.0)
             case Judged(_, _, grade, words):
@@ -386,8 +378,6 @@ class Audited:
     compared: ContributionCompared = ContributionCompared(deviation=0, along=0, explained=0)  # noqa: RUF009
     grade: Grade | None = None
     words: str = ""
-    seconds: float = 0.0
-    """That the auditor computed for it, but for the copy of the version."""
 
 
 @contextmanager

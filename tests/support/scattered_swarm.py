@@ -29,7 +29,13 @@ DEADLINE_S: Final = 240.0
 def short_run(steps: int) -> RunChoices:
     """Return a run of two stages and few steps."""
     return RunChoices(
-        name="far", stages=2, steps=steps, sequences=2, microbatches=4, measure=False, dual_homing=0
+        name="far",
+        stages=2,
+        steps=steps,
+        sequences=2,
+        microbatches=4,
+        measure=False,
+        dual_homing=False,
     )
 
 

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from client.control.updates import Update
 from client.ui.app import VolunteerApp
+from client.ui.source.live import LiveSource
 from client.ui.source.mailbox import Answer, Link, Mailbox
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
@@ -26,10 +27,11 @@ def recorded() -> tuple[Update, ...]:
     return tuple(msgspec.json.decode(line, type=Update) for line in lines)
 
 
-class StillSource:
+class StillSource(LiveSource):
     """A node that says only what a test puts into the mailbox, and notes what it is told."""
 
     def __init__(self) -> None:
+        super().__init__(Path())
         self.commands: list[tuple[str, dict[str, object]]] = []
         self.mailbox = Mailbox()
         self.stopped = False

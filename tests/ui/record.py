@@ -87,7 +87,7 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
 
 def _found(homes: Path) -> Path:
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=25)
+    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=True)
     founding = found_swarm(founder.peer, choices, ModelChoices(), OptimizerChoices())
     address = Address("ip4", HOST, free_port(HOST), founder.peer)
     path = homes / "demo.swarm"

@@ -125,7 +125,7 @@ def test_every_view_survives_and_stays_in_its_box(
     for peer in peers.peer_rows(found[-1].snapshot):
         peers.details(record, peer.peer, box)
     for row in tables[-2]:
-        timeline.incident_details(record, row.key, box)
+        timeline.story(record, row.key, box)
 
 
 @pytest.mark.parametrize("value", FLOATS)

@@ -52,7 +52,7 @@ def test_moves_pace_and_who_decides_are_told() -> None:
     assert "Every part has as many volunteers as it should have." in text
     assert "Part 2 is the slowest and sets the pace of all" in text
     assert "A move from part 1 to part 2 would speed the training up" in text
-    assert "others fit it better: its cutoff is above us." in text
+    assert "others fit it better (its cutoff is above us)." in text
     assert "At the moment you do for part 2." in text
 
 

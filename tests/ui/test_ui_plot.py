@@ -57,7 +57,7 @@ def test_many_points_are_faint_behind_a_smoothed_line() -> None:
     """1,400 steps of a noisy loss were one solid block."""
     noise = random.Random(1)
     points = [(float(x), 2.0 + 2 * math.exp(-x / 300) + noise.gauss(0, 0.15)) for x in range(1400)]
-    lines = curve(points, Box(70, 12), tone="accent")
+    lines = curve(points, Box(70, 12))
     rows = [[span for span in found if span.tone == "accent"] for found in lines]
     strong = sum(not cell.isspace() for row in rows for span in row for cell in span.text)
     faint = "".join(s.text for found in lines[:-2] for s in found[2:] if s.tone == "faint")

@@ -10,7 +10,7 @@ from client.control.snapshot import (
     NetworkView,
     PauseView,
 )
-from client.control.updates import HeldOutPoint, StepPoint
+from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
@@ -106,7 +106,7 @@ def test_time_left_is_what_the_node_says() -> None:
 
 def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), evaluated(6, 4, 3.5)))
-    record.learn_curve([], [HeldOutPoint(0, NOW, 5.5), HeldOutPoint(4, NOW, 9.9)])
+    record.learn_curve([], [StepPoint(0, NOW, 5.5), StepPoint(4, NOW, 9.9)])
     told = HeldOutView(
         version=4, loss=3.5, bits_per_byte=5.05, tokens=8192, vouchers=2, claims=3, time=NOW
     )
@@ -123,7 +123,7 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
 def test_a_repeated_version_replaces_later_ones() -> None:
     told = (evaluated(1, 4, 3.5), evaluated(2, 8, 3.0), evaluated(3, 4, 3.6))
     record = recorded_from(update(9, *told))
-    assert [(p.version, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
+    assert [(p.step, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
 
 
 # --- header ----------------------------------------------------------------------------------

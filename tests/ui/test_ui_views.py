@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from client.control.matches import Explanation
-from client.control.snapshot import AmendmentView, GivenUpView, LimitsView, WorkerView
+from client.control.snapshot import AmendmentView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.views import dashboard, matching
 from client.views.record import Record
@@ -171,6 +171,6 @@ def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
 
 
 def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
-    one = GivenUpView(steps=341, reached=388, members=("12D3KooWAnna4AphPb",), at=0.0)
+    one = event(1, "341 steps made here without 4AphPb are given up")
     head = plain(swarm_head(recorded_from(update(1, given_up=one)), BOX))
     assert "341 steps made here without 4AphPb" in head

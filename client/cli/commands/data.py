@@ -1,4 +1,4 @@
-"""Turn text into tokens to train on; list, verify and show them.
+"""Turn text into tokens to train on; verify and show them.
 
 Group: the model
 
@@ -14,7 +14,7 @@ nanoGPT. One that was interrupted goes on where it was.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 from msgspec import Struct
@@ -36,13 +36,15 @@ from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
 if TYPE_CHECKING:
-    from model_zoo.datasets.folder import Conversations, Folder, Index
+    from model_zoo.datasets.folder import Folder, Index
+    from model_zoo.specs.data import Answers
 
 app = nested_app("data")
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 SHOWN_DAMAGED = 8
 CHAT_CONTEXT = 1024
+USUAL_CONTEXT = 256
 
 
 class PartView(Struct, frozen=True):
@@ -63,34 +65,14 @@ class DataView(Struct, frozen=True, kw_only=True):
     """A data folder; answer of ``volunteer data build --json``, of ``mix`` and ``verify``."""
 
     folder: str
-    name: str
     tokens: int
-    size_bytes: int
-    """Of the tokens."""
-    root: str
-    """Digest of the tokens, in hex."""
     vocab: int
-    tokenizer: str
-    """Digest of the tokenizer.json, in hex; empty: tokens are bytes."""
-    texts: int
-    text_bytes: int
-    replaced: int
-    """Places where a text was not UTF-8."""
-    skipped: int = 0
-    """Rows that could not be used and were left out."""
-    skipped_rows: tuple[str, ...] = ()
-    """Names of the first hundred of them, and what is wrong with each."""
+    index: Any
+    """As its `index.json`."""
     damaged: list[int] = []
     """Damaged parts of 256 KiB, by number."""
     parts: list[PartView] = []
     """Of a mixture."""
-
-
-class DataList(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer data ls --json``."""
-
-    folders: list[DataView]
-    unfinished: list[str]
 
 
 class SampleView(Struct, frozen=True, kw_only=True):
@@ -198,37 +180,6 @@ def mix(
 
 
 @app.command
-def ls(folder: Path = Path(), /, *, json: AsJson = False) -> None:
-    """List the data folders in a folder.
-
-    Parameters
-    ----------
-    folder
-        Folder to look in (default: this one).
-    """
-    from model_zoo.datasets.assembly import is_unfinished
-    from model_zoo.datasets.folder import is_data_folder, open_folder
-
-    try:
-        inside = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}", "name a folder") from error
-    unfinished = [str(path) for path in inside if is_unfinished(path)]
-    with data_errors():
-        found = [_view(open_folder(path)) for path in inside if is_data_folder(path)]
-    if json:
-        print_json(DataList(folders=found, unfinished=unfinished))
-        return
-    rows = [[f.folder, f"{f.tokens:,}", str(f.vocab), human_bytes(f.size_bytes)] for f in found]
-    if rows:
-        print("\n".join(aligned(["folder", "tokens", "vocabulary", "size"], rows)))
-    for name in unfinished:
-        say(f"{name} is unfinished: run its volunteer data build or mix again to go on")
-    if not rows and not unfinished:
-        say(f"no data folder in {folder}; make one with volunteer data build")
-
-
-@app.command
 def verify(folder: Path, /, *, json: AsJson = False) -> int:
     """Read a data folder and check every byte; returns 1 if it is damaged.
 
@@ -279,14 +230,15 @@ def show(
     with data_errors():
         opened = open_folder(folder)
         corpus = TokenCorpus.from_folder(opened)
-        talked = opened.index.conversations
-        rows = corpus.sample(id, microbatch, context or _context_of(talked), seed)
+        answers = opened.index.answers
+        usual = answers.context if answers else USUAL_CONTEXT
+        rows = corpus.sample(id, microbatch, context or usual, seed)
     texts = [corpus.text_of(row) for row in rows]
     numbers = range(id * microbatch, (id + 1) * microbatch)
     found = [corpus.spec.part_of(number) for number in numbers]
     parts = [part.name for part in found if part is not None]
     if json:
-        learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if talked else []
+        learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if answers else []
         tokens = plain_tokens(rows).tolist()
         print_json(SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts))
         return
@@ -296,19 +248,24 @@ def show(
         print("\n".join(map(printable, text.split("\n"))))
 
 
-def _context_of(talked: Conversations | None) -> int:
-    return talked.answers.context if talked else 256
-
-
 def _report(folder: Folder, damaged: list[int], as_json: bool) -> None:
-    view = _view(folder, damaged)
+    index, parts = folder.index, _parts(folder.index)
     if as_json:
-        print_json(view)
+        print_json(
+            DataView(
+                folder=str(folder.path),
+                tokens=index.tokens,
+                vocab=index.vocab,
+                index=index,
+                damaged=damaged,
+                parts=parts,
+            )
+        )
         return
-    say(describe(folder.index))
-    if view.parts:
-        _say_parts(folder, view.parts)
-    say_skipped(view.skipped, view.skipped_rows)
+    say(describe(index))
+    if parts:
+        _say_parts(folder, parts)
+    say_skipped(folder.index.tally.skipped, folder.index.skipped_rows)
     if damaged:
         shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
         more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
@@ -326,31 +283,33 @@ def _say_parts(folder: Folder, parts: list[PartView]) -> None:
 
 def describe(index: Index) -> str:
     """Return a description of a data folder in a line or two."""
-    texts = "one text" if index.texts == 1 else f"{index.texts:,} texts"
-    made_of = f"{texts} of {human_bytes(index.text_bytes)}"
+    tally = index.tally
+    texts = "one text" if tally.texts == 1 else f"{tally.texts:,} texts"
+    made_of = f"{texts} of {human_bytes(tally.text_bytes)}"
     words = f"{index.tokens:,} tokens of {index.vocab:,} kinds, made of {made_of}"
     if index.tokens and index.tokenizer:
-        words += f": {index.text_bytes / index.tokens:.2f} bytes a token"
-    if index.conversations:
-        words += f"\n{talk(index, index.conversations)}"
-    if index.replaced:
-        words += f"\nin {index.replaced} places the text was not UTF-8"
+        words += f": {tally.text_bytes / index.tokens:.2f} bytes a token"
+    if index.answers:
+        words += f"\n{talk(index, index.answers)}"
+    if tally.replaced:
+        words += f"\nin {tally.replaced} places the text was not UTF-8"
     return words
 
 
-def talk(index: Index, found: Conversations) -> str:
+def talk(index: Index, answers: Answers) -> str:
     """Return a description of conversations: what is learned of them, and what is lost."""
-    share = found.padding / max(1, index.tokens)
-    windows = max(1, index.tokens // found.answers.context)
-    to_one = f", {index.texts / windows:.1f} to one" if found.answers.packed else ""
+    tally = index.tally
+    share = tally.padding / max(1, index.tokens)
+    windows = max(1, index.tokens // answers.context)
+    to_one = f", {tally.texts / windows:.1f} to one" if answers.packed else ""
     words = (
-        f"conversations in {windows:,} windows of {found.answers.context} tokens{to_one}: "
-        f"{found.answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
+        f"conversations in {windows:,} windows of {answers.context} tokens{to_one}: "
+        f"{answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
     )
-    if found.cut:
-        words += f"\n{found.cut:,} were longer: their ends are left out"
-    if found.left_out:
-        words += f"\n{found.left_out:,} more are left out: no answer begins within the window"
+    if tally.cut:
+        words += f"\n{tally.cut:,} were longer: their ends are left out"
+    if tally.left_out:
+        words += f"\n{tally.left_out:,} more are left out: no answer begins within the window"
     return words
 
 
@@ -363,23 +322,3 @@ def _parts(index: Index) -> list[PartView]:
         PartView(part.name, spec.part_tokens(part), part.digest, part.weight, share, often)
         for part, share, often in each
     ]
-
-
-def _view(folder: Folder, damaged: list[int] | None = None) -> DataView:
-    index = folder.index
-    return DataView(
-        folder=str(folder.path),
-        name=index.name,
-        tokens=index.tokens,
-        size_bytes=index.size_bytes,
-        root=index.root,
-        vocab=index.vocab,
-        tokenizer=index.tokenizer.digest if index.tokenizer else "",
-        texts=index.texts,
-        text_bytes=index.text_bytes,
-        replaced=index.replaced,
-        skipped=index.skipped,
-        skipped_rows=index.skipped_rows,
-        damaged=damaged or [],
-        parts=_parts(index),
-    )

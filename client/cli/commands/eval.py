@@ -95,8 +95,7 @@ def _measured(trained: Trained, path: Path, device: torch.device) -> Evaluated:
     from client.cli.models.newest import needed_tokenizer
     from model_zoo.text_loss import text_loss
 
-    chosen = needed_tokenizer(trained)
-    tokenizer = None if isinstance(chosen, str) else chosen
+    tokenizer = needed_tokenizer(trained)
     model = needed_model(trained).to(device)
     with data_errors():
         found = text_loss(model, path, tokenizer, trained.manifest.model.context)

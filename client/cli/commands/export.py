@@ -169,7 +169,7 @@ def _say(
     say("held-out loss: " + (unknown if loss is None else held_out_words(trained.manifest, loss)))
     if bits is not None:
         say(f"the same in bits per byte of text: {bits:.4f}")
-    if trained.manifest.data.brought and trained.tokenizer is None:
+    if trained.manifest.data.tokenizer and trained.tokenizer is None:
         say("note: without tokenizer.json, which no member that could be reached has")
     if gguf:
         say(f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}")
@@ -327,7 +327,7 @@ def write_card(
         manifest=trained.manifest,
         version=trained.version,
         amendments=trained.amendments,
-        has_tokenizer=trained.tokenizer is not None or trained.manifest.data.brought is None,
+        has_tokenizer=trained.tokenizer is not None or trained.manifest.data.tokenizer is None,
         loss=loss,
         bits=bits,
         adapter_alone=alone,

@@ -24,7 +24,7 @@ from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
 from client.errors import UserError
 from client.net.errors import DialError
-from client.net.transport import transport_of
+from client.net.tcp import TCP
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
@@ -192,7 +192,7 @@ async def _answer(member: Iterable[Address]) -> bool:
     async def dial(address: Address) -> None:
         nonlocal answered
         with suppress(DialError):
-            async with transport_of(address).dial(address):
+            async with TCP.dial(address):
                 answered = True
                 nursery.cancel_scope.cancel()
 

@@ -33,7 +33,7 @@ from client.cli.founding.options import (
     short_name,
 )
 from client.cli.founding.outlook import warn_of_time
-from client.cli.founding.presets import BYTES, PRESETS, Preset, PresetName
+from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.memory import USUAL_GRAPHS, required_bytes
@@ -52,8 +52,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
-from model_zoo.specs.tokens import DEFAULT as DEFAULT_TOKENIZER
-from model_zoo.specs.tokens import TOKENIZERS, token_bytes
+from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
 from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import (
@@ -198,7 +197,7 @@ def _founding(
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
     """Say that a model of a published shape has another vocabulary, if it has."""
     own = PRESETS[preset].model.vocab
-    if own == BYTES or own == spec.vocab:
+    if own == BYTE_VOCAB or own == spec.vocab:
         return ()
     return (
         f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
@@ -260,7 +259,7 @@ def checked(manifest: Manifest) -> Manifest:
 def choose_model(
     preset: Preset,
     choices: ModelChoices,
-    vocab: int = TOKENIZERS[DEFAULT_TOKENIZER],
+    vocab: int = BYTE_VOCAB,
     stages: int | None = None,
 ) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
@@ -421,7 +420,7 @@ def cut_context(corpus: Corpus) -> int | None:
 
 def vocab_of(corpus: Corpus) -> int:
     """Return the number of tokens of a corpus's tokenizer."""
-    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else TOKENIZERS[DEFAULT_TOKENIZER]
+    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else BYTE_VOCAB
 
 
 def describe_data(source: str, corpus: Corpus) -> DataSpec:

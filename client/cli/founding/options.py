@@ -170,8 +170,8 @@ class RunChoices(PipelineChoices):
     private: bool = False
     """Admit only volunteers that a member has invited; whoever invites answers for them, and can
     expel them."""
-    dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
-    """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
+    dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
+    """Let volunteers with the memory for it hold two neighbouring stages."""
 
     @property
     def swarm_name(self) -> str:

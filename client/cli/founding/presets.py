@@ -12,10 +12,8 @@ from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.family import Size
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.specs.tokens import TOKENIZERS
+from model_zoo.specs.tokens import BYTE_VOCAB
 
-BYTES = TOKENIZERS["bytes"]
-"""Vocabulary of byte-level tokens."""
 LONG_RUN = 20_000
 """Steps of a run whose loss is of interest."""
 
@@ -35,7 +33,7 @@ class Preset:
 
 def gpt(layers: int, width: int, heads: int, context: int) -> ModelSpec:
     """Return a GPT over bytes: as many key heads as query heads, feed-forward 4 x width."""
-    return ModelSpec("gpt", layers, width, heads, heads, 4 * width, context, BYTES)
+    return ModelSpec("gpt", layers, width, heads, heads, 4 * width, context, BYTE_VOCAB)
 
 
 def llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, context: int) -> ModelSpec:
@@ -49,7 +47,7 @@ def llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, context:
         ffn: channels of the feed-forward part.
         context: longest sequence, tokens.
     """
-    return ModelSpec("llama", layers, width, heads, kv_heads, ffn, context, BYTES)
+    return ModelSpec("llama", layers, width, heads, kv_heads, ffn, context, BYTE_VOCAB)
 
 
 def published(architecture: str, size: Size) -> Preset:

@@ -18,7 +18,7 @@ from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 from client.store.paths import create_folders
 from client.views.words import size as human_bytes
-from model_zoo.specs.tokens import DEFAULT as BYTES
+from model_zoo.specs.tokens import BYTES
 
 if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress

@@ -122,7 +122,7 @@ def _use(facts: Facts) -> str:
 
 
 def _example(facts: Facts) -> str:
-    brought = facts.manifest.data.brought
+    brought = facts.manifest.data.tokenizer
     if facts.adapter_alone:
         use = _ADAPTER
         if facts.has_tokenizer:
@@ -207,8 +207,8 @@ def _data(manifest: Manifest) -> Iterator[str]:
             f"conversations in windows of {data.answers.context:,} tokens; only answers are "
             f"learned, {data.answers.learned / data.tokens:.1%} of all tokens"
         )
-    if data.brought is not None:
-        yield f"tokenizer of {data.vocab:,} tokens, digest `{data.brought.digest}`"
+    if data.tokenizer is not None:
+        yield f"tokenizer of {data.vocab:,} tokens, digest `{data.tokenizer.digest}`"
     else:
         yield "a token is a byte of the text, and its id is the byte's value"
 

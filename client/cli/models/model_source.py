@@ -207,7 +207,7 @@ def open_corpus(
     if source is None:
         return None
     try:
-        corpus = find_text(source, manifest.data.digest, manifest.data.tokenizer_name)
+        corpus = find_text(source, manifest.data.digest)
     except DataError as error:
         raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
     return corpus if corpus.digest == manifest.data.digest else None
@@ -215,12 +215,12 @@ def open_corpus(
 
 def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
     """Return the text as a founder or a volunteer of stage 0 keeps it here."""
-    digest, tokenizer = manifest.data.digest, manifest.data.tokenizer_name
-    if (kept := find_kept(store.path(digest), digest, tokenizer)) is not None:
+    digest = manifest.data.digest
+    if (kept := find_kept(store.path(digest), digest)) is not None:
         return kept
     if (origin := store.origin(digest)) is not None:
         with suppress(DataError):
-            corpus = find_text(str(origin), digest, tokenizer)
+            corpus = find_text(str(origin), digest)
             if corpus.digest == digest:
                 return corpus
     return None
@@ -254,7 +254,7 @@ def _has_held_out(corpus: Corpus, manifest: Manifest) -> bool:
 
 def _read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
     with suppress(DataError, OSError):
-        if (brought := spec.brought) is not None:
+        if (brought := spec.tokenizer) is not None:
             return checked_tokenizer(path.read_bytes(), brought, str(path))
     return None
 

@@ -43,15 +43,15 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
     return replace(trained, tokenizer=kept) if kept else trained
 
 
-def needed_tokenizer(trained: Trained) -> str | Bpe:
-    """Return the tokenizer of a model, or its name in the zoo.
+def needed_tokenizer(trained: Trained) -> Bpe | None:
+    """Return the tokenizer of a model; None: its tokens are bytes.
 
     Raises:
         UserError: it is not at hand.
     """
     data = trained.manifest.data
-    if data.brought is None:
-        return data.tokenizer_name
+    if data.tokenizer is None:
+        return None
     if trained.tokenizer is None:
         raise UserError(
             "this machine does not have the swarm's tokenizer",
@@ -65,7 +65,7 @@ def needed_tokenizer(trained: Trained) -> str | Bpe:
 def file_tokenizer(trained: Trained) -> Bpe | None:
     """Return what is written as ``tokenizer.json`` beside a model, also where tokens are bytes;
     None: it is not at hand."""
-    return trained.tokenizer if trained.manifest.data.brought is not None else byte_tokenizer()
+    return trained.tokenizer if trained.manifest.data.tokenizer is not None else byte_tokenizer()
 
 
 def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
@@ -101,7 +101,7 @@ def _from_the_swarm(home: Home, target: Target) -> Trained:
             return swarm
 
         trained = load_newest(trio.run(fetch), [Path(folder)], TextStore(home.folders.texts))
-        path, brought = Path(folder) / TOKENIZER_FILE, trained.manifest.data.brought
+        path, brought = Path(folder) / TOKENIZER_FILE, trained.manifest.data.tokenizer
         if brought is None or not path.exists():
             return trained
         found = checked_tokenizer(path.read_bytes(), brought, "the swarm's tokenizer")

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
-from client.cli.founding.presets import BYTES
 from client.cli.planning.run import PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
 from client.errors import UserError
@@ -20,6 +19,7 @@ from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices
+from model_zoo.specs.tokens import BYTE_VOCAB
 
 
 class StageLine(Struct, frozen=True):
@@ -209,7 +209,7 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
             f"it takes {human_duration(cost.seconds)}: more or faster machines, fewer tokens "
             "(--tokens shows what they take), or a smaller model"
         )
-    if run.manifest is None and run.model.vocab != BYTES:
+    if run.manifest is None and run.model.vocab != BYTE_VOCAB:
         yield f"for a tokenizer of {run.model.vocab:,} tokens; --vocab plans for another"
     if run.manifest is not None:
         if words := describe_mixture(run.manifest, cost.steps):

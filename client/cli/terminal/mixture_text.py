@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from model_zoo.specs.data import DataSpec, training_size
 from model_zoo.specs.mixture import Part
-from model_zoo.specs.tokens import DEFAULT as BYTES
 from protocol.manifest import Manifest
 
 MANY_TIMES = 4
@@ -53,7 +52,7 @@ def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
         return
     tokens = steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
     count = times_read(manifest.data, tokens)
-    if count is None or count <= MANY_TIMES:
+    if count <= MANY_TIMES:
         return
     enough = max(1, int(steps * MANY_TIMES / count))
     yield (
@@ -63,12 +62,10 @@ def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
     )
 
 
-def times_read(data: DataSpec, tokens: float) -> float | None:
-    """Return how often so many tokens are those that train; None: it is not known how many tokens
-    the text has."""
-    if data.source == "tokens":
-        return tokens / training_size(data.tokens)
-    return None if data.tokenizer_name != BYTES else tokens / training_size(data.size_bytes)
+def times_read(data: DataSpec, tokens: float) -> float:
+    """Return how often so many tokens are those that train."""
+    size = data.tokens if data.source == "tokens" else data.size_bytes
+    return tokens / training_size(size)
 
 
 def repeats(parts: Sequence[Part], counts: Sequence[float], when: str) -> Iterator[str]:

@@ -43,7 +43,7 @@ RUN = RunChoices(
     sequences=8,
     microbatches=16,
     redundancy=1,
-    dual_homing=0,  # one stage each, as the comparison requires
+    dual_homing=False,  # one stage each, as the comparison requires
 )
 MODEL = ModelChoices(layers=8, width=256, heads=8, context=256)
 THREADS = 2

@@ -43,7 +43,7 @@ class Ground:
             microbatches=8 if small else 16,
             redundancy=replicas,
             checkpoint_every=CHECKPOINT_EVERY,
-            dual_homing=0,
+            dual_homing=False,
             seed=seed,
             measure=False,
             boundary_codec="fp32",

@@ -55,7 +55,7 @@ class Play:
             steps=steps,
             stages=stages,
             checkpoint_every=checkpoint_interval(steps),
-            dual_homing=0,  # one worker each: the demo shares one machine
+            dual_homing=False,  # one worker each: the demo shares one machine
         )
         self._screen = Screen()
 

@@ -1,25 +1,25 @@
 """Reaching others through relays, and being reached: the driver of ``RelayClient``.
 
 State: the machine, and the addresses of the relays it may choose. A circuit to a peer is dialled
-like an address of any transport; one from a peer is handed to the host like an inbound connection.
+like any address; one from a peer is handed to the host like an inbound connection.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
 import trio
 
 from client.net.addresses import Destination, parse_destination
-from client.net.errors import AddressError, DialError, ListenError
+from client.net.errors import AddressError, DialError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
-from client.net.transport import ByteStream, Listener, Transport, closing
+from client.net.transport import ByteStream, closing
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
@@ -52,15 +52,19 @@ class Dialling(Links, Protocol):
         """Take an inbound connection that a relay passes on."""
 
 
-class Circuits(Transport):
-    """The transport of addresses that name a relay."""
+class Circuits:
+    """Dials addresses that name a relay."""
 
     def __init__(self, links: Dialling) -> None:
         self._links = links
 
     @asynccontextmanager
     async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
-        """Ask the relay for a circuit, once linked with it. See `Transport.dial`."""
+        """Ask the relay for a circuit, once linked with it; it ends with the block.
+
+        Raises:
+            DialError: it gives none, in words with the address.
+        """
         connection = await self._relay_of(address)
         try:
             stream, answer = await ask(connection, Connect(str(address.peer)))
@@ -76,10 +80,6 @@ class Circuits(Transport):
                 code = answer.code if isinstance(answer, Status) else ""
                 raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
             yield opened
-
-    def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:
-        """Raise ListenError: who is called through relays reserves there."""
-        raise ListenError(f"cannot listen on {address}: it is a relay's")
 
     async def _relay_of(self, address: Address) -> Connection:
         """Return the connection with the relay of an address, made if need be."""
@@ -105,7 +105,7 @@ class Reaching:
     def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
         self._links, self._nursery, self._moved = links, nursery, moved
         self.machine = RelayClient(links.peer_id)
-        self.transport = Circuits(links)
+        self.circuits = Circuits(links)
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""

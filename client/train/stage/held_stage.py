@@ -19,13 +19,14 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
+from client.train.machine.disk_room import Lack
 from client.train.ports import Copied, Take
 from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
-from client.train.transfer.blobs import DownloadFailed
+from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Fit
@@ -61,6 +62,14 @@ DIVERGED = (
 class Diverged(UserError):
     """Training has diverged here repeatedly without tensors of others: the node pauses, not
     ends."""
+
+
+class NoRoom(UserError):
+    """The disk has no room for the stage: the node pauses until there is."""
+
+    def __init__(self, lack: Lack) -> None:
+        super().__init__(lack.words, "make room on that disk")
+        self.lack = lack
 
 
 class HeldStageDriver:
@@ -393,6 +402,10 @@ class HeldStageDriver:
                 seat = self._new_seat(size, *at, serving=True, afresh=way.afresh)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
+            if isinstance(error, DiskFailed) and error.needed_bytes:
+                folder = self._context.terms.folders.snapshots.parent
+                self._fail(NoRoom(Lack(str(error), folder, error.needed_bytes)))
+                return
             words = f"stage {self.stage}: {error}; trying again"
             self._context.owner.perform(Explain("transfer", words, "warning"))
             self._waits(Phase.RETRY)

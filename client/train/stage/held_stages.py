@@ -15,12 +15,13 @@ import trio
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
+from client.train.machine.disk_room import Lack
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
-from client.train.stage.held_stage import Diverged, HeldStageDriver
+from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import (
     Terms,
@@ -67,6 +68,8 @@ class HeldStages:
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[str], object] = lambda reason: None
         """Has everything given up until the user resumes, with the reason."""
+        self.lacks_room: Callable[[Lack], object] = lambda lack: None
+        """Has everything given up until the disk has room."""
         self.held: dict[int, HeldStageDriver] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
@@ -313,6 +316,9 @@ class HeldStages:
         if isinstance(failure, Diverged):
             self._context.owner.perform(Explain("round", str(failure), "error"))
             self.pause(f"{failure}; {failure.next_step}")
+            return
+        if not self.held and isinstance(failure, NoRoom):
+            self.lacks_room(failure.lack)
             return
         if not self.held and not isinstance(failure, TextMissing):
             self.failure = failure

@@ -142,7 +142,7 @@ async def offer_text(terms: Terms) -> None:
     if terms.leaves is not None:
         terms.shelf.leaves = terms.leaves
         path, version = terms.leaves.tokenizer, TOKENIZER
-        if terms.manifest.data.brought is None or not terms.leaves.has_tokenizer():
+        if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
             return
     blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
     terms.shelf.put(blob, path, temporary=False)
@@ -317,9 +317,16 @@ class StageAcquisition:
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
+        evidence = self._terms.history.machine.evidence
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
             await self._first_of(donors, partial(self._load_from, admit, path))
+            evidence.had(donors)
+        except DiskFailed:
+            raise
+        except DownloadFailed:
+            evidence.not_had(donors)
+            raise
         finally:
             _unlink(path)
 

@@ -15,7 +15,7 @@ import trio
 
 from client.config import Settings
 from client.schedule import parse_schedule
-from client.store.sessions import SessionHistory
+from client.store.sessions import SessionHistory, expected_rest_s
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
@@ -78,7 +78,7 @@ class AdvertUpdater:
         self._history.beat(length_s)
         save_line(self._folder, self._line)
         upload, download = line_rates(self._line, self.settings)
-        rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
+        rest_s = expected_rest_s(self._history.past, length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)
         self._engine.own_advert.amend(session_s=session_s, upload=upload, download=download)
         self._engine.own_advert.move(self._addresses())

@@ -30,6 +30,7 @@ from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 TICK_S = 0.25
+FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
 LEAVES_OF_DATA = ("data", LEAVES)
@@ -212,7 +213,16 @@ class DownloadFailed(Exception):
 
 
 class DiskFailed(DownloadFailed):
-    """This machine's disk cannot take it; the message names the disk and the bytes needed."""
+    """This machine's disk cannot take it; the message names the disk and the bytes needed.
+
+    Args:
+        words: the message.
+        needed_bytes: that are to be free; 0: unknown, or room alone does not help.
+    """
+
+    def __init__(self, words: str, needed_bytes: int = 0) -> None:
+        super().__init__(words)
+        self.needed_bytes = needed_bytes
 
 
 class Download:
@@ -240,7 +250,7 @@ class Download:
         self._partial = path.with_name(f".{path.name}.part.tmp")
         self._file: PartialFile | None = None  # the partial file, while it is being fetched
         self._failure: OSError | None = None
-        self._no_room = ""
+        self._no_room, self._too_large = "", 0
         self._changed = trio.Event()
         self.query = query
 
@@ -283,7 +293,8 @@ class Download:
         except FileNotFoundError as error:
             raise DownloadFailed(f"{self._partial} was removed while it was written") from error
         except OSError as error:
-            raise DiskFailed(self._disk_words(error)) from error
+            needed_bytes = self._needed() if error.errno in FULL else 0
+            raise DiskFailed(self._disk_words(error), needed_bytes) from error
         finally:
             self._close()
         return self._path
@@ -305,7 +316,7 @@ class Download:
         if not fetch.done:
             have, total = fetch.progress
             if self._no_room and not total:
-                raise DiskFailed(self._no_room)
+                raise DiskFailed(self._no_room, self._too_large)
             raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
 
     def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
@@ -324,7 +335,8 @@ class Download:
         match message:
             case BlobOffer():
                 if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
-                    self._no_room = lack  # for others, what they offer may be smaller
+                    # for others, what they offer may be smaller
+                    self._no_room, self._too_large = lack, message.size_bytes
                     self._perform(self._fetch.lost(sender, now), b"")
                 else:
                     self._perform(self._fetch.offered(sender, message, now), b"")
@@ -375,14 +387,18 @@ class Download:
             f"{self._path.name}, {_megabytes(free)} are free"
         )
 
+    def _needed(self) -> int:
+        """Return how many more bytes the disk needs; 0: unknown."""
+        have, total = self._fetch.progress
+        offer = self._fetch.offer
+        return min((total - have + 1) * CHUNK_BYTES, offer.size_bytes) if offer else 0
+
     def _disk_words(self, error: OSError) -> str:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (offer := self._fetch.offer):
-            have, total = self._fetch.progress
-            needed, free = (total - have) * CHUNK_BYTES, 0
+        if error.errno in FULL and (needed := self._needed()):
+            free = 0
             with suppress(OSError):
                 free = shutil.disk_usage(self._path.parent).free
-            words = self._full_words(min(needed + CHUNK_BYTES, offer.size_bytes), free)
-            return f"{error.strerror}: {words}"
+            return f"{error.strerror}: {self._full_words(needed, free)}"
         return f"{self._partial} cannot be written: {error.strerror or error}"
 
     def _close(self) -> None:

@@ -138,7 +138,7 @@ class LeafSupply:
 
     def has_tokenizer(self) -> bool:
         """Whether the tokenizer that the data bring is here, if they bring one."""
-        brought = self._data.brought
+        brought = self._data.tokenizer
         if brought is None:
             return True
         try:

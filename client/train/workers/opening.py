@@ -242,7 +242,6 @@ def open_stage_request(
         ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
-        tokenizer=manifest.data.tokenizer_name,
         token_data=token_data(manifest),
     )
 

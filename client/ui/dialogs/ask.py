@@ -8,11 +8,8 @@ from textual.events import Key
 
 from client.ui.dialogs.dialog import Dialog
 from client.ui.leaving import Way
-from client.ui.widgets.panel import Panel
 from client.views.span import Box, Line, line
 from client.views.text import wrap
-
-CELLS = 66
 
 
 class AskDialog(Dialog[str | None]):
@@ -26,13 +23,7 @@ class AskDialog(Dialog[str | None]):
 
     def __init__(self, title: str, ways: Callable[[], Sequence[Way]]) -> None:
         self._ways = ways
-        super().__init__(title, self._lines, len(self._lines(Box(CELLS))))
-
-    def show(self) -> None:
-        """Refresh the view and fit the dialog to it."""
-        for panel in self.query(Panel):
-            panel.styles.height = len(self._lines(Box(CELLS))) + 4
-        super().show()
+        super().__init__(title, self._lines)
 
     def on_key(self, event: Key) -> None:
         """Choose by key; q, n and Ctrl-C mean no."""

@@ -15,10 +15,14 @@ from client.views.span import Box, Line
 
 Result = TypeVar("Result")
 View = Callable[[Box], list[Line]]
+CELLS = 70
+"""Of a line."""
+FRAME_LINES = 4
 
 
 class Dialog(ModalScreen[Result]):
-    """A title and lines from a view; dialogs differ in their keys."""
+    """A title and lines from a view; dialogs differ in their keys. ``lines``: how many it shows;
+    None: as many as the view has."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
     DEFAULT_CSS = """
@@ -28,27 +32,27 @@ class Dialog(ModalScreen[Result]):
     Dialog #frame > Panel { background: $surface; border: round $primary; padding: 1 2; }
     """
 
-    def __init__(self, title: str, view: View, height: int) -> None:
+    def __init__(self, title: str, view: View, lines: int | None = None) -> None:
         super().__init__()
-        self._title, self._view, self._height = title, view, height
+        self._title, self._view, self._lines_shown = title, view, lines
         self._answered = False
 
     def compose(self) -> ComposeResult:
         """Place the frame."""
         with Vertical(id="frame"):
-            yield from self.above()
             panel = Panel(self._title, self._view)
-            panel.styles.height = self._height + 4
+            panel.styles.height = self._height()
             yield panel
 
-    def above(self) -> ComposeResult:
-        """Return widgets above the lines."""
-        return iter(())
-
     def show(self) -> None:
-        """Refresh the view."""
+        """Refresh the view and fit the dialog to it: node and terminal may have changed."""
         for panel in self.query(Panel):
+            panel.styles.height = self._height()
             panel.show()
+
+    def _height(self) -> int:
+        lines = self._lines_shown
+        return FRAME_LINES + (len(self._view(Box(CELLS))) if lines is None else lines)
 
     def action_close(self) -> None:
         """Close without an answer."""

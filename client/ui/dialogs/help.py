@@ -19,7 +19,7 @@ class HelpDialog(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,q,enter", "close", show=False)]
 
     def __init__(self) -> None:
-        super().__init__("Help", self._lines, len(KEYS) + 2)
+        super().__init__("Help", self._lines)
 
     def _lines(self, box: Box) -> list[Line]:
         keys = [(Span(fit(key, 9), "key"), Span(said)) for key, said in KEYS]

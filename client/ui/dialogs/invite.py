@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from client.control.snapshot import InviteView
 from client.ui import themes
-from client.ui.dialogs.dialog import Dialog
+from client.ui.dialogs.dialog import CELLS, FRAME_LINES, Dialog
 from client.ui.invite import SHARE, invite_lines
-from client.ui.widgets.panel import Panel
 from client.views.span import Box, Line
-
-CELLS = 70
-FRAME_LINES = 4
 
 
 class InviteDialog(Dialog[None]):
@@ -28,18 +23,7 @@ class InviteDialog(Dialog[None]):
 
     def __init__(self, view: InviteView) -> None:
         self._invite = view
-        super().__init__("Invite", self._lines, 0)
-
-    def compose(self) -> ComposeResult:
-        """Take the room that the lines need."""
-        self._height = len(self._lines(Box(CELLS)))
-        return super().compose()
-
-    def show(self) -> None:
-        """Fit the code to the terminal, whose size may have changed."""
-        for panel in self.query(Panel):
-            panel.styles.height = len(self._lines(Box(CELLS))) + FRAME_LINES
-        super().show()
+        super().__init__("Invite", self._lines)
 
     def action_copy(self) -> None:
         """Copy the invite to the clipboard."""

@@ -62,6 +62,6 @@ class Pane(Container):
     def take_focus(self) -> None:
         """Give the keys to the first list."""
         for listing in self.query(Listing):
-            listing.focus()
+            self.screen.set_focus(listing)  # at once: what is focused next keeps the keys
             return
         self.screen.set_focus(None)

@@ -60,7 +60,7 @@ class PeersPane(Pane):
 
     def take_focus(self) -> None:
         """Give the keys to the first list that is shown."""
-        next(one for one in self.query(Listing) if one.display).focus()
+        self.screen.set_focus(next(one for one in self.query(Listing) if one.display))
 
     def next_sort(self) -> str:
         """Take the next order."""

@@ -36,7 +36,8 @@ class Gemma3(Gemma2):
         ),
         "gemma-3-1b": Size(*(26, 1152, 4, 1, 6912, 262_144, 1e6), lr=4e-4, switches=_switches(512)),
     }
-    always_tied = False
+    always_tied = always_capped = False
+    layers_of_largest = 62
     qk_norm = "head"
     usual_theta = 1_000_000.0
     usual_every = _EVERY
@@ -48,6 +49,8 @@ class Gemma3(Gemma2):
         local = rope.get("sliding_attention") or {}
         if "full_attention" in rope:
             config = {**config, "rope_parameters": rope["full_attention"]}
+        if not isinstance(local, dict):
+            raise ValueError("config.json: the parameters of rope should be an object")
         if local.get("rope_type", "default") != "default":
             raise ValueError("config.json: scaled angles in windows are not supported")
         theta = number(local, "rope_theta", number(config, "rope_local_base_freq", _LOCAL_THETA))

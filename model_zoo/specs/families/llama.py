@@ -5,7 +5,7 @@ These are families of their own, each of which says what it has otherwise.
 
 from typing import Any, ClassVar, Literal
 
-from model_zoo.specs.architecture import Rope, Shape
+from model_zoo.specs.architecture import MOST_HEAD_DIM, Rope, Shape
 from model_zoo.specs.family import Family, Keys, Size, Tensors, linear, norm
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.settings import (
@@ -203,6 +203,8 @@ class LlamaLike(Family):
         """Return how many numbers of each head are rotated; None: all."""
         key, usual = self.partial or ("partial_rotary_factor", 1.0)
         share = number(rope, "partial_rotary_factor", number(config, key, usual))
+        if not 0 < share <= 1 or not 0 < head_dim <= MOST_HEAD_DIM:
+            raise ValueError(f"config.json: {key} {share!r} of {head_dim} is out of range")
         dims = int(head_dim * share)
         return None if dims == head_dim else dims
 

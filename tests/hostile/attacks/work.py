@@ -18,7 +18,17 @@ WHAT = {
     "contribution zero": "A replica contributes nothing to each sum.",
     "huge contribution": "A replica contributes numbers of 1e13 to each sum.",
 }
-ATTACKS = tuple(
+FALSE_SUM = Attack(
+    name="false-sum",
+    issue="sums",
+    what="One of three replicas broadcasts its segments' sums times -10.",
+    work="false sums",
+    stages=1,
+    stage=0,
+    honest=2,
+)
+"""Everybody applies the sum that a segment's owner broadcasts."""
+COMPUTED = tuple(
     Attack(
         name=f"work-{lie.replace(' -', ' minus ').replace(' ', '-')}",
         issue="17",
@@ -27,3 +37,4 @@ ATTACKS = tuple(
     )
     for lie, what in WHAT.items()
 )
+ATTACKS = (*COMPUTED, FALSE_SUM)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from model_zoo.export import export_hf
+from model_zoo.huggingface.config import to_spec
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.huggingface.shards import FolderError
 from model_zoo.specs.model import ModelSpec
@@ -88,6 +89,67 @@ def test_a_mixture_is_refused(
 ) -> None:
     configure(folder, **{"model_type": kind, "moe_intermediate_size": 8} | changes)
     refused(folder, message)
+
+
+PLAIN = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 32,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"rope_theta": 10**400}, "rope_theta should be a number"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 1e9}}, "factor must lie"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.5}},
+            "below rope.high",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7}},
+            "mscale",
+        ),
+        ("phi3", {"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
+        ("phi3", {"partial_rotary_factor": float("inf")}, "should be a number"),
+        ("phi3", {"partial_rotary_factor": 1.5}, "out of range"),
+        ("phi3", {"partial_rotary_factor": 0.45}, "even head width"),
+        ("phi3", {"head_dim": 10**400}, "out of range"),
+        ("granite", {"logits_scaling": 0}, "scales.logits must lie"),
+        ("granite", {"attention_multiplier": "1"}, "should be a number"),
+        ("starcoder2", {"use_bias": False}, "use_bias"),
+        ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual"),
+        ("gpt_neox", {"hidden_act": "gelu_fast"}, "hidden_act"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "out of range"),
+        ("gemma2", {"query_pre_attn_scalar": -4}, "out of range"),
+        ("gemma2", {"layer_types": ["full_attention"]}, "a word for every layer"),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention", *["sliding_attention"] * 3]},
+            "not every so many-th",
+        ),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma3_text", {"rope_local_base_freq": 0.5}, "local_theta must lie"),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "gemma3 has no caps"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": 3}},
+            "should be an object",
+        ),
+    ],
+)
+def test_what_a_family_does_not_have_is_refused(
+    kind: str, changes: dict[str, Any], message: str
+) -> None:
+    assert to_spec(PLAIN | {"model_type": kind}).layers == 4
+    with pytest.raises(ValueError, match=message):
+        to_spec(PLAIN | {"model_type": kind} | changes)
 
 
 def test_a_context_above_the_model_s_is_refused(folder: Path) -> None:

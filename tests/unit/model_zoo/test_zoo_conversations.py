@@ -87,8 +87,8 @@ def written(path: Path, *rows: Any) -> Path:
 def learned_texts(folder: Folder) -> list[str]:
     """What is learned of each conversation, in the order of the rows."""
     corpus = TokenCorpus.from_folder(folder)
-    assert folder.index.conversations
-    context = folder.index.conversations.answers.context
+    assert folder.index.answers
+    context = folder.index.answers.context
     tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
     return [_words(corpus, row[row < NOT_LEARNED]) for row in tokens.reshape(-1, context)]
 
@@ -107,7 +107,7 @@ def test_answers_and_their_ends_are_learned_and_nothing_else(model: Path, tmp_pa
     first, second = learned_texts(folder)
     assert first == "sehr gut, «danke»<E>\nja<E>\n"
     assert second == "sehr gut, «danke»<E>\n"
-    assert folder.index.texts == 2
+    assert folder.index.tally.texts == 2
 
 
 def test_texts_of_answers_come_back(model: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_number_of_processes_does_not_matter(
         for n, source in ((1, path), (2, path), (3, packed))
     ]
     assert len({folder.index.root for folder in made}) == 1
-    assert made[0].index.texts == 40
+    assert made[0].index.tally.texts == 40
     assert open_folder(tmp_path / "out2").index == made[1].index
 
 
@@ -188,10 +188,10 @@ def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path
         {"prompt": "a" * 40, "completion": "b"},
     ]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
-    found = folder.index.conversations
-    assert found is not None
-    assert (folder.index.texts, found.cut, found.left_out) == (2, 1, 1)
-    assert found.answers.learned == 2 + 6
+    found = folder.index.tally
+    assert (found.texts, found.cut, found.left_out) == (2, 1, 1)
+    assert folder.index.answers
+    assert folder.index.answers.learned == found.learned == 2 + 6
     assert found.padding == 13
 
 
@@ -256,7 +256,7 @@ def test_rows_that_are_no_conversations_can_be_left_out(model: Path, tmp_path: P
     path = written(tmp_path / "a.jsonl", {"messages": TALK}, *rows, {"messages": TALK[1:3]})
     folder = build([path], tmp_path / "out", tokenizer=chosen(model), context=160, skips=True)
     assert learned_texts(folder) == ["sehr gut, «danke»<E>\nja<E>\n", "sehr gut, «danke»<E>\n"]
-    assert folder.index.skipped == len(BAD_ROWS)
+    assert folder.index.tally.skipped == len(BAD_ROWS)
     for number, (name, (_, words)) in enumerate(
         zip(folder.index.skipped_rows, BAD_ROWS, strict=True), start=2
     ):
@@ -397,9 +397,9 @@ def test_another_context_is_refused(tmp_path: Path) -> None:
 
 def rows_of(folder: Folder) -> np.ndarray[Any, Any]:
     """The windows, (W, T)."""
-    assert folder.index.conversations
+    assert folder.index.answers
     tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
-    return tokens.reshape(-1, folder.index.conversations.answers.context)
+    return tokens.reshape(-1, folder.index.answers.context)
 
 
 SHORT = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(200)]
@@ -417,11 +417,9 @@ def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
     assert sorted(one.rstrip(b"\n") for one in found) == sorted(
         bytes(row.astype(np.uint8)).rstrip(b"\n") for row in rows_of(alone)
     )
-    one, other = alone.index.conversations, packed.index.conversations
-    assert one
-    assert other
-    assert other.answers.learned == one.answers.learned
-    assert packed.index.texts == alone.index.texts == len(SHORT)
+    one, other = alone.index.tally, packed.index.tally
+    assert other.learned == one.learned
+    assert other.texts == one.texts == len(SHORT)
     assert packed.index.tokens < alone.index.tokens / 5
     assert other.padding < 0.1 * packed.index.tokens
     assert one.padding > 0.8 * alone.index.tokens

@@ -22,7 +22,7 @@ import pytest
 
 from model_zoo.data import DataError
 from model_zoo.datasets import assembly, sources
-from model_zoo.datasets.assembly import Progress, is_unfinished
+from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build, interruptible, processes, tokens_of
 from model_zoo.datasets.corpus import LeafCorpus, TokenCorpus, open_source
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
@@ -61,8 +61,8 @@ def _text(folder: Folder) -> str:
 def test_the_text_comes_back(book: Path, tmp_path: Path) -> None:
     folder = build([book], tmp_path / "out", tokenizer=400)
     assert _text(folder) == TEXT
-    assert folder.index.text_bytes == len(TEXT.encode())
-    assert (folder.index.texts, folder.index.replaced) == (1, 0)
+    assert folder.index.tally.text_bytes == len(TEXT.encode())
+    assert (folder.index.tally.texts, folder.index.tally.replaced) == (1, 0)
     assert list(damaged_leaves(folder)) == []
 
 
@@ -79,7 +79,7 @@ def test_pieces_do_not_change_bytes(book: Path, tmp_path: Path, small_pieces: No
     book.write_text(TEXT.replace("\n", "é") + "no line ends here")  # cuts would be within letters
     folder = build([book], tmp_path / "out", workers=1)
     assert _text(folder) == book.read_text() + "\n"
-    assert folder.index.replaced == 0
+    assert folder.index.tally.replaced == 0
 
 
 INTERRUPTED = """
@@ -107,7 +107,6 @@ def test_a_killed_build_goes_on_where_it_was(
     out = tmp_path / "out"
     command = [sys.executable, "-c", INTERRUPTED, str(book), str(out)]
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
-    assert is_unfinished(out)
     assert not is_data_folder(out)
     with (out / "shard-00000.bin").open("ab") as file:
         file.write(b"half a part that was not noted")
@@ -161,7 +160,7 @@ def test_a_build_that_failed_can_be_corrected(tmp_path: Path, small_pieces: None
     with pytest.raises(DataError, match="name it with --field"):
         build([rows], tmp_path / "out", tokenizer=280, workers=1)
     folder = build([rows], tmp_path / "out", tokenizer=300, field="body", workers=1)
-    assert folder.index.texts == 4000
+    assert folder.index.tally.texts == 4000
     assert folder.tokenizer is not None
     assert folder.tokenizer.vocab > 280
 
@@ -175,7 +174,7 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
     told: list[Progress] = []
     folder = build([rows], tmp_path / "out", workers=1, skips=True, tell=told.append)
     assert told[0].done_bytes > 0
-    assert (folder.index.texts, folder.index.skipped) == (8000, 3)
+    assert (folder.index.tally.texts, folder.index.tally.skipped) == (8000, 3)
     assert [name.split(", ")[1] for name in folder.index.skipped_rows] == [
         "line 4001",
         "line 4002",
@@ -207,7 +206,7 @@ def test_a_tokenizer_is_trained_on_what_is_left_of_bad_rows(tmp_path: Path) -> N
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": 5}\n{"text": "the good one"}\n')
     folder = build([rows], tmp_path / "out", tokenizer=280, skips=True)
-    assert (folder.index.texts, folder.index.skipped) == (1, 1)
+    assert (folder.index.tally.texts, folder.index.tally.skipped) == (1, 1)
 
 
 def test_nobody_who_stops_a_build_waits_for_its_processes() -> None:
@@ -241,7 +240,7 @@ def test_a_folder_of_many_kinds(tmp_path: Path) -> None:
     folder = build([files], tmp_path / "out", left_out=left_out.extend)
     row = "row 0\nrow 1\nrow 2\n"
     assert _text(folder) == f"plain\n{row}{row}packed\n"
-    assert folder.index.texts == 8
+    assert folder.index.tally.texts == 8
     assert [words.split("/")[-1] for words in left_out] == [
         "empty.txt is empty",
         "picture.png is binary: it is no text",
@@ -391,20 +390,21 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_zstandard(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
+    pyarrow = pytest.importorskip("pyarrow")
     path = tmp_path / "rows.jsonl.zst"
-    path.write_bytes(zstandard.compress(b'{"text": "a"}\n' * 9999))
+    with pyarrow.output_stream(path, compression="zstd") as file:
+        file.write(b'{"text": "a"}\n' * 9999)
     assert _text(build([path], tmp_path / "out")) == "a\n" * 9999
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(DataError, match=r"cannot (be )?read"):
         build([path], tmp_path / "cut")
 
 
-@pytest.mark.parametrize(("name", "needs"), [("rows.parquet", "pyarrow"), ("a.zst", "zstandard")])
+@pytest.mark.parametrize(("name", "needs"), [("rows.parquet", "pyarrow"), ("a.zst", "pyarrow")])
 def test_a_missing_library_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needs: str
 ) -> None:
-    for module in ("pyarrow", "pyarrow.parquet", "zstandard"):
+    for module in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / name).write_bytes(b"any")
     with pytest.raises(DataError, match=f"pip install {needs}"):
@@ -470,7 +470,7 @@ def test_stray_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"plain text " * 50 + b"caf\xe9\n")
     folder = build([path], tmp_path / "out", tokenizer=300)
-    assert folder.index.replaced == 1
+    assert folder.index.tally.replaced == 1
     assert _text(folder).endswith("caf\ufffd\n")
 
 

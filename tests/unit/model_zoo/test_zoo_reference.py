@@ -12,7 +12,6 @@ from client.compute.replica import squared_norm, step_scale
 from model_zoo.data import Corpus, DataError
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW
-from model_zoo.recipes import nanogpt_cpu
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
@@ -191,7 +190,7 @@ def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
 )
 def test_plan_refuses(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(nanogpt_cpu(), **change)  # type: ignore[arg-type]
+        replace(plan_for(ModelSpec("gpt", 4, 32, 4, 4, 64, context=16), (4,)), **change)  # type: ignore[arg-type]
 
 
 def test_threads_are_given_back(corpus: Corpus) -> None:

@@ -15,7 +15,6 @@ from protocol.ids import (
     parse_peer_id,
     peer_id_from_key,
     rank,
-    short,
 )
 
 
@@ -80,7 +79,3 @@ def test_rank_separates_its_parts() -> None:
     assert rank("a", "bc") != rank("ab", "c")
     assert rank(1, 2) == rank("1", "2")
     assert len(rank()) == 16
-
-
-def test_short_names_are_the_end_of_the_id() -> None:
-    assert short("12D3KooWabcdef") == "abcdef"

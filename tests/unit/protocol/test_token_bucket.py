@@ -71,3 +71,14 @@ def test_the_bucket_unused_for_longest_is_forgotten() -> None:
         buckets.take({key: OF_EACH}, 0.0)
     assert not buckets.has("a", OF_EACH, 0.0)
     assert [buckets.take({"b": OF_EACH}, 0.0) for _ in range(3)] == [True, True, False]
+
+
+def test_how_long_a_reservation_would_wait_is_known_and_reserves_nothing() -> None:
+    bucket = TokenBucket(10.0, 20, 0.0)
+    assert bucket.wait_s(15, 0.0) == 0.0
+    assert bucket.wait_s(25, 0.0) == 0.5
+    assert bucket.reserve(25, 0.0) == 0.5
+    assert bucket.wait_s(5, 0.0) == 1.0
+    assert bucket.wait_s(5, 0.75) == 0.25
+    assert bucket.has(5, 1.0)
+    assert not bucket.has(6, 1.0)

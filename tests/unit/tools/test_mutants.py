@@ -126,8 +126,8 @@ def test_the_nearest_tests_come_first() -> None:
     assert found[0] == "tests/unit/protocol/rounds/test_rounds_leader.py"
     through_others = found.index("tests/unit/client/train/test_train_engine.py")
     assert found.index("tests/unit/protocol/rounds/test_rounds_quorum.py") < through_others
-    found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/door.py"))
-    assert found[0] == "tests/net/test_net_door.py"
+    found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/connection_limiter.py"))
+    assert found[0] == "tests/net/test_net_connection_limiter.py"
 
 
 def test_tests_that_name_what_is_changed_come_before_others() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.board import supply_of
 from protocol.matching.bodies import Posting
 from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import Limits
@@ -29,7 +28,7 @@ class Instance:
     """The volunteer's rate and score at a stage."""
     limits: Mapping[Stage, Limits]
 
-    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
+    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice[Proposer]:
         """Return the stage's choice among some proposers."""
         limits = self.limits[stage]
         proposers = (self.offers[peer, stage] for peer in peers)
@@ -81,7 +80,7 @@ def count_blocking_pairs(population: Population, postings: Mapping[Stage, Postin
     """Return the number of blocking pairs, None while a stage has no posting."""
     if len(postings) < len(population.costs):
         return None
-    levels = supply_of([postings[Stage(s)] for s in population.stages]).levels
+    levels = population.supply.levels
     at_home = {
         peer: member for peer, member in population.members.items() if member.home_stage is not None
     }

@@ -1,4 +1,4 @@
-"""``volunteer data``: builds, lists, verifies and shows; bad input has words and an exit code."""
+"""``volunteer data``: builds, verifies and shows; bad input has words and an exit code."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def test_from_text_to_tokens_and_back(within: Within, book: Path, tmp_path: Path
     assert done.stdout.strip() == str(out)
     assert "made of one text" in done.stderr
     verified = json.loads(within("data", "verify", str(out), "--json").stdout)
-    assert (verified["text_bytes"], verified["damaged"]) == (len(WORDS), [])
-    listed = json.loads(within("data", "ls", str(tmp_path), "--json").stdout)
-    assert [found["root"] for found in listed["folders"]] == [verified["root"]]
+    assert (verified["index"]["tally"]["text_bytes"], verified["damaged"]) == (len(WORDS), [])
     shown = within("data", "show", "2", str(out), "--context", "8", "--json")
     (text,) = json.loads(shown.stdout)["texts"]
     assert text in WORDS * 2
@@ -89,8 +87,9 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_pat
     assert "note: one unusable row is left out:" in done.stderr
     assert 'rows.jsonl, line 2, has no string field "text"' in done.stderr
     verified = json.loads(within("data", "verify", out, "--json").stdout)
-    assert (verified["texts"], verified["skipped"]) == (10, 1)
-    (name,) = verified["skipped_rows"]
+    tally = verified["index"]["tally"]
+    assert (tally["texts"], tally["skipped"]) == (10, 1)
+    (name,) = verified["index"]["skipped_rows"]
     assert name.startswith(f"{rows}, line 2, ")
 
 
@@ -143,8 +142,6 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
         ("code", 1, 0.25),
     ]
     assert json.loads(within("data", "verify", out, "--json").stdout)["parts"] == found
-    (listed,) = json.loads(within("data", "ls", out, "--json").stdout)["folders"]
-    assert listed["parts"] == found
     show = ("data", "show", "0", out, "--context", "64", "--microbatch", "4")
     shown = json.loads(within(*show, "--json").stdout)
     assert sorted(shown["parts"]) == ["code", "web", "web", "web"]
@@ -168,14 +165,13 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
     assert "has 2190 tokens, and a sample needs 4097" in short.stderr
 
 
-def test_a_mixture_that_was_interrupted_is_listed(within: Within, tmp_path: Path) -> None:
+def test_a_mixture_that_was_interrupted_goes_on(within: Within, tmp_path: Path) -> None:
     _build(within, tmp_path / "web", "the quick brown fox", 200)
     _build(within, tmp_path / "code", "def f(x): return x", 100)
     names = (str(tmp_path / "web"), str(tmp_path / "code"))
     within("data", "mix", *names, "--out", str(tmp_path / "m"))
     (tmp_path / "m" / "index.json").unlink()
-    listed = within("data", "ls", str(tmp_path))
-    assert "m is unfinished: run its volunteer data build or mix again to go on" in listed.stderr
+    assert "or one not completed" in within("data", "verify", str(tmp_path / "m")).stderr
     assert within("data", "mix", *names, "--out", str(tmp_path / "m")).returncode == 0
     assert within("data", "verify", str(tmp_path / "m")).returncode == 0
 

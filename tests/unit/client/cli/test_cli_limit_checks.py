@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import pytest
 
 from client.cli.diagnosis.limit_checks import (
@@ -14,14 +12,11 @@ from client.cli.diagnosis.limit_checks import (
 from client.config import Settings
 from client.limits.idle import Idleness
 
-NOON = datetime(2026, 3, 2, 12, 0)
-GB = 10**9
-
 
 def test_only_what_is_set_is_checked() -> None:
     assert list(examine_limits(Settings())) == []
-    settings = Settings(not_on_battery=True, power_limit_w=100)
-    assert [check.name for check in examine_limits(settings)] == ["battery", "power limit"]
+    settings = Settings(not_on_battery=True, only_when_idle=True)
+    assert [check.name for check in examine_limits(settings)] == ["idle", "battery"]
 
 
 @pytest.mark.parametrize(

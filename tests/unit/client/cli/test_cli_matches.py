@@ -32,7 +32,7 @@ def test_the_report_tells_parts_moves_and_reasons() -> None:
     text = " ".join(matches_report(example_snapshot(), example_matches()).split())
     assert "You hold part 1 of 2 (stage 0)." in text
     assert "A move from part 1 to part 2 would speed the training up" in text
-    assert "others fit it better: its cutoff is above us" in text
+    assert "others fit it better (its cutoff is above us" in text
     assert "At the moment you do for part 2." in text
     assert "proposing to stage 0" in text
 

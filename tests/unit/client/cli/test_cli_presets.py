@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from client.cli.founding.fitting import check_stages, fewest_stages
 from client.cli.founding.manifest import choose_model, other_vocabulary
 from client.cli.founding.options import ModelChoices
-from client.cli.founding.presets import BYTES, PRESETS, PresetName
+from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.planning.run import possible_counts
 from client.errors import ExitCode, UserError
 from model_zoo.huggingface.config import to_config, to_spec
+from model_zoo.specs.tokens import BYTE_VOCAB
 from tests.support.cli_process import Within
 
 UNTIED, TIED = False, True
@@ -56,7 +57,7 @@ def test_the_parameters_are_as_many_as_published(name: PresetName) -> None:
 
 
 def test_no_published_shape_is_left_out() -> None:
-    shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTES}
+    shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTE_VOCAB}
     assert shaped == PUBLISHED.keys()
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from client.cli.diagnosis import checks_outside
 from client.cli.reach.home import find_home
-from client.control.snapshot import ReachView, RelayView, Snapshot
+from client.control.snapshot import ReachView, Snapshot
 from client.views.dashboard import network
 from client.views.record import Record
 from client.views.report import status_report
@@ -41,16 +41,6 @@ def test_a_change_of_the_network_is_told() -> None:
     record.snapshot = changed
     told = ["".join(span.text for span in line) for line in network(record, Box(120, 20))]
     assert any("changed" in line and "linked again with 3 of 3" in line for line in told)
-
-
-def test_who_is_relayed_is_told_what_a_port_of_its_own_would_gain() -> None:
-    relay = RelayView(through=["a"], through_bytes_per_s=250e3, line_bytes_per_s=2.5e6)
-    report = status_report(structs.replace(example_snapshot(), relay=relay)).splitlines()
-    (gain,) = [line for line in report if line.startswith("gain")]
-    assert "they lend 2.00 Mbit/s" in gain
-    assert "20.0 Mbit/s" in gain
-    fast = structs.replace(relay, through_bytes_per_s=25e6)
-    assert "gain  " not in status_report(structs.replace(example_snapshot(), relay=fast))
 
 
 class Reached(FakeProvider):

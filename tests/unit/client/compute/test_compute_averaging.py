@@ -14,6 +14,7 @@ from client.compute.requests import (
     ForwardBackward,
     Reduce,
     Subtract,
+    SumAgain,
 )
 from tests.support.compute_rounds import (
     CODECS,
@@ -246,6 +247,12 @@ class TestRefusals:
             Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=3),
         ):
             assert worker.fails(request, *sums[1:]).kind == "shape"
+        for segment, given in ((3, sums[:1]), (0, sums[:2]), (0, [])):
+            asked = DecodeSum(step=0, attempt=0, segment=segment, squared_norm=norms[0])
+            failed = worker.fails(asked, *given)
+            assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
+        again = SumAgain(step=0, microbatches=[1, 1, 1], size=bounds[1], usual=0.0)
+        assert "3 contributions and a sum" in worker.fails(again, *sums[:3]).message
 
     def test_stale_attempts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_

@@ -12,7 +12,7 @@ from client.compute.errors import ShapeError
 from client.compute.offload import OffloadedVectors, vectors_for
 from client.compute.requests import Probe
 from client.compute.slicing import is_out_of_memory
-from tests.support.compute_stages import open_request
+from tests.support.compute_stages import open_request, opened
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda:0", "mps"))
 
@@ -126,6 +126,39 @@ def test_a_broken_nvidia_gpu_leaves_another_kind(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_tried_runs_on_the_processor_too() -> None:
     assert device.why_not("cpu") == ""
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_gpu_whose_gradients_are_no_numbers_is_left(
+    monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    backward = torch.autograd.backward
+
+    def spoil(loss: torch.Tensor) -> None:
+        backward(loss * number)
+
+    monkeypatch.setattr(torch.autograd, "backward", spoil)
+    assert device.why_not("cpu") == "a gradient of it is not finite"
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"), [(MemoryError(), False), (RuntimeError("a bug of ours"), True)]
+)
+def test_only_lack_of_memory_is_ignored_where_threads_are_chosen(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+) -> None:
+    replica = opened(0, [4]).replica
+
+    def fail(*_: object) -> tuple[float, float]:
+        raise error
+
+    monkeypatch.setattr(device, "_measure_once", fail)
+    assert device.useful_threads(replica, 1) == 1, "nothing is tried"
+    if ends:
+        with pytest.raises(RuntimeError, match="a bug"):
+            device.useful_threads(replica, 4)
+    else:
+        assert device.useful_threads(replica, 4) == 4
 
 
 def test_no_gpu_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:

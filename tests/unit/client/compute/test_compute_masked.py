@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -194,6 +195,25 @@ class TestWorkers:
         asked = DecodeSum(step=0, attempt=1, segment=1, squared_norm=0.0)
         assert workers[0].fails(asked, sums[1][:-1] + b"x").kind == "codec"
         assert len(sums[1]) > HEADER.size
+
+    def test_what_does_not_open_a_step_is_refused(self) -> None:
+        workers = self.workers()
+        bounds, sums = self.summed(workers)
+        seeds = [b"own%d" % me for me in range(self.COUNT)]
+        for few in (self.apply(bounds, seeds[:2]), self.apply(bounds, seeds)):
+            given = sums[:3] if len(few.seeds) > 2 else sums
+            failed = workers[0].fails(few, *given)
+            assert (failed.kind, "do not open a step" in failed.message) == ("shape", True)
+        for segment, count in ((len(sums), 1), (0, 2), (0, 0)):
+            asked = DecodeSum(step=0, attempt=1, segment=segment, squared_norm=0.0)
+            failed = workers[0].fails(asked, *sums[:count])
+            assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
+
+    def test_a_bucket_that_hides_nothing_is_refused(self) -> None:
+        worker = self.workers()[0]
+        asked = self.contribute(self.masks()[0], self.bounds(worker))
+        failed = worker.fails(msgspec.structs.replace(asked, buckets=[0, 0, 1, 0]))
+        assert (failed.kind, failed.message) == ("shape", "a bucket of 1 hides nothing")
 
     def test_a_segment_that_cuts_a_block_is_refused(self) -> None:
         worker = self.workers()[0]

@@ -36,7 +36,7 @@ LENGTHS = [[5, 3, 8], [1, 2, 2, 11], [16]]
 SHAPES = {
     "gpt": MODELS["gpt"],
     "llama": MODELS["llama"],
-    "window": replace(MODELS["llama"], window=3),
+    "window": replace(MODELS["llama"], architecture="mistral", window=3),
 }
 APART = DataSpec("tokens", "talk", 4 * (40 * TOKENS + 1), "0" * 64, answers=Answers(TOKENS, 100))
 PACKED = replace(APART, answers=Answers(TOKENS, 100, True))

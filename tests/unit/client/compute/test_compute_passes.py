@@ -231,6 +231,9 @@ def test_wrong_input_is_refused_and_says_which() -> None:
     backward = Backward(step=0, microbatch=2)
     failed = middle.fails(backward, boundary, boundary)  # a forward tensor is no gradient
     assert (failed.kind, failed.part) == ("codec", 0)
+    for count in (0, 3):
+        failed = middle.fails(backward, *[boundary] * count)
+        assert (failed.kind, failed.message[:15]) == ("shape", "one or two payl")
     loss = ForwardBackward(step=0, microbatch=2, tokens=tokens)
     assert last.fails(loss).kind == "shape"
     assert last.fails(msgspec.structs.replace(loss, tokens=b""), boundary).kind == "shape"

@@ -18,7 +18,7 @@ import trio
 
 from client.control import rpc
 from client.control.client import ControlClient, NotRunning
-from client.control.feed import MAX_EVENTS_PER_UPDATE
+from client.control.methods import MAX_EVENTS_PER_ANSWER
 from client.control.server import ServerLimits, serve_control
 from client.control.sockets import socket_path
 from client.control.updates import Update
@@ -62,14 +62,14 @@ async def _lines(stream: trio.SocketStream, count: int) -> list[dict[str, Any]]:
 
 
 async def test_updates_follow_with_each_event_once(path: Path) -> None:
-    provider = FakeProvider(event_count=MAX_EVENTS_PER_UPDATE + 3)
+    provider = FakeProvider(event_count=MAX_EVENTS_PER_ANSWER + 3)
     async with serve_control(path, provider), await _subscribed(path) as stream:
         answer, *notes = await _lines(stream, 4)
     assert answer["result"] == {"subscribed": True}
     assert {note["method"] for note in notes} == {"update"}
     updates = [msgspec.convert(note["params"], Update) for note in notes]
     seen = [event.seq for update in updates for event in update.events]
-    assert seen == list(range(1, MAX_EVENTS_PER_UPDATE + 4))
+    assert seen == list(range(1, MAX_EVENTS_PER_ANSWER + 4))
     assert [update.missed for update in updates] == [0, 0, 0]
     assert [update.matches is not None for update in updates] == [True, False, False]
 

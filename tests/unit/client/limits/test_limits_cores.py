@@ -1,4 +1,4 @@
-"""The cores that a process may use: control groups of both versions, topology, affinity."""
+"""The cores that a process may use: control groups, topology, affinity."""
 
 from __future__ import annotations
 
@@ -32,15 +32,6 @@ def test_the_tightest_group_above_counts(tmp_path: Path) -> None:
     _write(tmp_path / "cg/user.slice/job/cpu.max", "400000 100000\n")
     found = find_quota(own, tmp_path / "cg")
     assert found == 1.5
-
-
-def test_groups_of_the_first_version_are_read_too(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("4:cpu,cpuacct:/docker/abc\n5:memory:/docker/abc\n0::/\n")
-    _write(tmp_path / "cg/cpu,cpuacct/cpu.cfs_quota_us", "300000\n")  # as a container sees its own
-    _write(tmp_path / "cg/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
-    found = find_quota(own, tmp_path / "cg")
-    assert found == 3.0
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,28 @@ import itertools
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import trio
 
-from client.events import PeerChanged
+from client.events import LogLine, PeerChanged, StageAssigned
+from client.net.network import Inbound
 from client.train.engine import Engine
-from protocol.effects import Publish
-from protocol.ids import PeerId
+from protocol.contributions.record import COUNTED
+from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
+from protocol.ids import PeerId, Stage
 from protocol.limits import MAX_ADVERT_TTL_S
+from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.shared import POSTING
-from tests.support.train_swarm import ADVERT, open_swarm
+from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
+from protocol.recovery.stored import STORED
+from protocol.waypoints.part import WAYPOINT
+from protocol.wire.messages import Goodbye, Letter, NoBlob
+from protocol.wire.parts import SeatStatus
+from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
 async def test_who_enters_late_hears_what_stewards_said_before(
@@ -140,3 +149,229 @@ async def test_only_a_signed_departure_is_told_as_one_in_order(
         swarm.vanish(victim)
         await swarm.until(told)
         assert gone == {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}
+
+
+def watched(engine: Engine, *methods: str) -> Mock:
+    """Write down with what these methods of an engine's parts are called, by their names; they do
+    what they do all the same."""
+    told = Mock()
+    for method in methods:
+        part, name = method.split(".")
+        of = getattr(engine, part)
+        spy = Mock(wraps=getattr(of, name))
+        told.attach_mock(spy, method.replace(".", "_").lstrip("_"))
+        setattr(of, name, spy)
+    return told
+
+
+def calls(told: Mock) -> dict[str, list[tuple[Any, ...]]]:
+    """With what each method was called, by its name."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for name, arguments, _ in told.mock_calls:
+        found.setdefault(name, []).append(tuple(arguments))
+    return found
+
+
+async def at_rest(swarm: TestSwarm) -> Engine:
+    """An engine of which nothing runs by itself."""
+    volunteer = await swarm.add()
+    volunteer.life.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    return volunteer.engine
+
+
+COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "text.linked"]
+COMES += ["reach.linked", "membership.link_up"]
+GOES = ["expulsions.link_down", "amending.link_down", "waypoints.link_down", "text.lost"]
+GOES += ["reach.gone", "membership.link_down", "measuring.gone", "_chunks.gone"]
+GOES += ["_slow_news.gone", "held_stages.peer_lost"]
+
+
+async def test_every_part_hears_of_a_link_and_of_its_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        one = await swarm.add()
+        told = watched(one.engine, *COMES, *GOES)
+        other = await swarm.add()
+        peer = other.engine.signer.peer
+        await swarm.until(lambda: peer in one.engine.handshake.admitted)
+        come = calls(told)
+        for method in COMES:
+            assert [of[0] for of in come[method.replace(".", "_").lstrip("_")]] == [peer], method
+        told.reset_mock()
+        swarm.vanish(other)
+        await swarm.until(lambda: told.membership_link_down.called)
+        gone = calls(told)
+        for method in GOES:
+            assert peer in [of[0] for of in gone[method.replace(".", "_").lstrip("_")]], method
+        assert one.engine.error_boundary.internal_errors == 0
+
+
+async def test_the_end_of_a_strangers_link_is_no_members(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine = await at_rest(swarm)
+        told = watched(engine, *GOES)
+        engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
+        gone = calls(told)
+        assert "reach_gone" in gone
+        for method in ("membership_link_down", "expulsions_link_down", "waypoints_link_down"):
+            assert method not in gone
+
+
+async def test_who_leaves_in_order_is_not_missed_by_the_matching(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
+        engine = stayer.engine
+        engine.describe(ADVERT, has_text=True)
+        told = watched(engine, "matching.member_left", "held_stages.peer_lost")
+        await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
+        leaver.engine.leave()
+        swarm.vanish(victim)
+        await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
+        assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
+        assert (victim.engine.signer.peer,) in calls(told)["held_stages_peer_lost"]
+
+
+async def test_what_is_due_is_done_by_every_part(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always = ["expulsions.tick", "text.tick", "held_stages.tick"]
+    when_due = ["membership.tick", "matching.tick", "history.tick"]
+    async with open_swarm(tmp_path) as swarm:
+        engine = await at_rest(swarm)
+        engine.describe(ADVERT, has_text=True)
+        told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
+        states: list[Any] = ["serving", "fetching"]
+        seats = [SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for n, state in enumerate(states)]
+        monkeypatch.setattr(engine.held_stages, "seats", lambda: seats)
+        await trio.sleep(5)
+        now = engine.now()
+        for due, done in ((now + 1, False), (now, True)):
+            for part in (engine.membership, engine.matching, engine.history):
+                monkeypatch.setattr(part, "next_deadline", lambda *_, at=due: at)
+            told.reset_mock()
+            engine._tick()
+            ticked = calls(told)
+            for method in when_due:
+                assert (method.replace(".", "_") in ticked) is done, method
+            for method in always:
+                assert ticked[method.replace(".", "_")] == [(now,)], method
+            assert ticked["measuring_tick"][0][2] == now
+            assert ticked["contributions_tick"][0][:2] == ([0], now), "what serves"
+
+
+READERS = {STORED: "history", WAYPOINT: "waypoints", COUNTED: "contributions"}
+READERS |= {"measured": "measuring"}
+
+
+async def test_each_record_goes_to_the_part_that_reads_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine = await at_rest(swarm)
+        told, by = Mock(), PeerId("author")
+        for part in READERS.values():
+            monkeypatch.setattr(getattr(engine, part), "record", getattr(told, part))
+        monkeypatch.setattr(engine._progress_report, "heard", told.progress)
+        monkeypatch.setattr(engine._evaluation_report, "heard", told.held_out)
+        for kind, part in READERS.items():
+            told.reset_mock()
+            records = [RecordChanged(kind, by, 1, by, b""), RecordGone(kind, by)]
+            engine._members(list(records))
+            assert calls(told) == {part: [(record,) for record in records]}, kind
+        told.reset_mock()
+        for kind in ("progress", "held-out"):
+            engine._members([RecordChanged(kind, by, 1, by, b"")])
+        assert calls(told) == {"progress": [()], "held_out": [()]}
+
+
+async def test_the_matchings_decisions_are_carried_out_and_told(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine, held = await at_rest(swarm), Mock()
+        held.seats.return_value = []
+        engine.held_stages = held
+        told = watched(engine, "_clock.settle")
+        engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
+        held.assign.assert_called_once_with(1)
+        held.drain.assert_called_once_with(0, "it has many")
+        assert not engine.started
+        engine.matched([GangStart((1, 1))])
+        assert engine.started
+        held.allow_training.assert_called_once_with()
+        assert calls(told) == {"clock_settle": [()]}
+        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
+        changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
+        assert changes == [(1, "held"), (0, "left")]
+
+
+async def test_effects_go_to_the_network_or_to_people(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine, told = await at_rest(swarm), Mock()
+        monkeypatch.setattr(engine._outbox, "put", told.put)
+        monkeypatch.setattr(engine.network, "penalise", told.penalise)
+        other = PeerId("other")
+        engine.perform(Send(other, Goodbye("")))
+        engine.perform(SendLetter(other, "kind", b"body"))
+        sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
+        assert calls(told)["put"] == sent
+        for peer in (other, engine.signer.peer):
+            engine.perform(Penalise(peer, "a lie", 20))
+        assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"
+        assert engine.penalties == {"a lie": 2}
+        engine.perform(Explain("swarm", "something for people"))
+        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
+        assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
+
+
+async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine, told = await at_rest(swarm), Mock()
+        engine.held_stages, engine.text = told.held, told.text
+        by, kinds = PeerId("donor"), (("data", False, 0), ("data", True, 1), ("state", False, 1))
+        for kind, believed, passed in kinds:
+            told.reset_mock()
+            told.text.receive.return_value = believed
+            answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
+            engine.on_offer(by, answer, b"")
+            assert told.held.copied.call_count == passed, kind
+            assert told.text.receive.called is (kind == "data")
+
+
+async def test_who_serves_what_is_noted_for_people(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine = await at_rest(swarm)
+        told = watched(engine, "event_sink.serves")
+        states: list[tuple[Any, int]] = [("serving", 1), ("fetching", 2), ("serving", 0)]
+        seats = tuple(SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for state, n in states)
+        engine._view_dirty = False
+        engine._members([SeatsChanged(PeerId("other"), seats)])
+        assert calls(told)["event_sink_serves"] == [(PeerId("other"), (0, 1))]
+        assert engine._view_dirty
+
+
+async def test_a_strangers_message_that_only_members_send_is_ignored(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine, receive = await at_rest(swarm), Mock(return_value=[])
+        engine.describe(ADVERT, has_text=True)
+        monkeypatch.setattr(engine.matching, "receive", receive)
+        letter, member = Letter("propose", b""), PeerId("member")
+        engine.take(Inbound(member, letter, b""))
+        assert not receive.called
+        engine.handshake.admitted.add(member)
+        engine.take(Inbound(member, letter, b""))
+        receive.assert_called_once_with(member, "propose", b"", engine.now())

@@ -20,12 +20,10 @@ from protocol.audit.commitment import (
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_COMMITMENTS, Heard, stage_of
 from protocol.evidence.proof import check, contradiction, words_of
-from protocol.evidence.statement import body_of, statement_of
-from protocol.evidence.statement import envelope_of as statement_envelope
-from protocol.evidence.word import OwnWord
+from protocol.evidence.statement import body_of
 from protocol.ids import SwarmId
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Commitment, Evidence, Plan, Segment, encode_message
+from protocol.wire.messages import Commitment, Evidence, Segment, encode_message
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
@@ -193,15 +191,6 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     assert heard.passed_on(peer(2), commitment()) == []
 
 
-def test_who_passes_on_a_forged_commitment_is_to_blame() -> None:
-    heard = Heard(SWARM)
-    heard.take(peer(1), told())
-    forged = replace(commitment(2, root=b"q" * 32), signer=peer(1))
-    [blame] = heard.passed_on(peer(2), forged)
-    assert not isinstance(blame, Proof)
-    assert blame.peer == peer(2)
-
-
 def test_a_segment_is_no_statement_to_pass_on() -> None:
     with pytest.raises(RemoteProtocolError, match="not-to-be-passed-on"):
         stage_of(segment())
@@ -216,21 +205,3 @@ def test_few_commitments_are_kept_of_their_authors_and_none_that_others_tell() -
         heard.passed_on(peer(2), commitment(3, attempt=attempt))
     assert len(heard._told[peer(1)]) == MAX_COMMITMENTS
     assert peer(2) not in heard._told
-
-
-def test_a_seat_that_begins_anew_commits_to_later_attempts_only() -> None:
-    before = OwnWord()
-    said = statement_of(SAID)
-    assert said is not None
-    assert before.may_say(*said)
-    after = OwnWord(before.marks)
-    assert after.promise(1, 5) == (7, 2)
-    other = statement_of(replace(SAID, root=b"q" * 32))
-    assert other is not None
-    assert not after.may_say(*other)
-
-
-def test_plans_have_another_envelope() -> None:
-    """The body of a commitment is whole; of the others it is a statement."""
-    assert statement_envelope(peer(1), told()) == commitment()
-    assert statement_envelope(peer(1), Plan(1, 7, 2, [], [0, 1], [])) is None

@@ -138,14 +138,3 @@ def test_proofs_of_invented_identities_give_way_to_those_of_members() -> None:
     assert {proof_of(9), proof_of(200)} <= set(machine._verdicts.proofs)
     assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
     assert peer(10) in machine._verdicts  # it stays out, though nobody is told of it any more
-
-
-def test_members_without_end_give_way_to_newer_ones() -> None:
-    machine = linked(ALICE)
-    for number in range(10, 11 + MAX_CERTIFICATES):
-        machine.found(proof_of(number), member=True)
-    assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
-    assert proof_of(10) not in machine._verdicts.proofs
-    machine.found(proof_of(300), member=False)
-    assert proof_of(300) not in machine._verdicts.proofs
-    assert peer(300) in machine._verdicts

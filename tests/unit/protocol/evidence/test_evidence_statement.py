@@ -112,20 +112,6 @@ def test_a_leader_that_tells_two_members_two_plans_is_convicted() -> None:
     assert check(proof, SWARM) == LEADER
 
 
-def test_what_is_passed_on_may_come_first() -> None:
-    heard = Heard(SWARM)
-    assert heard.passed_on(BORIS, shown(1, plan(electors=(2, 1)))) == []
-    _, [proof] = heard.take(LEADER, by(1, plan()))
-    assert isinstance(proof, Proof)
-
-
-def test_two_plans_for_one_member_convict_as_well() -> None:
-    heard = Heard(SWARM)
-    heard.take(LEADER, by(1, plan()))
-    _, [proof] = heard.take(LEADER, by(1, plan(electors=(2, 1))))
-    assert isinstance(proof, Proof)
-
-
 @pytest.mark.parametrize(
     "other",
     [

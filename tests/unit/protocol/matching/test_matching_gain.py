@@ -7,28 +7,20 @@ from dataclasses import replace
 import pytest
 
 from protocol.ids import Stage
-from protocol.matching.board import supply_of
-from protocol.matching.bodies import COMMITTED, Mandate, Posting
-from protocol.matching.gain import Change, Holding, Standing, Supply, changes, paying
+from protocol.matching.gain import Change, Holding, changes, paying
 from protocol.matching.population import Population
-from tests.support.matching_examples import WALL_S, costs, member, peer, population
+from protocol.matching.sharing import StageLevel
+from protocol.matching.supply import Standing, Supply
+from tests.support.matching_examples import costs, member, peer, population
 
 MICRO = 1_000_000
-MANDATE = Mandate(int(WALL_S // 600), 1)
 ME = peer(1)
 
 
 def supply(*stages: tuple[int, int, int]) -> Supply:
     """Return what serves stages of (level, replicas at home, second replicas) and r = 2."""
-    return supply_of(
-        [
-            Posting(
-                stage, MANDATE, int(WALL_S * 1000), 1, COMMITTED, level * MICRO, homes,
-                level * MICRO, homes, 1, 1, 2, 0, seconds=seconds,
-            )
-            for stage, (level, homes, seconds) in enumerate(stages)
-        ]
-    )  # fmt: skip
+    copies = tuple(homes + seconds for _, homes, seconds in stages)
+    return Supply(copies, tuple(StageLevel(level * MICRO) for level, _, _ in stages), 2)
 
 
 def view(stages: int, flops: float = 1e9) -> Population:

@@ -8,10 +8,8 @@ import pytest
 from protocol.effects import Penalise, Publish
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
-from protocol.manifest import Policy
 from protocol.matching import bodies, stewards
 from protocol.matching.bodies import Mandate, Posting
-from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, GangStart
 from protocol.matching.machine import Matching
 from protocol.matching.seat import State
@@ -55,13 +53,6 @@ def test_one_seat_holds_one_stage() -> None:
     matching = machine(stages=2)
     assert not any(isinstance(effect, Assign) for effect in run(matching, 30))
     assert matching.tentative_stage is not None
-
-
-@pytest.mark.parametrize(("percent", "dual"), [(0, False), (1, True), (100, True)])
-def test_the_founder_chooses_how_many_hold_two_stages(percent: int, dual: bool) -> None:
-    design = Design.of(Policy(dual_homing_percent=percent))
-    assert (design.dual_homing, design.dual_share_percent) == (dual, percent)
-    assert Design.of(Policy()) == FULL
 
 
 def test_who_says_goodbye_is_not_missed_when_majorities_are_counted() -> None:

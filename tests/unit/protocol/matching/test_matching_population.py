@@ -56,7 +56,6 @@ def facts(view: Population) -> Mapping[str, object]:
         "members": dict(view.members),
         "swarm": (view.fair_level, view.able, view.redundancy),
         "rates": {p: view.rates(p) for p in everybody},
-        "fast": {p for p in everybody if view.is_fast(p)},
         "scores": {(p, s): view.score(p, s, view.fair_level) for p in everybody for s in stages},
         "candidates": [view.candidates(s, BEACON) for s in stages],
         "holders": [view.holders(s) for s in stages],
@@ -80,32 +79,12 @@ def test_an_evolved_view_equals_one_made_at_once(
     assert facts(view) == facts(Population(present.values(), COSTS, 2))
 
 
-def test_the_faster_forty_per_cent_are_fast() -> None:
-    view = Population(
-        [Member(peer(n), 0.0, 1e9 * (n + 1), 1e9, 1e9, 1e12) for n in range(15)], COSTS, 2
-    )
-    capped = view.rate(peer(14), Stage(0))
-    assert capped == max(view.rate(p, Stage(0)) for p in view.members)
-    assert sum(view.is_fast(p) for p in view.members) == 6
-    assert view.is_fast(peer(14)) or capped == view.rate(peer(13), Stage(0))
-
-
-def test_equals_are_told_apart_so_that_not_all_are_fast() -> None:
-    view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(15)], COSTS, 2)
-    assert sum(view.is_fast(p) for p in view.members) == 6
-
-
 @given(st.lists(st.floats(0, 1e30), min_size=1))
 def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None:
     median = sorted(values)[(len(values) - 1) // 2]
     found = coarse(Column(values).lower_median())
     assert found <= median
     assert found >= median * 15 / 16
-
-
-def test_in_a_thin_swarm_everybody_counts_as_fast() -> None:
-    view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(11)], COSTS, 2)
-    assert all(view.is_fast(p) for p in view.members)
 
 
 def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:

@@ -15,7 +15,6 @@ from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
 from protocol.membership.roster import (
     FAR_NEIGHBOURS,
-    FULL_MESH_UP_TO,
     GUESTS,
     HASH_NEIGHBOURS,
     HOLDERS_OF_FAR_STAGES,
@@ -207,11 +206,6 @@ def big_roster(size: int, own: Advert) -> Roster:
     return roster
 
 
-def test_small_swarms_are_a_full_mesh() -> None:
-    roster = big_roster(FULL_MESH_UP_TO, advert())
-    assert len(roster.neighbours()) == FULL_MESH_UP_TO - 1
-
-
 def stages_of(roster: Roster, peers: Iterable[PeerId]) -> Counter[int]:
     return Counter(roster.member(p).seats[0].stage for p in peers)  # type: ignore[union-attr]
 
@@ -251,18 +245,6 @@ def test_neighbours_are_chosen_anew_when_somebody_goes() -> None:
     gone = roster.neighbours()[0]
     roster.link_down(gone, "connection reset", crashed=True)
     assert gone not in roster.neighbours()
-
-
-@pytest.mark.parametrize(("stages", "replicas"), [(1, 32), (2, 16), (3, 12), (8, 12)])
-def test_all_siblings_want_to_be_linked_with_each_other(stages: int, replicas: int) -> None:
-    """Without a link between two of them no round of a third would ever be closed."""
-    seats = {peer(n): seat(n % stages) for n in range(stages * replicas)}
-    for me, own in seats.items():
-        roster = Roster(me)
-        for other, held in seats.items():
-            roster.advertise(other, advert(serves=(held,)), 1)
-        siblings = {p for p, held in seats.items() if held.stage == own.stage and p != me}
-        assert siblings <= set(roster.neighbours())
 
 
 def test_hash_neighbours_keep_a_large_swarm_connected() -> None:

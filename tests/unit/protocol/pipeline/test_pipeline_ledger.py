@@ -46,9 +46,3 @@ def test_bits_by_hand(bitmap: bytes, ids: set[int]) -> None:
 def test_bits_beyond_the_step(bitmap: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="ledger-out-of-range"):
         from_bitmap(bitmap, 3, 10)
-
-
-@pytest.mark.parametrize("stray", [29, 40, -1])
-def test_ids_of_another_step_are_our_bug(stray: int) -> None:
-    with pytest.raises(ValueError, match="not of step 3"):
-        to_bitmap([31, stray], 3, 10)

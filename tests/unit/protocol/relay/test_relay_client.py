@@ -129,3 +129,17 @@ def test_members_choose_differently() -> None:
         for n in range(100)
     }
     assert len(first) > 10
+
+
+def test_the_relays_that_are_asked_are_needed_and_their_rates_add_up() -> None:
+    machine = client({R1: "p", R2: "q"}, R1)
+    assert set(machine.needed) == {R1, R2}
+    assert len(machine.needed) == 2
+    assert machine.rate_bytes_per_s == 1e6
+    machine.answered(R2, Reserved(600, 2e6, 32), 0.0)
+    assert machine.rate_bytes_per_s == 3e6
+    assert machine.needed == (R1, R2)
+    machine.tick(300.0)
+    assert machine.needed == (R1, R2), "those that are asked again are named once"
+    machine.answered(R2, Reserved(600, 0.0, 32), 300.0)
+    assert machine.rate_bytes_per_s == 0.0, "one of them has no limit"

@@ -17,6 +17,8 @@ from protocol.rounds.leader import (
     MAX_REPORTS,
     REFUSED_S,
     RESEND_S,
+    OwnPart,
+    RoundLeader,
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.patience import ROUND_TIMEOUT_S
@@ -377,3 +379,61 @@ def test_an_owner_may_say_the_norm_of_what_codecs_let_through() -> None:
     largest = 2.0**47
     message = Reduced(STAGE, STEP, 1, 0, 2.0**40 * largest * largest)
     assert decode_message(encode_message(message)) == message
+
+
+class TestWhatIsAwaited:
+    """Who holds the step up, by what we see of it."""
+
+    @staticmethod
+    def followed(*shares: tuple[PeerId, LedgerReport]) -> RoundLeader:
+        """One that does not lead, and has heard these of three that are at the step."""
+        made = leader(ME, B, C)
+        made.update_view(view(ME, B, C), False, 0.0)
+        for peer, said in shares:
+            made.report(peer, said, 0.0)
+        return made
+
+    def test_who_has_not_reported_is_awaited_by_the_leader(self) -> None:
+        made = leader(ME, B, C)
+        made.report(B, report(range(16, 20)), 0.0)
+        assert made.awaited(None, 1.0, leases=False) == [("report", C)], "nobody awaits itself"
+
+    def test_once_all_have_reported_it_is_whoever_still_has_work_of_the_step(self) -> None:
+        made = leader(ME, B, C)
+        made.report(ME, report(range(16, 20)), 0.0)
+        made.report(B, report((), in_flight=range(20, 24)), 0.0)
+        made.report(C, report(), 0.0)
+        assert made.awaited(None, 1.0, leases=True) == [("lease", B)]
+        assert made.awaited(None, 1.0, leases=False) == []
+        made.report(ME, report((), seq=2), 0.0)
+        assert made.awaited(None, 1.0, leases=True) == [("work", B)], "all of ours went to others"
+        made.report(ME, report((), seq=3, in_flight=[16]), 0.0)
+        assert made.awaited(None, 1.0, leases=True) == [], "we are late ourselves"
+
+    def test_who_is_not_ready_is_awaited_while_a_plan_is_out(self) -> None:
+        made, _ = planned(*HALVES)
+        assert made.awaited(None, 1.0, leases=False) == [("ready", B)]
+        made.ready(ME, ready(), 1.0)
+        assert made.awaited(None, 1.0, leases=False) == [("ready", B)]
+
+    def test_the_leader_is_awaited_with_its_report_and_then_with_its_plan(self) -> None:
+        halves = (ME, report(range(16, 20))), (C, report(range(20, 24)))
+        made = self.followed(*halves)
+        assert made.awaited(B, 1.0, leases=False) == [("report", B)]
+        assert made.awaited(None, 1.0, leases=False) == []
+        made.report(B, report(), 0.0)
+        assert made.awaited(B, 1.0, leases=False) == [("plan", B)]
+        assert made.awaited(B, 1.0, leases=False, own=OwnPart(closed=True)) == []
+        assert made.awaited(B, 1.0, leases=False, own=OwnPart(returned=False)) == []
+        late = made.awaited(B, 1.0, leases=True, own=OwnPart(returned=False))
+        assert late == [("plan", B)], "nothing is in flight that it could wait for"
+
+    def test_the_leader_is_not_to_blame_while_others_are_late(self) -> None:
+        made = self.followed((ME, report(range(16, 20))))
+        assert made.awaited(B, 1.0, leases=False) == [], "another one has not reported either"
+        made.report(B, report(), 0.0)
+        made.report(C, report((), in_flight=range(20, 24)), 0.0)
+        assert made.awaited(B, 1.0, leases=False) == [], "the step is not complete"
+        assert made.awaited(B, 1.0, leases=True) == [("lease", C)]
+        made.update_view(view(ME, B, C, C=STEP - 1), False, 0.0)
+        assert made.awaited(B, 1.0, leases=True) == [], "one is still at the step before"

@@ -43,13 +43,6 @@ def test_a_refusal_takes_no_round_to_be_explained() -> None:
     assert claimed_after(used_to_rounds(), "spoilt", 20.0) == 0.0
 
 
-def test_what_depends_on_others_has_more_time() -> None:
-    order: list[Kind] = ["contribution", "sum", "ready", "commit"]
-    times = [TIMES[kind] for kind in order]
-    assert times == sorted(times)
-    assert len(set(times)) == len(times)
-
-
 def test_before_the_first_round_there_is_more_time() -> None:
     assert Obstruction().patience_s(TASK_S) == FIRST_S
     assert used_to_rounds().patience_s(0.0) == FIRST_S, "nobody knows how long a microbatch takes"

@@ -129,20 +129,6 @@ def test_invented_amendments_keep_no_stage_from_closing(seat: Seat, book: Amendm
     assert follows(seat, ())
 
 
-def test_it_passes_the_list_on_when_it_leads(seat: Seat, book: Amendments) -> None:
-    book.take(ONE)
-    told(seat, LATER, LATER)
-    assert seat._to_agree_on() == LATER
-
-
-def test_another_list_is_another_digest(seat: Seat) -> None:
-    """Members that were told different lists are never Ready with one digest."""
-    from protocol.rounds.plans import plan_digest
-
-    digests = {plan_digest(LEADER, plan(named), []) for named in ((), NAMED, LATER)}
-    assert len(digests) == 3
-
-
 def alone(book: Amendments | None, step: int = STEP) -> Seat:
     made = Seat(
         Place(ME, 0, 1, 4),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.audit.audit import PATIENCE_S
+from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import STATEMENT, Statement, contents, root_of, tensors_of
+from protocol.audit.commitment import PIECE, STATEMENT, Statement, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.effects import Explain, Send
@@ -18,15 +18,27 @@ from protocol.pipeline.effects import (
     KeepVersionTask,
     Outcome,
     PayloadKey,
+    SendPayload,
     SumAgainTask,
     UsualNormTask,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, KEPT_STEPS, Auditing, AuditTerms
-from protocol.seat.effects import Audited, CommitTo, Contributions, SignCharge
+from protocol.seat.auditing import (
+    HEEDED,
+    KEPT_S,
+    KEPT_STEPS,
+    PASS_FANOUT,
+    PASS_TO_ALL_UP_TO,
+    STANDBY_S,
+    TELL_AGAIN_S,
+    TELL_TIMES,
+    Auditing,
+    AuditTerms,
+)
+from protocol.seat.effects import Audited, CommitTo, Contradicted, Contributions, SignCharge
 from protocol.seat.showing import AGAIN
-from protocol.verdicts import Verdicts
+from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
@@ -37,7 +49,9 @@ from protocol.wire.messages import (
     AuditResult,
     Charged,
     Commitment,
+    PassedOn,
     Plan,
+    Segment,
 )
 from protocol.wire.parts import PlanMember, VotedOut
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -441,3 +455,297 @@ class TestAnAuditorThatCovers:
             auditing.computed(KeepVersionTask(step), Outcome(), 0.2)
             auditing.on_result(SIBLING, agrees, 0.3)
         assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
+
+
+SIGNATURE = b"g" * 64
+
+
+class TestWhatWasContributed:
+    """THIRD contributes to a segment of ours."""
+
+    said = Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS, SIGNATURE)
+    sent = Segment(STAGE, STEP, ATTEMPT, 0, signature=SIGNATURE)
+
+    @pytest.mark.parametrize("first", ["commitment", "segment"])
+    def test_something_else_than_was_signed_is_shown(self, auditing: Auditing, first: str) -> None:
+        if first == "commitment":
+            assert auditing.on_commitment(THIRD, self.said, 0.0) == []
+            [shown] = auditing.on_segment(THIRD, self.sent, b"x" * 32)
+        else:
+            assert auditing.on_segment(THIRD, self.sent, b"x" * 32) == []
+            [shown] = auditing.on_commitment(THIRD, self.said, 0.0)
+            assert auditing.on_commitment(THIRD, self.said, 0.0) == [], "once"
+        assert isinstance(shown, Contradicted)
+        assert {shown.held.signer, shown.other.signer} == {THIRD}
+
+    def test_what_was_signed_is_no_contradiction(self, auditing: Auditing) -> None:
+        auditing.on_commitment(THIRD, self.said, 0.0)
+        assert auditing.on_segment(THIRD, self.sent, SEGMENTS[0]) == []
+
+    def test_who_has_signed_one_of_both_only_is_shown_to_nobody(self, auditing: Auditing) -> None:
+        auditing.on_commitment(THIRD, self.said, 0.0)
+        unsigned = Segment(STAGE, STEP, ATTEMPT, 1)
+        assert auditing.on_segment(THIRD, unsigned, b"x" * 32) == []
+
+
+def crowd(count: int) -> Plan:
+    members = [PlanMember(peer(n), b"") for n in range(1, count + 1)]
+    return Plan(STAGE, STEP, ATTEMPT, members, list(range(count + 1)), [])
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(3, 1), (PASS_TO_ALL_UP_TO + 1, PASS_TO_ALL_UP_TO), (20, PASS_FANOUT)]
+)
+def test_after_a_failed_attempt_all_compare_what_they_were_told(
+    auditing: Auditing, count: int, told: int
+) -> None:
+    plan = crowd(count)
+    for number in range(1, count):
+        said = Commitment(STAGE, STEP, ATTEMPT, bytes([number]) * 32, SEGMENTS, SIGNATURE)
+        auditing.on_commitment(peer(number), said, 0.0)
+    effects = auditing.failed(plan)
+    assert all(isinstance(e, Send) and isinstance(e.message, PassedOn) for e in effects)
+    passed = [(e.peer, e.message.statement.signer) for e in effects]  # type: ignore[union-attr]
+    assert len({to for to, _ in passed}) == told
+    assert len(set(passed)) == len(passed)
+    assert all(to != author for to, author in passed)
+    assert {author for _, author in passed} == {peer(n) for n in range(2, count)}
+    assert ME not in {to for to, _ in passed}
+
+
+def test_a_charge_of_ours_is_told_a_few_times(auditing: Auditing) -> None:
+    auditing.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 0.0)
+    told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
+    assert auditing.charged(charge_of_third(1), 0.0) == told
+    times = []
+    for _ in range(TELL_TIMES):
+        at = auditing.next_deadline()
+        assert at is not None
+        assert auditing.tick(at - 0.1) == []
+        assert auditing.tick(at) == told
+        times.append(at)
+    assert times == [TELL_AGAIN_S * n for n in range(1, TELL_TIMES + 1)]
+    assert auditing.next_deadline() is None
+    assert auditing._terms is not None
+    assert auditing._terms.open_charges() == {(STAGE, THIRD): [ME]}
+
+
+def test_what_was_kept_for_auditors_is_dropped_after_a_while(auditing: Auditing) -> None:
+    assert auditing.dropped(DropStep(3), 0.0) == []
+    assert auditing.dropped(DropStep(4), 1.0) == []
+    assert auditing.next_deadline() == KEPT_S
+    assert auditing.tick(KEPT_S - 0.1) == []
+    assert auditing.tick(KEPT_S) == [DropStep(3)]
+    assert auditing.next_deadline() == 1.0 + KEPT_S
+    assert auditing.tick(1.0 + KEPT_S) == [DropStep(4)]
+    assert auditing.next_deadline() is None
+
+
+def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
+    auditing: Auditing,
+) -> None:
+    commit_all(auditing)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    auditing.closing(PLAN, 0.0)
+    auditing.computed(KeepVersionTask(STEP), Outcome(), 0.0)
+    assert auditing.next_deadline() == STANDBY_S
+    auditing.dropped(DropStep(STEP), 0.0)
+    assert auditing.tick(KEPT_S) == [], "we may be called for it"
+    for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
+        gone = auditing.dropped(DropStep(step), KEPT_S)
+    assert gone == [DropStep(STEP + 1)], "others make room"
+    assert DropStep(STEP) in auditing.tick(STANDBY_S)
+    late = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    assert auditing.on_result(SIBLING, late, STANDBY_S) == []
+
+
+def test_without_audits_nothing_is_kept_or_said() -> None:
+    none = Auditing(Place(ME, STAGE, 3, 4), None, 0, lambda stage: (), Commitments(ME))
+    assert none.dropped(DropStep(3), 0.0) == [DropStep(3)]
+    assert none.next_deadline() is None
+    said = TestWhatWasContributed.said, TestWhatWasContributed.sent
+    assert none.on_commitment(THIRD, said[0], 0.0) == none.on_segment(THIRD, said[1], b"") == []
+    assert none.failed(PLAN) == none.unsigned(PLAN, THIRD) == none.verdicts(0.0) == []
+    assert none.charged(charge_of_third(1), 0.0) == []
+    assert (none.agreed_with(), none.found_out(), none.active) == ([], set(), False)
+
+
+def shows(effects: list[object]) -> list[tuple[PayloadKey, ...]]:
+    return [effect.keys for effect in effects if isinstance(effect, SendPayload)]
+
+
+def test_what_an_auditor_is_shown_is_what_it_asks_for(auditing: Auditing) -> None:
+    auditing.contributed(PLAN, frozenset({28}))
+    asked: list[tuple[AuditRequest, PayloadKey | None]] = [
+        (AuditRequest(STAGE, STEP, ATTEMPT, "list", 0), PayloadKey(STEP, "list", 0, ATTEMPT, ME)),
+        (
+            AuditRequest(STAGE, STEP, ATTEMPT, "segment", 0),
+            PayloadKey(STEP, "segment", 0, ATTEMPT, ME),
+        ),
+        (
+            AuditRequest(STAGE, STEP, ATTEMPT, "segment", 0, SIBLING),
+            PayloadKey(STEP, "segment", 0, ATTEMPT, SIBLING),
+        ),
+        (AuditRequest(STAGE, STEP, ATTEMPT, "input", 28), PayloadKey(STEP, "input", 28)),
+        (AuditRequest(STAGE, STEP, ATTEMPT, "input", 29), None),
+    ]
+    for request, key in asked:
+        found = shows(list(auditing.on_request(THIRD, request, 1.0)))
+        assert found == ([] if key is None else [(key,)]), request
+
+
+@pytest.mark.parametrize("makes_room", [True, False])
+def test_what_was_dropped_is_not_shown_any_more(auditing: Auditing, makes_room: bool) -> None:
+    request = AuditRequest(STAGE, STEP, ATTEMPT, "list", 0)
+    auditing.contributed(PLAN, frozenset({28}))
+    assert auditing.on_request(THIRD, request, 0.0)
+    auditing.dropped(DropStep(STEP), 0.0)
+    if makes_room:
+        for step in range(STEP + 1, STEP + 1 + KEPT_STEPS):
+            auditing.dropped(DropStep(step), 1.0)
+    else:
+        assert DropStep(STEP) in auditing.tick(KEPT_S)
+    assert auditing.on_request(THIRD, request, KEPT_S + 1) == []
+
+
+def test_what_we_sign_of_a_segment_is_of_our_commitment(auditing: Auditing) -> None:
+    sent = Segment(STAGE, STEP, ATTEMPT, 1)
+    assert auditing.signs(sent) is None
+    auditing.committed([SIBLING], Commitment(STAGE, STEP, ATTEMPT, b"o" * 32, SEGMENTS))
+    signed = auditing.signs(sent)
+    assert signed is not None
+    assert PIECE.parse(signed).digest == SEGMENTS[1]
+    assert auditing.signs(Segment(STAGE, STEP, ATTEMPT, 3)) is None
+
+
+def test_the_seat_says_with_whom_its_audits_agree(auditing: Auditing) -> None:
+    assert auditing._terms is not None
+    gone = peer(9)
+    for member, grades in (
+        (SIBLING, [Grade.DOUBTFUL, Grade.AGREES]),
+        (THIRD, [Grade.AGREES, Grade.DOUBTFUL]),
+        (gone, [Grade.AGREES]),
+    ):
+        for grade in grades:
+            auditing._terms.record(STAGE, member).note(grade)
+    there = seen(SIBLING, THIRD, peer(4))
+    auditing.update_view(there, there, there, 0.0)
+    assert auditing.agreed_with() == [SIBLING]
+
+
+class TestTheStage:
+    """SIBLING audits THIRD, and we have kept the version to judge it."""
+
+    @pytest.fixture
+    def judge(self, auditing: Auditing) -> Auditing:
+        commit_all(auditing)
+        auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+        assert len(auditing.closing(PLAN, 0.0)) == 2
+        return auditing
+
+    def kept(self, judge: Auditing) -> bool:
+        """Whether there still is something to judge."""
+        said = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+        judge.on_result(SIBLING, said, 1.0)
+        return judge._case is not None
+
+    @pytest.mark.parametrize(
+        ("there", "kept"), [((SIBLING, THIRD), True), ((SIBLING,), True), ((THIRD,), False)]
+    )
+    def test_without_its_auditor_nobody_calls_us(
+        self, judge: Auditing, there: tuple[PeerId, ...], kept: bool
+    ) -> None:
+        judge.update_view(seen(*there), seen(*there), seen(*there), 0.5)
+        assert self.kept(judge) is kept
+
+    @pytest.mark.parametrize(("there", "kept"), [((SIBLING, THIRD), True), ((SIBLING,), False)])
+    def test_a_version_is_given_up_once_the_member_has_gone(
+        self, judge: Auditing, there: tuple[PeerId, ...], kept: bool
+    ) -> None:
+        judge.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+        judge.update_view(seen(*there), seen(*there), seen(*there), 0.5)
+        assert self.kept(judge) is kept
+
+    def test_a_version_that_cannot_be_kept_is_not_judged(self, judge: Auditing) -> None:
+        judge.computed(KeepVersionTask(STEP + 1), Outcome(error="oom"), 0.2)
+        assert judge.computed(KeepVersionTask(STEP), Outcome(error="oom"), 0.2) == []
+        assert not self.kept(judge)
+
+    def test_nobody_else_calls_us(self, judge: Auditing) -> None:
+        judge.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+        for sender, said in (
+            (THIRD, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
+            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT, ME, agrees=True)),
+            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
+        ):
+            assert judge.on_result(sender, said, 0.3) == []
+        assert self.kept(judge)
+
+    def test_a_result_that_agrees_ends_it(self, judge: Auditing) -> None:
+        judge.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+        judge.on_result(SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3)
+        assert not self.kept(judge)
+
+
+@pytest.mark.parametrize(
+    ("sender", "member"), [(SIBLING, ME), (SIBLING, SIBLING), (peer(9), THIRD), (SIBLING, peer(9))]
+)
+def test_announcements_that_nobody_can_judge_are_ignored(
+    auditing: Auditing, sender: PeerId, member: PeerId
+) -> None:
+    commit_all(auditing)
+    auditing.on_notice(sender, AuditNotice(STAGE, STEP, ATTEMPT, member), 0.0)
+    assert not [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
+
+
+def test_without_all_commitments_nothing_is_audited(auditing: Auditing) -> None:
+    for member in (ME, THIRD):
+        auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS), 0.0)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    assert not [e for e in auditing.closing(PLAN, 0.1) if isinstance(e, Compute)]
+
+
+def test_a_commitment_whose_signature_is_none_is_asked_for_again(auditing: Auditing) -> None:
+    """Not verified before: whoever audits has to know that its author has signed it."""
+    false = Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS, SIGNATURE)
+    for member in (ME, SIBLING, THIRD):
+        auditing.on_commitment(member, false, 0.0)
+    auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    auditing.closing(PLAN, 0.1)
+    auditing.computed(KeepVersionTask(STEP), Outcome(), 0.2)
+    called = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    assert auditing.on_result(SIBLING, called, 0.3) == []
+    assert asked(list(auditing.tick(0.3 + ASK_AGAIN_S))) == [("commitment", 0)]
+
+
+def test_nobody_charges_itself_or_charges_twice(auditing: Auditing) -> None:
+    commit_all(auditing)
+    assert auditing.unsigned(PLAN, ME) == []
+    [charge] = auditing.unsigned(PLAN, THIRD)
+    assert isinstance(charge, SignCharge)
+    auditing.charged(sign(signer(1), charge.kind, charge.body, SWARM), 0.0)
+    assert auditing.unsigned(PLAN, THIRD) == []
+
+
+def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(auditing: Auditing) -> None:
+    both = Replica(SIBLING, STEP, True)
+    stages = [[both], [Replica(ME, STEP, True), both], [Replica(THIRD, STEP, True)]]
+    there = SwarmView.of(stages)
+    auditing.update_view(there, there, there, 0.0)
+    said = [e for e in auditing.charged(charge_of_third(1), 0.0) if isinstance(e, Send)]
+    told = [(e.peer, e.message.stage) for e in said if isinstance(e.message, Charged)]
+    assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
+
+
+def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(auditing: Auditing) -> None:
+    there = seen(SIBLING)
+    auditing.update_view(there, there, there, 0.0)
+    auditing.charged(charge_of_third(1), 0.0)
+    effects = auditing.on_charged(SIBLING, Charged(STAGE, charge_of_third(2)), 1.0)
+    [verdict] = [e for e in effects if isinstance(e, Verdict)]
+    assert verdict.culprit == THIRD
+    told = [e.message.charge.signer for e in effects if isinstance(e, Send)]  # type: ignore[union-attr]
+    assert sorted(told) == sorted([ME, SIBLING])
+    assert auditing.tick(TELL_AGAIN_S) == [], "it is out"
+    assert auditing._terms is not None
+    assert auditing._terms.open_charges() == {}

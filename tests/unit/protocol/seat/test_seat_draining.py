@@ -14,7 +14,6 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Forward,
     Have,
-    Lease,
     LeaseRequest,
     Message,
     Plan,
@@ -127,12 +126,6 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
     assert not asks(renewed(seat))
     seat.draining.cancel()
     assert asks(renewed(seat))
-
-
-def test_a_receipt_is_for_the_stage_before_the_one_it_names() -> None:
-    assert addressed_stage(Receipt(2, 3, 12, 1, "accepted", 0)) == 1
-    assert addressed_stage(Forward(2, 3, 12, 1, 8, again=False)) == 2
-    assert addressed_stage(Lease(3, [12], again=False)) == 0
 
 
 @given(any_message())

@@ -161,20 +161,6 @@ def plan(attempt: int, *, members: list[PeerId], counted: dict[PeerId, list[int]
     )
 
 
-def test_a_plan_that_counts_what_we_do_not_hold_is_not_followed() -> None:
-    target = seat()
-    wrong = plan(1, members=[ME, SIBLING], counted={ME: [12, 13], SIBLING: [14, 15]})
-    effects = target.receive(SIBLING, wrong, 0.0)
-    assert not [e for e in effects if isinstance(e, Compute)]
-
-
-def test_a_plan_with_wrong_bounds_is_penalised() -> None:
-    target = seat()
-    bad = Plan(1, 3, 1, [PlanMember(ME, b"\0")], [0, SIZE + 1], [])
-    effects = target.receive(SIBLING, bad, 0.0)
-    assert [e.reason for e in effects if isinstance(e, Penalise)] == ["plan-with-wrong-bounds"]
-
-
 def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
     target = seat()
     target.member.state = b"s"
@@ -188,23 +174,6 @@ def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
     assert not target.member.knows_commit
     target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), 1.0)
     assert target.member.plan_followed is not None
-
-
-def test_a_commit_without_a_round_applies_nothing() -> None:
-    target = seat()
-    effects = target.receive(SIBLING, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
-    assert not [e for e in effects if isinstance(e, Compute)]
-    assert target.step == 3
-
-
-def test_a_reduced_shard_of_an_impostor_is_refused_once_the_plan_is_known() -> None:
-    target = seat()
-    worker = Worker(target)
-    worker.drain(list(target.receive(ROGUE, Reduced(1, 3, 1, 1, 0.5), 0.0, b"x" * 32)), 0.0)
-    good = plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS})
-    seen = worker.drain(list(target.receive(SIBLING, good, 0.0)), 0.0)
-    assert ROGUE in {e.peer for e in seen if isinstance(e, Penalise)}
-    assert not [e for e in seen if isinstance(e, Send) and type(e.message).__name__ == "Ready"]
 
 
 @pytest.mark.parametrize(

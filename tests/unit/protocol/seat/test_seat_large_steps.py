@@ -27,9 +27,9 @@ from protocol.wire.messages import Backward, Forward, Have, LedgerReport, Messag
 from protocol.wire.parts import PlanMember
 
 UP, ME, SIBLING, DOWN = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
-SMALL, LARGE = 256, 4096
-MORE = 1.5
-"""Times as much as in a small step: what is done once for each microbatch would take 16 times."""
+SMALL, LARGE = 256, 1024
+MORE = 1.2
+"""Times as much as in a small step: what is done once for each microbatch would take four times."""
 ANSWERS = 4
 """Messages of the next stage at a time: receipts and gradients of two microbatches."""
 LAST = 128

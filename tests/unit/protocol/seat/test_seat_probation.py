@@ -3,9 +3,8 @@ no more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-import pytest
 from msgspec import structs
 
 from protocol.ids import PeerId
@@ -192,61 +191,6 @@ def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_oth
     newcomers.ask(CROWD[-1], NEW_S)
     newcomers.admit([ME], {ME}, 5, b"", quorum, NEW_S)
     assert CROWD[-1] in newcomers.observing(NEW_S)
-
-
-@pytest.mark.parametrize(
-    ("owner", "rule", "broken", "noticed_by"),
-    [
-        (
-            Probation,
-            "is_proven",
-            lambda self, peer: True,
-            test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_count,
-        ),
-        (
-            Probation,
-            "without",
-            lambda self, seen, now: seen,
-            test_in_our_stage_a_newcomer_counts_once_it_is_admitted,
-        ),
-        (
-            Probation,
-            "_quiet",
-            lambda self, replica: replica,
-            test_a_crowd_that_was_admitted_says_nothing_of_proven_members_beside_our_stage,
-        ),
-        (
-            Probation,
-            "failed",
-            lambda self, peers, seen, now: True,
-            test_after_a_failure_nobody_is_tried_for_a_while_and_then_others,
-        ),
-        (
-            Probation,
-            "proved",
-            lambda self, peers, seen: None,
-            test_work_that_counts_ends_the_while,
-        ),
-        (
-            Newcomers,
-            "_has_room",
-            lambda self, joiner, serving, others, now: True,
-            test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others,
-        ),
-    ],
-)
-def test_a_broken_rule_of_probation_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    rule: str,
-    broken: Callable[..., object],
-    noticed_by: Callable[[], None],
-) -> None:
-    """The chaos world has no crowd of invented members, so its mutants do not reach these rules."""
-    noticed_by()
-    monkeypatch.setattr(owner, rule, broken)
-    with pytest.raises(AssertionError):
-        noticed_by()
 
 
 def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:

@@ -84,14 +84,6 @@ def test_what_we_see_ourselves_is_named_and_ends_by_itself(standing: Standing) -
     assert not standing.is_aside(ONE)
 
 
-def test_each_time_lasts_twice_as_long(standing: Standing) -> None:
-    standing.accuse(ONE, "it sleeps", 0.0)
-    standing.tick(ASIDE_S)
-    standing.accuse(ONE, "it sleeps", ASIDE_S)
-    standing.tick(2.5 * ASIDE_S)
-    assert standing.is_aside(ONE)
-
-
 @pytest.mark.parametrize("forgiven", [False, True])
 def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
     standing.accuse(ONE, "it sleeps", 0.0)
@@ -206,16 +198,6 @@ def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: St
         assert made.beside() == [idle]
 
 
-def test_who_brought_nothing_lately_goes() -> None:
-    made = Standing(place(), None, Verdicts())
-    made.observe(view(), (), 0.0)
-    for peer, at in ((ONE, 0.0), (TWO, 0.0), (TWO, 4.0)):
-        made.worked(peer, at)
-    made.observe(view({TWO: (ONE,)}), (), 5.0)
-    made.observe(view({TWO: (ONE,)}), (), 5.0 + DISPUTE_S)
-    assert made.beside() == [ONE]
-
-
 def test_one_version_more_or_less_does_not_divide_judges() -> None:
     """Judges see the same replica come at slightly different moments."""
     decided = set()
@@ -236,15 +218,6 @@ def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
     (own,) = made.beside()
     made.observe(view({SIBLING: (named,)}), (), 2.0)
     assert made.beside() == [own if first_judge() == ME else named]
-
-
-def test_what_a_judge_decided_wrongly_is_undone_when_the_stage_does_not_go_on() -> None:
-    made = Standing(place(), None, Verdicts())
-    made.observe(view(), (), 0.0)
-    judged(made, {ONE: (TWO,)})
-    (wrong,) = made.beside()
-    made.tick(DISPUTE_S + UNMENDED_S)
-    assert set(made.beside()) == {ONE, TWO} - {wrong}
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
@@ -330,14 +303,6 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     for tenth in range(100):
         made.observe(view(), (), swapped_at + tenth / 10)
         assert made.aside() == second
-
-
-def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
-    made = Standing(place(), None, Verdicts())
-    made.observe(view(), [SIBLING], 0.0)
-    made.observe(view(), [SIBLING], DISPUTE_S)
-    assert made.is_aside(SIBLING)
-    assert made.beside() == [], "the quorum names whom our own stage misses"
 
 
 @pytest.mark.parametrize(("spoiler", "other"), [(ONE, TWO), (TWO, ONE)])

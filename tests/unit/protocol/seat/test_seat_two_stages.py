@@ -74,14 +74,6 @@ def test_one_dispute_takes_a_peer_out_of_all_its_stages() -> None:
     assert serving(made[0], BOTH) == [[ME], [ME]]
 
 
-def test_a_stage_that_has_nobody_else_keeps_who_is_aside_in_another() -> None:
-    seen = view((ME, OTHER), (OTHER,))
-    made = Standing(Place(ME, 0, 2, 8), Contacts(), Verdicts())
-    for now in (0.0, DISPUTE_S):
-        made.observe(seen, [OTHER], now)
-    assert serving(made, seen) == [[ME], [OTHER]]
-
-
 def test_both_seats_let_a_peer_back_together_and_its_time_counts_once() -> None:
     contacts = Contacts()
     made = seats(contacts)

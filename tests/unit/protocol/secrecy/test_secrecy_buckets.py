@@ -8,8 +8,6 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
-from model_zoo.specs.aggregation import RULES
-from protocol import limits
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.secrecy.buckets import BUCKET, buckets_of
@@ -37,16 +35,6 @@ class TestTheDeal:
         assert min(sizes.values()) >= BUCKET
         assert max(sizes.values()) - min(sizes.values()) <= 1
 
-    def test_the_rule_allows_for_as_many_buckets_as_a_full_stage_has(self) -> None:
-        assert RULES["secure-clipping"].buckets == limits.MAX_REPLICAS_IN_ROUND // BUCKET
-        assert RULES["secure-clipping"].replicas == 2 * BUCKET
-
-    def test_the_order_of_the_members_and_the_attempt_deal_nobody_otherwise(self) -> None:
-        plan = plan_of(PEERS[:12])
-        dealt = dict(zip(PEERS, buckets_of(plan), strict=False))
-        turned = buckets_of(replace(plan, members=plan.members[::-1], attempt=9))
-        assert dict(zip(PEERS[11::-1], turned, strict=True)) == dealt
-
     def test_every_state_and_step_deals_anew(self) -> None:
         """Any two of twelve are in one bucket in 3 of 11 steps."""
         together = 0
@@ -55,11 +43,6 @@ class TestTheDeal:
             together += dealt[0] == dealt[1]
         assert 0.2 < together / 400 < 0.35
         assert buckets_of(plan_of(PEERS[:12], b"a" * 32)) != buckets_of(plan_of(PEERS[:12]))
-
-    def test_one_that_is_named_twice_makes_no_bucket_smaller(self) -> None:
-        assert buckets_of(plan_of([*PEERS[:7], *PEERS[:1] * 5])) == ()
-        dealt = buckets_of(plan_of([*PEERS[:8], *PEERS[:1] * 8]))
-        assert Counter(dealt[:8]).most_common() == [(dealt[0], 4), (1 - dealt[0], 4)]
 
 
 class Group:
@@ -152,9 +135,3 @@ def test_who_deals_a_pair_mask_across_buckets_contradicts_itself() -> None:
             assert not effect.message.pair
             other.dealing(PEERS[0], replace(effect.message, pair=b"p" * 32))
     assert other.false_dealers() == [PEERS[0]]
-
-
-def test_without_buckets_nothing_of_it_happens() -> None:
-    machine = Masking(PEERS[0], b"s" * 32, lambda: set(PEERS[:8]))
-    machine.follow(plan_of(PEERS[:8]))
-    assert machine.buckets == ()

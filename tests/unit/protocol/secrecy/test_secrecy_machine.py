@@ -96,12 +96,6 @@ def test_no_seed_is_ever_used_twice() -> None:
     assert len(seeds) == 9 * 4 * 4
 
 
-def test_two_replicas_with_another_secret_draw_other_seeds() -> None:
-    one, other = (Masking(PEERS[0], secret * 32, lambda: set(PEERS)) for secret in (b"a", b"b"))
-    plan = plan_of(PEERS[:4])
-    assert one.follow(plan) != other.follow(plan)
-
-
 @pytest.mark.parametrize(("count", "lost"), [(4, 1), (8, 1), (8, 2), (16, 2), (16, 5)])
 def test_those_who_are_left_open_what_is_committed(count: int, lost: int) -> None:
     group = Group(count)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import check, contradiction
 from protocol.ids import PeerId
+from protocol.limits import MAX_CERTIFIED_STAGES
 from protocol.recovery.stored import ERA_BITS
 from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
 from protocol.waypoints.machine import Certified
@@ -19,6 +20,7 @@ from protocol.waypoints.part import (
     encode_said,
     parse_part,
     parse_said,
+    seat_limit,
 )
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
@@ -367,6 +369,22 @@ class TestBadLinks:
         few = replace(two.parts[0], signatures=two.parts[0].signatures[:2])
         with pytest.raises(RemoteProtocolError, match="waypoint-uncertified"):
             check_link(found, WaypointLink((few, two.parts[1])), SWARM, 2, STEPS)
+
+    @pytest.mark.parametrize(("more", "reason"), [(0, "uncertified"), (1, "absurd")])
+    def test_too_many_seats_of_a_run_of_many_stages(self, more: int, reason: str) -> None:
+        count = MAX_CERTIFIED_STAGES
+        seats = tuple(sorted(peer(n) for n in range(100, 100 + seat_limit(count) + more)))
+        bodies = [encode_part(Part(s, 0, EVERY, bytes(32), seats)) for s in range(count)]
+        parts = tuple(CertifiedPart(body, ((peer(7), bytes(64)),)) for body in bodies)
+        with pytest.raises(RemoteProtocolError, match=f"waypoint-{reason}"):
+            check_link(beginning(peer(1), count), WaypointLink(parts), SWARM, count, STEPS)
+
+    def test_of_no_version(self) -> None:
+        none = tuple(
+            replace(one, body=encode_part(replace(parse_part(one.body), version=0)))
+            for one in self.link().parts
+        )
+        assert self.refused(WaypointLink(none)) == "waypoint-absurd"
 
     def test_seats_out_of_order(self) -> None:
         part = Part(0, 0, EVERY, bytes(32), tuple(sorted((peer(1), peer(2)))[::-1]))

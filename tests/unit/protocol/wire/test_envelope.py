@@ -68,12 +68,6 @@ def test_parts_of_the_transcript_cannot_shift() -> None:
     assert transcript("a", b"", "bc") != transcript("c", b"", "ab")
 
 
-def test_a_signer_never_shows_its_seed() -> None:
-    one = Signer(b"S" * 32)
-    assert repr(one) == f"Signer({one.peer})"
-    assert not hasattr(one, "__dict__")
-
-
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_seeds_of_other_lengths_are_refused(size: int) -> None:
     with pytest.raises(LocalProtocolError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,15 @@ def test_bytewise_and_memoryview_input() -> None:
     machine, stream = decoder(), memoryview(wire(b"head", b"body") * 2)
     frames = [f for i in range(len(stream)) for f in machine.receive_data(stream[i : i + 1])]
     assert frames == [Frame(b"head", b"body")] * 2
+
+
+def test_pieces_of_any_size_make_one_payload() -> None:
+    parts = [b"a" * 5000, b"b", b"c" * 10, b"d" * 4096, b"e" * 3]
+    payload = b"".join(parts)
+    machine = FrameDecoder(bytes, lambda header: 20_000)
+    machine.receive_data(wire(b"head", payload)[: PREFIX.size + 4])
+    frames = [frame for part in parts for frame in machine.receive_data(part)]
+    assert frames == [Frame(b"head", payload)]
 
 
 def test_what_is_held_of_an_unfinished_frame_is_known() -> None:
@@ -111,6 +121,10 @@ def test_our_own_frames_keep_to_the_limits() -> None:
         encode_frame(b"")
     with pytest.raises(LocalProtocolError):
         encode_frame(b"x" * (limits.MAX_HEADER_BYTES + 1))
+    assert encode_frame(b"x" * limits.MAX_HEADER_BYTES)
+    too_much = memoryview(np.broadcast_to(np.uint8(0), limits.MAX_PAYLOAD_BYTES + 1))
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_frame(b"x", too_much)
     payload = bytearray(b"big")
     buffers = encode_frame(b"x", payload)
     assert buffers[1] is payload  # passed on, not copied

@@ -16,6 +16,7 @@ from client.errors import UserError
 from client.events import Event, LogLine
 from client.store import swarms
 from client.store.swarms import SwarmStore
+from client.train.machine.disk_room import Lack
 from client.train.messaging.bootstrap import remember_swarm
 from tests.support.train_swarm import open_swarm
 
@@ -28,7 +29,8 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         first, _ = await swarm.add(0), await swarm.add(1)
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
-        newcomer = await swarm.add()
+        newcomer, lacks = await swarm.add(), list[Lack]()
+        newcomer.held_stages.lacks_room = lacks.append
         snapshots = newcomer.held_stages._context.terms.folders.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
@@ -41,7 +43,11 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
             await trio.sleep(10)
             assert not newcomer.serves(0)
             assert newcomer.held_stages.failure is None
-        if problem != "full":
+        if problem == "full":
+            assert 0 not in newcomer.held_stages.held, "others may take it"
+            assert "more are needed" in lacks[0].words
+            newcomer.assign(0)  # once the pause is over
+        else:
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))
         assert newcomer.engine.error_boundary.internal_errors == 0

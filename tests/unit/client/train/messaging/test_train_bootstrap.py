@@ -10,16 +10,27 @@ import trio
 from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
+from client.events import Event
 from client.net.errors import DialError, TurnedAway
-from client.net.network import Network
+from client.net.network import NetEvent, Network
 from client.store.swarms import SwarmStore
-from client.train.messaging.bootstrap import TURNED_AWAY_S, dial_first, fetch_manifest, find_swarm
+from client.train.messaging.bootstrap import (
+    REPLY_S,
+    TURNED_AWAY_S,
+    dial_first,
+    fetch_manifest,
+    find_swarm,
+    first_hello,
+    remember_swarm,
+)
 from client.train.messaging.handshake import PROTOCOL
 from protocol.address import Address
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
-from protocol.wire.messages import Goodbye, Hello
+from protocol.manifest import swarm_id
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message, RecordDigest
 from tests.support.memory_network import open_memory_hub
+from tests.support.protocol_examples import manifest, signer
 from tests.support.train_swarm import open_swarm
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
@@ -73,7 +84,7 @@ async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
 
 
-class Door(Network):
+class ConnectionLimiter(Network):
     """A member that lets nobody in before a time of day."""
 
     def __init__(self, error: DialError, opens_at: float) -> None:
@@ -92,13 +103,13 @@ async def test_who_is_turned_away_tries_longer_than_who_finds_nobody(
     """A crowd at a member's door leaves a place now and then."""
     began = trio.current_time()
     late = began + TURNED_AWAY_S - 5
-    assert await dial_first(Door(TurnedAway("full"), late), [GONE], 20.0) == GONE.peer
+    assert await dial_first(ConnectionLimiter(TurnedAway("full"), late), [GONE], 20.0) == GONE.peer
     began = trio.current_time()
     with pytest.raises(UserError, match="within 20 s"):
-        await dial_first(Door(DialError("nobody"), began + 60), [GONE], 20.0)
+        await dial_first(ConnectionLimiter(DialError("nobody"), began + 60), [GONE], 20.0)
     assert trio.current_time() - began == pytest.approx(20.0)
     with pytest.raises(UserError, match="full"):
-        await dial_first(Door(TurnedAway("full"), 1e9), [GONE], 20.0)
+        await dial_first(ConnectionLimiter(TurnedAway("full"), 1e9), [GONE], 20.0)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +128,112 @@ async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older
             await fetch_manifest(network, peer, None, Hello(PROTOCOL, None, "volunteer"), [])
     assert raised.value.exit_code == ExitCode.REFUSED
     assert next_step in raised.value.next_step
+
+
+MEMBER = peer_id_from_key(b"n" * 32)
+ENCODED, SIGNATURE = signer(1).sign_manifest(manifest(signer(1).peer))
+SWARM = swarm_id(ENCODED)
+
+
+async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | UserError:
+    """What comes of a manifest that a member sends, or of what it says instead."""
+    async with open_memory_hub() as hub:
+        network, member = hub.join(ME), hub.join(MEMBER)
+        peer = await network.connect(f"/memory/{MEMBER}")
+        for message in said:
+            member.send_nowait(ME, message)
+        hello, seen = Hello(PROTOCOL, None, "volunteer"), list[NetEvent]()
+        try:
+            found = await fetch_manifest(network, peer, swarm, hello, seen)
+        except UserError as error:
+            return error
+        assert len(seen) >= len(said), "the engine gets all of it"
+        return found
+
+
+async def test_the_manifest_is_found_among_what_a_member_says(autojump_clock: MockClock) -> None:
+    reply = ManifestReply(ENCODED, SIGNATURE)
+    for swarm in (SWARM, None):
+        found = await fetched(
+            Hello(PROTOCOL, None, "v"), RecordDigest([], True), reply, swarm=swarm
+        )
+        assert isinstance(found, SwarmFile)
+        assert (found.swarm, found.peers) == (SWARM, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "swarm", "words"),
+    [
+        (Goodbye("you are expelled"), SWARM, "the swarm refuses us: you are expelled"),
+        (ManifestReply(ENCODED, SIGNATURE), "cd" * 32, "not genuine: manifest-of-another-swarm"),
+        (ManifestReply(ENCODED, bytes(64)), SWARM, "not genuine: bad-signature"),
+        (ManifestReply(ENCODED[:-1], SIGNATURE), None, "not genuine"),
+    ],
+)
+async def test_what_a_member_sends_in_place_of_our_manifest_is_refused(
+    said: Message, swarm: SwarmId, words: str, autojump_clock: MockClock
+) -> None:
+    error = await fetched(said, swarm=swarm)
+    assert isinstance(error, UserError)
+    assert words in error.message
+    assert error.exit_code == ExitCode.REFUSED
+
+
+async def test_a_member_that_sends_nothing_is_waited_for_a_while(autojump_clock: MockClock) -> None:
+    began = trio.current_time()
+    error = await fetched(RecordDigest([], True))
+    assert isinstance(error, UserError)
+    assert error.exit_code == ExitCode.UNREACHABLE
+    assert f"{MEMBER} did not send" in error.message
+    assert trio.current_time() - began == pytest.approx(REPLY_S)
+
+
+async def test_an_invite_that_names_only_us_names_nobody(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    store, ours = SwarmStore(tmp_path / "swarms"), replace(GONE, peer=ME)
+    error = await find(Invite(SWARM, (ours,), None), store)
+    assert isinstance(error, UserError)
+    assert "names no member except this volunteer" in error.message
+    known = SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (ours,))
+    assert isinstance(await find(known, store), SwarmFile), "with the file nobody is asked"
+
+
+async def test_a_ticket_is_kept_until_a_newer_one_comes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    store = SwarmStore(tmp_path / "swarms")
+    old, new = b"o" * 32, b"n" * 32
+    store.remember(SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (GONE,), ticket=old))
+    for given, kept in ((None, old), (new, new)):
+        found = await find(Invite(SWARM, (GONE,), given), store)
+        assert isinstance(found, SwarmFile)
+        assert found.ticket == kept
+
+
+def test_a_newcomer_shows_no_ticket_and_names_no_swarm_with_it() -> None:
+    assert first_hello(GONE, "v") == Hello(PROTOCOL, None, "v")
+    assert first_hello(Invite(SWARM, (GONE,), b"t" * 32), "v") == Hello(PROTOCOL, None, "v")
+    assert first_hello(Invite(SWARM, (GONE,), None), "v") == Hello(PROTOCOL, SWARM, "v")
+
+
+def test_a_disk_that_refuses_a_new_swarm_ends_the_start_and_a_known_one_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, said = SwarmStore(tmp_path / "swarms"), list[Event]()
+    swarm = SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (GONE,))
+    remember = store.remember
+
+    def full(_: SwarmFile) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "remember", full)
+    with pytest.raises(UserError, match=r"cannot write the swarm to .*: No space left"):
+        remember_swarm(swarm, store, said.append)
+    remember(swarm)
+    remember_swarm(swarm, store, said.append)
+    (told,) = said
+    assert told.level == "error"
+    monkeypatch.setattr(store, "remember", remember)
+    remember_swarm(swarm, store, said.append)
+    assert len(said) == 1

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from client.node.status import take_snapshot
 from client.train.workers.opening import stage_need
 from protocol.held_stage import machine
+from tests.support.cases import usual
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -122,7 +123,7 @@ async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
         swarm.assert_exact()
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 1), (1, 0), (1, 2)])
+@pytest.mark.parametrize(("old", "new"), usual(2, [(0, 1), (1, 2), (1, 0)]))
 async def test_a_move_while_training_loses_nothing(
     tmp_path: Path, autojump_clock: MockClock, old: int, new: int
 ) -> None:

@@ -15,9 +15,9 @@ the oldest of all makes room, every few seconds: so whoever waits gets in.
 A prefix from which many break rules in a short time is closed for a while. An IPv6 /64 counts as
 one address, for its holder may use all of it (``protocol.hosts``).
 
-State: the visits in the order in which they began, the proven peers, the handshakes of each
-machine, and of each prefix when it offended. The clock is passed in; no sockets. On loopback
-nothing is counted by address: many volunteers on one machine are legitimate.
+State: the inbound connections in the order in which they began, the proven peers, the handshakes
+of each machine, and of each prefix when it offended. The clock is passed in; no sockets. On
+loopback nothing is counted by address: many volunteers on one machine are legitimate.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HostLimits:
 
 
 @dataclass(eq=False)
-class Visit:
+class InboundConnection:
     """An inbound connection from its first byte to its last."""
 
     ip: str
@@ -124,7 +124,7 @@ class Refusal(Exception):
 
 
 @dataclass
-class Door:
+class ConnectionLimiter:
     """See the module's docstring.
 
     Attributes:
@@ -139,7 +139,7 @@ class Door:
     _proven: frozenset[PeerId] | None = None
     _guests: int = 0
     _next_guest: float = -math.inf
-    _visits: OrderedDict[Visit, None] = field(default_factory=OrderedDict)
+    _inbound: OrderedDict[InboundConnection, None] = field(default_factory=OrderedDict)
     _by_machine: Counter[str] = field(default_factory=Counter)
     _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
     _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
@@ -154,36 +154,36 @@ class Door:
     @property
     def connections(self) -> int:
         """Connections alive, those that we dialled included."""
-        return self.dialled + len(self._visits)
+        return self.dialled + len(self._inbound)
 
-    def arrive(self, visit: Visit, now: float) -> float:
+    def arrive(self, inbound: InboundConnection, now: float) -> float:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
 
         Raises:
             Refusal: it is not welcome.
         """
-        self._check(visit, now)
-        turns = self._turns(visit, now)
+        self._check(inbound, now)
+        turns = self._turns(inbound, now)
         _check_turns(turns, now)
-        if not visit.near:
-            _newest(self._handshakes, visit.machine, turns[0][0], MAX_MACHINES)
-        self._make_room(visit)
-        self._visits[visit] = None
-        self._by_machine[visit.machine] += 1
+        if not inbound.near:
+            _newest(self._handshakes, inbound.machine, turns[0][0], MAX_MACHINES)
+        self._make_room(inbound)
+        self._inbound[inbound] = None
+        self._by_machine[inbound.machine] += 1
         return max(turn.reserve(1, now) for turn, _ in turns)
 
     def refusal(self, ip: str, now: float) -> str:
         """Return in one word why a connection from an address would not be let in; empty: it would
         be. This costs nobody a turn or a place, and little time: a crowd asks often."""
-        visit = Visit(ip, lambda: None)
+        inbound = InboundConnection(ip, lambda: None)
         try:
-            self._check(visit, now)
-            _check_turns(self._turns(visit, now), now)
+            self._check(inbound, now)
+            _check_turns(self._turns(inbound, now), now)
         except Refusal as refusal:
             return str(refusal)
         return ""
 
-    def recognise(self, visit: Visit, peer: PeerId, now: float) -> float:
+    def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,
         unless it is a guest.
 
@@ -191,16 +191,16 @@ class Door:
             Refusal: too many strangers come, or there is no place for another guest.
         """
         if not self._is_guest(peer):
-            visit.peer, visit.since = peer, now
-            stranger = self._is_stranger(visit)
+            inbound.peer, inbound.since = peer, now
+            stranger = self._is_stranger(inbound)
             return _turn(self._links, "too-many-strangers", now) if stranger else 0.0
-        there = [other for other in self._visits if self._is_guest(other.peer)]
-        room = self._room_for_guest(visit, peer, there, now)
+        there = [other for other in self._inbound if self._is_guest(other.peer)]
+        room = self._room_for_guest(inbound, peer, there, now)
         wait_s = _turn(self._links, "too-many-strangers", now)
         if room:
             self._next_guest = max(self._next_guest, now + GUEST_EVERY_S)
             _evict_down_to(room, len(room) - 1)
-        visit.peer, visit.since = peer, now
+        inbound.peer, inbound.since = peer, now
         return wait_s
 
     def trust(
@@ -218,16 +218,16 @@ class Door:
         for ip in ips:
             _newest(self._friends, machine_of(ip), None, MAX_MACHINES)
         self._proven, self._guests = None if proven is None else frozenset(proven), guests
-        there = [v for v in self._visits if self._is_guest(v.peer) and not v.leaving]
+        there = [v for v in self._inbound if self._is_guest(v.peer) and not v.leaving]
         stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
         _evict_down_to(stayed, len(stayed) - max(0, len(there) - guests))
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, inbound: InboundConnection) -> None:
         """A connection has ended."""
-        del self._visits[visit]
-        self._by_machine[visit.machine] -= 1
-        if not self._by_machine[visit.machine]:
-            del self._by_machine[visit.machine]  # as small as the set of connected addresses
+        del self._inbound[inbound]
+        self._by_machine[inbound.machine] -= 1
+        if not self._by_machine[inbound.machine]:
+            del self._by_machine[inbound.machine]  # as small as the set of connected addresses
 
     def offence(self, ip: str, now: float) -> None:
         """A peer at this address was banned, or a stranger broke a rule."""
@@ -241,21 +241,21 @@ class Door:
             _newest(self._closed_until, prefix, 0.0)
             self._closed_until[prefix] = now + CLOSED_S
 
-    def _turns(self, visit: Visit, now: float) -> list[tuple[TokenBucket, str]]:
+    def _turns(self, inbound: InboundConnection, now: float) -> list[tuple[TokenBucket, str]]:
         """Return the turns that its handshake waits for, its machine's own first, each with the
         reason of a refusal; one machine that comes too often costs no other a turn."""
         common = self._arrivals, "too-many-arrivals"
-        if visit.near:
+        if inbound.near:
             return [common]
-        own = self._handshakes.get(visit.machine)
+        own = self._handshakes.get(inbound.machine)
         if own is None:
             own = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
         turns = [(own, "too-many-arrivals-from-one-ip")]
-        return turns if visit.machine in self._friends else [*turns, common]
+        return turns if inbound.machine in self._friends else [*turns, common]
 
     def _room_for_guest(
-        self, visit: Visit, peer: PeerId, there: list[Visit], now: float
-    ) -> list[Visit]:
+        self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float
+    ) -> list[InboundConnection]:
         """Return the guests of which one must leave for another one; none: there is room.
 
         Raises:
@@ -266,7 +266,7 @@ class Door:
             return []
         count = Counter(other.origin for other in staying)
         fullest = max(count, key=lambda origin: count[origin])
-        if count[fullest] > count[visit.origin] + 1:
+        if count[fullest] > count[inbound.origin] + 1:
             return [other for other in staying if other.origin == fullest]
         if now < self._next_guest:
             raise Refusal("too-many-guests")
@@ -275,30 +275,30 @@ class Door:
     def _is_guest(self, peer: PeerId | None) -> bool:
         return peer is not None and self._proven is not None and peer not in self._proven
 
-    def _check(self, visit: Visit, now: float) -> None:
-        near = visit.near
-        if not near and now < self._closed_until.get(prefix_of(visit.ip), now):
+    def _check(self, inbound: InboundConnection, now: float) -> None:
+        near = inbound.near
+        if not near and now < self._closed_until.get(prefix_of(inbound.ip), now):
             raise Refusal("prefix-closed")
-        members = sum(not self._is_stranger(other) for other in self._visits)
+        members = sum(not self._is_stranger(other) for other in self._inbound)
         if self.dialled + members >= self.limits.connections:
             raise Refusal("too-many-connections")
-        if not near and self._by_machine[visit.machine] >= self.limits.connections_per_ip:
+        if not near and self._by_machine[inbound.machine] >= self.limits.connections_per_ip:
             raise Refusal("too-many-from-one-ip")
 
-    def _make_room(self, visit: Visit) -> None:
+    def _make_room(self, inbound: InboundConnection) -> None:
         """Close the oldest strangers until there is room for this one."""
         strangers = self._strangers()
-        if not is_loopback(visit.ip):
-            place = visit.machine, visit.relay
+        if not is_loopback(inbound.ip):
+            place = inbound.machine, inbound.relay
             same = [other for other in strangers if (other.machine, other.relay) == place]
             _evict_down_to(same, self.limits.strangers_per_ip - 1)
         _evict_down_to(self._strangers(), self.limits.strangers - 1)
 
-    def _strangers(self) -> list[Visit]:
-        return [v for v in self._visits if self._is_stranger(v) and not v.leaving]
+    def _strangers(self) -> list[InboundConnection]:
+        return [v for v in self._inbound if self._is_stranger(v) and not v.leaving]
 
-    def _is_stranger(self, visit: Visit) -> bool:
-        return visit.peer is None or not self.is_member(visit.peer)
+    def _is_stranger(self, inbound: InboundConnection) -> bool:
+        return inbound.peer is None or not self.is_member(inbound.peer)
 
 
 def _check_turns(turns: list[tuple[TokenBucket, str]], now: float) -> None:
@@ -317,12 +317,12 @@ def _turn(bucket: TokenBucket, reason: str, now: float) -> float:
     return wait_s
 
 
-def _evict_down_to(strangers: list[Visit], count: int) -> None:
+def _evict_down_to(strangers: list[InboundConnection], count: int) -> None:
     """Close the oldest ones, beginning with those not admitted (the sort is stable)."""
-    strangers.sort(key=lambda visit: visit.admitted)
-    for visit in strangers[: max(0, len(strangers) - count)]:
-        visit.leaving = True
-        visit.evict()
+    strangers.sort(key=lambda inbound: inbound.admitted)
+    for inbound in strangers[: max(0, len(strangers) - count)]:
+        inbound.leaving = True
+        inbound.evict()
 
 
 def _newest(table: OrderedDict[str, V], key: str, default: V, most: int = MAX_PREFIXES) -> V:

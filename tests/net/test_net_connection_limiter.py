@@ -1,4 +1,4 @@
-"""Admission of connections: the door alone, without sockets."""
+"""Admission of connections: the limiter alone, without sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from client.net.door import (
+from client.net.connection_limiter import (
     CLOSED_S,
     GUEST_EVERY_S,
     GUEST_STAYS_S,
@@ -14,10 +14,10 @@ from client.net.door import (
     MAX_MACHINES,
     MAX_PREFIXES,
     OFFENCES,
-    Door,
+    ConnectionLimiter,
     HostLimits,
+    InboundConnection,
     Refusal,
-    Visit,
 )
 from protocol.ids import PeerId
 
@@ -25,33 +25,33 @@ FAST = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=1e9, links
 
 
 class Crowd:
-    """Visits at one door, and who was told to go."""
+    """Inbound connections at one limiter, and who was told to go."""
 
     def __init__(self, limits: HostLimits = FAST, members: tuple[str, ...] = ()) -> None:
-        self.door = Door(limits, lambda peer: peer in members, now=0.0)
+        self.limiter = ConnectionLimiter(limits, lambda peer: peer in members, now=0.0)
         self.gone: list[str] = []
 
-    def arrive(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> Visit:
-        visit = Visit(ip, lambda: self.gone.append(name))
-        self.door.arrive(visit, now)
-        visit.peer = PeerId(name)
-        return visit
+    def arrive(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> InboundConnection:
+        one = InboundConnection(ip, lambda: self.gone.append(name))
+        self.limiter.arrive(one, now)
+        one.peer = PeerId(name)
+        return one
 
-    def come(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> Visit:
+    def come(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> InboundConnection:
         """Arrive, prove an identity, be admitted, and leave once told to."""
-        visit = Visit(ip, lambda: self._leave(name, visit))
-        self.door.arrive(visit, now)
+        one = InboundConnection(ip, lambda: self._leave(name, one))
+        self.limiter.arrive(one, now)
         try:
-            self.door.recognise(visit, PeerId(name), now)
+            self.limiter.recognise(one, PeerId(name), now)
         except Refusal:
-            self.door.leave(visit)
+            self.limiter.leave(one)
             raise
-        visit.admitted = True
-        return visit
+        one.admitted = True
+        return one
 
-    def _leave(self, name: str, visit: Visit) -> None:
+    def _leave(self, name: str, one: InboundConnection) -> None:
         self.gone.append(name)
-        self.door.leave(visit)
+        self.limiter.leave(one)
 
 
 def limits(**numbers: int) -> HostLimits:
@@ -96,20 +96,20 @@ def test_an_ip6_network_counts_as_one_address() -> None:
         crowd.arrive(str(number), f"2a11:0:0:1::{number + 1:x}")
     assert crowd.gone == [str(number) for number in range(6)]
     crowd = Crowd(limits(connections_per_ip=3))
-    visits = [crowd.arrive(str(number), f"2a11:0:0:1::{number + 1:x}") for number in range(3)]
+    inbound = [crowd.arrive(str(number), f"2a11:0:0:1::{number + 1:x}") for number in range(3)]
     with pytest.raises(Refusal, match="too-many-from-one-ip"):
         crowd.arrive("more", "2a11::1:ffff:0:0:1")
     crowd.arrive("elsewhere", "2a11::2:0:0:0:1")
-    for visit in visits:
-        crowd.door.leave(visit)
+    for one in inbound:
+        crowd.limiter.leave(one)
     crowd.arrive("later", "2a11::1:ffff:0:0:1")
 
 
 def test_an_ip6_prefix_that_offends_is_closed_as_a_whole() -> None:
     crowd = Crowd()
     for number in range(OFFENCES):
-        crowd.door.offence(f"2a11:0:7:{number:x}::1", now=0.0)
-        crowd.door.offence("::1", now=0.0)
+        crowd.limiter.offence(f"2a11:0:7:{number:x}::1", now=0.0)
+        crowd.limiter.offence("::1", now=0.0)
     with pytest.raises(Refusal, match="prefix-closed"):
         crowd.arrive("x", "2a11:0:7:ffff::9", now=1.0)
     crowd.arrive("y", "2a11:0:8::9", now=1.0)
@@ -120,10 +120,10 @@ def test_limits_per_address_do_not_hold_on_loopback() -> None:
     crowd = Crowd(limits(connections_per_ip=3, strangers_per_ip=2), members=("m", "n"))
     crowd.arrive("m", "192.0.2.1")
     crowd.arrive("one", "192.0.2.1")
-    visit = crowd.arrive("two", "192.0.2.1")
+    one = crowd.arrive("two", "192.0.2.1")
     with pytest.raises(Refusal, match="too-many-from-one-ip"):
         crowd.arrive("three", "192.0.2.1")
-    crowd.door.leave(visit)
+    crowd.limiter.leave(one)
     crowd.arrive("four", "192.0.2.1")
     assert not crowd.gone
     for number in range(5):
@@ -139,39 +139,41 @@ def test_the_oldest_stranger_of_an_address_gives_way_to_the_next() -> None:
 
 
 def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
-    door = Door(HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False, now=0.0)
-    visits = [Visit("127.0.0.1", lambda: None) for _ in range(200)]
-    waits = [door.arrive(visit, 0.0) for visit in visits[:20]]
+    limiter = ConnectionLimiter(
+        HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False, now=0.0
+    )
+    inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(200)]
+    waits = [limiter.arrive(one, 0.0) for one in inbound[:20]]
     assert waits[:5] == [0.0] * 5
     assert waits[19] == pytest.approx(1.5)
-    for visit in visits[20:25]:
-        door.arrive(visit, 0.0)
-    for visit in visits[25:]:
+    for one in inbound[20:25]:
+        limiter.arrive(one, 0.0)
+    for one in inbound[25:]:
         with pytest.raises(Refusal, match="too-many-arrivals"):
-            door.arrive(visit, 0.0)
-    assert door.arrive(visits[100], 1.0) == pytest.approx(1.1)  # refusals cost nobody a turn
+            limiter.arrive(one, 0.0)
+    assert limiter.arrive(inbound[100], 1.0) == pytest.approx(1.1)  # refusals cost nobody a turn
 
 
 def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> None:
     slow = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=4, links_burst=8)
-    door = Door(slow, lambda peer: peer == "member", now=0.0)
-    visits = [Visit("127.0.0.1", lambda: None) for _ in range(18)]
-    for visit in visits:
-        door.arrive(visit, 0.0)
-    waits = [door.recognise(v, PeerId(f"s{n}"), 0.0) for n, v in enumerate(visits[:16])]
+    limiter = ConnectionLimiter(slow, lambda peer: peer == "member", now=0.0)
+    inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(18)]
+    for one in inbound:
+        limiter.arrive(one, 0.0)
+    waits = [limiter.recognise(v, PeerId(f"s{n}"), 0.0) for n, v in enumerate(inbound[:16])]
     assert waits[:8] == [0.0] * 8
     assert waits[15] == pytest.approx(2.0)
     with pytest.raises(Refusal, match="too-many-strangers"):
-        door.recognise(visits[16], PeerId("one more"), 0.0)
-    assert door.recognise(visits[17], PeerId("member"), 0.0) == 0.0
-    assert door.recognise(visits[16], PeerId("one more"), 1.0) == pytest.approx(1.25)
+        limiter.recognise(inbound[16], PeerId("one more"), 0.0)
+    assert limiter.recognise(inbound[17], PeerId("member"), 0.0) == 0.0
+    assert limiter.recognise(inbound[16], PeerId("one more"), 1.0) == pytest.approx(1.25)
 
 
 def test_a_prefix_with_many_bans_is_closed_for_a_while() -> None:
     crowd = Crowd()
     for number in range(OFFENCES):
         crowd.arrive("before", f"192.0.2.{number}", now=number / 10)
-        crowd.door.offence(f"192.0.2.{number}", now=number / 10)
+        crowd.limiter.offence(f"192.0.2.{number}", now=number / 10)
     with pytest.raises(Refusal, match="prefix-closed"):
         crowd.arrive("x", "192.0.2.200", now=6.0)
     crowd.arrive("neighbour", "192.0.3.1", now=6.0)
@@ -181,18 +183,18 @@ def test_a_prefix_with_many_bans_is_closed_for_a_while() -> None:
 def test_few_bans_or_slow_ones_close_nothing() -> None:
     crowd = Crowd()
     for number in range(4 * OFFENCES):
-        crowd.door.offence("192.0.2.1", now=number * 0.3)
-        crowd.door.offence("127.0.0.1", now=0.0)
+        crowd.limiter.offence("192.0.2.1", now=number * 0.3)
+        crowd.limiter.offence("127.0.0.1", now=0.0)
     crowd.arrive("x", "192.0.2.2", now=60.0)
     crowd.arrive("y", "127.0.0.1", now=60.0)
 
 
 def test_what_is_remembered_of_prefixes_is_bounded() -> None:
-    door = Door(FAST, lambda peer: False, now=0.0)
+    limiter = ConnectionLimiter(FAST, lambda peer: False, now=0.0)
     for number in range(2 * MAX_PREFIXES):
         for _ in range(OFFENCES):
-            door.offence(f"10.{number // 256}.{number % 256}.1", now=0.0)
-    assert len(door._offences) == len(door._closed_until) == MAX_PREFIXES
+            limiter.offence(f"10.{number // 256}.{number % 256}.1", now=0.0)
+    assert len(limiter._offences) == len(limiter._closed_until) == MAX_PREFIXES
 
 
 PROVEN = ("p1", "p2")
@@ -200,11 +202,11 @@ ALL = (*PROVEN, *(f"g{number}" for number in range(400)))
 
 
 def house(guests: int = 4) -> Crowd:
-    """A door with two proven members inside, and places for guests."""
+    """A limiter with two proven members inside, and places for guests."""
     crowd = Crowd(limits(links_per_s=10**9, links_burst=10**9), members=ALL)
     for name in PROVEN:
         crowd.come(name, "192.0.2.1")
-    crowd.door.trust(frozenset(PROVEN), guests, [], 0.0)
+    crowd.limiter.trust(frozenset(PROVEN), guests, [], 0.0)
     return crowd
 
 
@@ -216,7 +218,7 @@ def test_members_that_no_work_has_proven_share_few_places() -> None:
     with pytest.raises(Refusal, match="too-many-guests"):
         crowd.come("g5", "10.5.0.1", now=2.0)
     assert crowd.gone == ["g0"]
-    assert crowd.door.connections == 6
+    assert crowd.limiter.connections == 6
 
 
 def test_a_place_changes_hands_every_few_seconds_so_that_whoever_waits_gets_in() -> None:
@@ -258,15 +260,15 @@ def test_a_guest_that_comes_back_takes_the_place_that_it_has() -> None:
 
 def test_the_silent_ones_among_the_guests_go_first() -> None:
     crowd = house()
-    visits = [crowd.come(f"g{number}", now=1.0) for number in range(4)]
-    visits[2].admitted = False
+    inbound = [crowd.come(f"g{number}", now=1.0) for number in range(4)]
+    inbound[2].admitted = False
     crowd.come("g9", now=20.0)
     assert crowd.gone == ["g2"]
 
 
 def test_nobody_is_a_guest_while_work_has_proven_nobody() -> None:
     crowd = Crowd(limits(), members=ALL)
-    crowd.door.trust(None, 4, [], 0.0)
+    crowd.limiter.trust(None, 4, [], 0.0)
     for number in range(40):
         crowd.come(f"g{number}")
     assert not crowd.gone
@@ -278,24 +280,24 @@ def test_who_is_one_too_many_once_others_are_proven_has_time_to_work() -> None:
         crowd.come(f"g{number}", now=float(number))
     for name in PROVEN:
         crowd.come(name, now=40.0)
-    crowd.door.trust(frozenset(PROVEN), 4, [], GUEST_STAYS_S)
+    crowd.limiter.trust(frozenset(PROVEN), 4, [], GUEST_STAYS_S)
     assert crowd.gone == ["g0"]
     worked = frozenset((*PROVEN, *(f"g{number}" for number in range(20))))
-    crowd.door.trust(worked, 4, [], 100.0 + GUEST_STAYS_S)
+    crowd.limiter.trust(worked, 4, [], 100.0 + GUEST_STAYS_S)
     assert crowd.gone == ["g0", *(f"g{number}" for number in range(20, 36))]
 
 
 def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS_BURST + 8)
-    door = Door(slow, lambda peer: False, now=0.0)
+    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
     for number in range(int(MACHINE_ARRIVALS_BURST) + 2):  # two of these wait for their turn
-        visit = Visit(f"2a11:0:0:1::{number:x}", lambda: None)
-        door.arrive(visit, 0.0)
-        door.leave(visit)
+        one = InboundConnection(f"2a11:0:0:1::{number:x}", lambda: None)
+        limiter.arrive(one, 0.0)
+        limiter.leave(one)
     for number in range(100):
         with pytest.raises(Refusal, match="too-many-arrivals-from-one-ip"):
-            door.arrive(Visit(f"2a11:0:0:1::{number:x}", lambda: None), 0.0)
-    assert door.arrive(Visit("192.0.2.1", lambda: None), 0.0) == 0.0
+            limiter.arrive(InboundConnection(f"2a11:0:0:1::{number:x}", lambda: None), 0.0)
+    assert limiter.arrive(InboundConnection("192.0.2.1", lambda: None), 0.0) == 0.0
 
 
 def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
@@ -308,19 +310,19 @@ def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
         with pytest.raises(Refusal, match="too-many-from-one-ip"):
             crowd.arrive(f"late-{number}", "198.51.100.1")
     for number in range(4):
-        visit = Visit(f"10.{number}.0.1", lambda: None)
-        assert crowd.door.arrive(visit, 0.0) == 0.0
+        one = InboundConnection(f"10.{number}.0.1", lambda: None)
+        assert crowd.limiter.arrive(one, 0.0) == 0.0
 
 
 def test_who_would_be_refused_is_known_beforehand_and_to_ask_costs_nobody_anything() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=6, connections_per_ip=3)
     crowd = Crowd(slow, members=ALL)
     for number in range(OFFENCES):
-        crowd.door.offence(f"203.0.113.{number}", 0.0)
+        crowd.limiter.offence(f"203.0.113.{number}", 0.0)
     asked = ["198.51.100.1"] * 5 + ["203.0.113.9", "127.0.0.1"] + ["2a11::1"] * 2 + ["10.0.0.1"] * 9
     refusals = list[str]()
     for ip in asked:
-        expected = {crowd.door.refusal(ip, 0.0) for _ in range(50)}
+        expected = {crowd.limiter.refusal(ip, 0.0) for _ in range(50)}
         try:
             crowd.arrive("g0", ip)
             refusals.append("")
@@ -330,28 +332,28 @@ def test_who_would_be_refused_is_known_beforehand_and_to_ask_costs_nobody_anythi
     assert refusals[3] == "too-many-from-one-ip"
     assert refusals[5] == "prefix-closed"
     assert refusals[-1] == "too-many-from-one-ip"
-    assert crowd.door.refusal("10.0.0.2", 0.0) == ""
-    assert len(crowd.door._visits) == refusals.count("")
-    assert len(crowd.door._handshakes) == 3
+    assert crowd.limiter.refusal("10.0.0.2", 0.0) == ""
+    assert len(crowd.limiter._inbound) == refusals.count("")
+    assert len(crowd.limiter._handshakes) == 3
 
 
 def test_a_proven_members_machine_does_not_wait_behind_a_crowd() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
-    door = Door(slow, lambda peer: False, now=0.0)
-    door.trust(frozenset(PROVEN), 4, ["192.0.2.1"], 0.0)
+    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
+    limiter.trust(frozenset(PROVEN), 4, ["192.0.2.1"], 0.0)
     for number in range(8):  # four of these wait for their turn
-        door.arrive(Visit(f"10.0.{number}.1", lambda: None), 0.0)
+        limiter.arrive(InboundConnection(f"10.0.{number}.1", lambda: None), 0.0)
     with pytest.raises(Refusal, match="too-many-arrivals"):
-        door.arrive(Visit("10.0.9.1", lambda: None), 0.0)
-    assert door.arrive(Visit("192.0.2.1", lambda: None), 0.0) == 0.0
+        limiter.arrive(InboundConnection("10.0.9.1", lambda: None), 0.0)
+    assert limiter.arrive(InboundConnection("192.0.2.1", lambda: None), 0.0) == 0.0
 
 
 def test_what_is_remembered_of_machines_is_bounded() -> None:
-    door = Door(FAST, lambda peer: False, now=0.0)
+    limiter = ConnectionLimiter(FAST, lambda peer: False, now=0.0)
     for number in range(2 * MAX_MACHINES):
         ip = f"10.{number // 256}.{number % 256}.1"
-        visit = Visit(ip, lambda: None)
-        door.arrive(visit, 0.0)
-        door.leave(visit)
-        door.trust(None, 4, [ip], 0.0)
-    assert len(door._handshakes) == len(door._friends) == MAX_MACHINES
+        one = InboundConnection(ip, lambda: None)
+        limiter.arrive(one, 0.0)
+        limiter.leave(one)
+        limiter.trust(None, 4, [ip], 0.0)
+    assert len(limiter._handshakes) == len(limiter._friends) == MAX_MACHINES
