@@ -171,7 +171,7 @@ def fits(cost: StageCost, machine: Machine) -> bool:
 def rate(cost: StageCost, machine: Machine) -> float:
     """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
 
-    As in the matching, without fixed point. 0 if memory is too small.
+    As in the matching. 0 if memory is too small.
     """
     if not fits(cost, machine):
         return 0.0

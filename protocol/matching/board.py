@@ -40,6 +40,7 @@ class Notice:
 class Facts:
     """Values derived from the postings that count."""
 
+    authors: frozenset[PeerId]
     vacant: tuple[Stage, ...]
     """Stages without a steward, or with one of an earlier beacon only."""
     empty: tuple[Stage, ...]
@@ -67,9 +68,7 @@ class Board:
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
         self._facts_of = -1
-        self._facts = Facts((), (), False, frozenset(), None)
-        self._authors_of = -1
-        self._authors: frozenset[PeerId] = frozenset()
+        self._facts = Facts(frozenset(), (), (), False, frozenset(), None)
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -121,36 +120,10 @@ class Board:
             self._derive(now)
         return self._current
 
-    def spoken_for_by(self, author: PeerId, now: float) -> list[Stage]:
-        """Return the stages whose posting that counts is by one author."""
-        notices = self.notices(now)
-        if self._authors_of != self.revision:
-            self._authors = frozenset(notice.author for notice in notices.values())
-            self._authors_of = self.revision
-        if author not in self._authors:
-            return []
-        return [stage for stage, notice in notices.items() if notice.author == author]
-
     def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
         """Tell whether ``author`` has posted for ``stage`` under ``mandate``, believed or not."""
         notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
-
-    def is_shared(self, author: PeerId, stage: Stage, mandate: Mandate, now: float) -> bool:
-        """Tell whether another candidate has posted under an author's mandate.
-
-        Args:
-            author: the first holder of the mandate.
-            stage: the stage.
-            mandate: beacon and term.
-            now: monotonic seconds.
-        """
-        return any(
-            notice.author != author
-            and notice.posting.mandate == mandate
-            and self._believed(notice, now)
-            for notice in self._kept[stage].values()
-        )
 
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last believed posting of a stage, which a successor continues."""
@@ -178,6 +151,7 @@ class Board:
             for p in postings.values()
         )
         return Facts(
+            authors=frozenset(notice.author for notice in notices.values()),
             vacant=tuple(sorted(silent + old)),
             empty=tuple(empty),
             known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),

@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.effects import SendLetter
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Stage
+from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.timing import BODY_TTL_S
 
@@ -148,6 +149,11 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Body]] = {
 def encode_body(body: Body) -> bytes:
     """Return the canonical bytes that are signed."""
     return _encoder.encode(body)
+
+
+def letter(to: str, body: Direct) -> SendLetter:
+    """Return the letter that carries a body."""
+    return SendLetter(PeerId(to), KINDS[type(body)], encode_body(body))
 
 
 def decode_body(kind: str, encoded: bytes) -> Direct | Posting:

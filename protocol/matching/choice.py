@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from protocol.ids import PeerId
 
@@ -29,12 +30,15 @@ class Proposer:
         return (not self.locked, -self.score, self.peer)
 
 
+Contract = TypeVar("Contract", bound=Proposer)
+
+
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Generic[Contract]):
     """The outcome: ``kept`` best first, ``let_go`` best first."""
 
-    kept: tuple[Proposer, ...]
-    let_go: tuple[Proposer, ...]
+    kept: tuple[Contract, ...]
+    let_go: tuple[Contract, ...]
 
     @property
     def level(self) -> int:
@@ -42,7 +46,7 @@ class Choice:
         return sum(proposer.rate for proposer in self.kept)
 
 
-def prefix_cover(proposers: Iterable[Proposer], quota: int, floor: int = 1) -> Choice:
+def prefix_cover(proposers: Iterable[Contract], quota: int, floor: int = 1) -> Choice[Contract]:
     """Keep locked proposers and the shortest prefix that reaches quota and floor.
 
     The kept set overshoots by at most one member: without its last unlocked member it is below

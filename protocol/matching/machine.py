@@ -15,11 +15,11 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
-from protocol.matching.common import Common
 from protocol.matching.context import Context
 from protocol.matching.design import Design
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.gain import Change, paying
+from protocol.matching.last_members import LastMembers
 from protocol.matching.overview import StageOverview, stage_overviews
 from protocol.matching.population import Member, Population, of_nobody
 from protocol.matching.seat import State
@@ -90,7 +90,7 @@ class Matching:
         manifest: stage costs and redundancy.
         wall_offset_s: Unix time minus the monotonic clock.
         design: the ingredients in force; None: as the manifest's policy says.
-        common: shared state, for simulated peers with equal inputs; None: our own.
+        board, last_members: shared by simulated peers with equal inputs; None: our own.
     """
 
     def __init__(
@@ -100,15 +100,19 @@ class Matching:
         wall_offset_s: float,
         *,
         design: Design | None = None,
-        common: Common | None = None,
+        board: Board | None = None,
+        last_members: LastMembers | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
         design = design or Design(dual_homing=manifest.policy.dual_homing)
         population = of_nobody(manifest, design)
-        board = Board(manifest.stage_count) if common is None else common.board
-        self._context = Context(me, population, board, wall_offset_s)
-        common = Common(self._context) if common is None else common
-        self._context.last_members = common.last_members
+        self._context = Context(
+            me,
+            population,
+            Board(manifest.stage_count) if board is None else board,
+            wall_offset_s,
+            last_members=LastMembers() if last_members is None else last_members,
+        )
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
         self._gang = Gang(self._context)
@@ -219,25 +223,11 @@ class Matching:
         return self._route(self._look(now), now)
 
     def receive(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a letter.
-
-        Args:
-            sender: the peer at the other end of the link, which is its author.
-            kind: names the type of the body.
-            body: its bytes, not yet parsed.
-            now: monotonic seconds.
-        """
+        """Take a letter, not yet parsed, of the peer at the other end of the link."""
         return self._route(self._dispatch(sender, kind, body, now), now)
 
     def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a posting, a signed record spread by the membership.
-
-        Args:
-            author: the record's verified signer.
-            kind: names the type of the body.
-            body: the record's body, not yet parsed.
-            now: monotonic seconds.
-        """
+        """Take a posting, a verified record spread by the membership, its body not yet parsed."""
         return self._route(self._read(author, kind, body, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
@@ -254,11 +244,6 @@ class Matching:
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
-
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
 
         Raises:
             LocalProtocolError: the stage is not assigned.

@@ -15,26 +15,16 @@ from protocol.matching.population import Population
 from protocol.matching.timing import LEASE_S
 
 
-@dataclass(frozen=True, slots=True)
-class HeldPlace:
-    """One volunteer's place at the stage."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPlace(Proposer):
+    """One volunteer's place at the stage. Its rate is the claim, capped by the view's rate."""
 
-    peer: PeerId
     claimed_rate: int
-    rate: int
-    """Counted rate: the claim, capped by the rate that the membership view gives."""
-    score: int
     expires_at: float
-    locked: bool = False
     second: bool = False
     """It has its home elsewhere: it displaces nobody and is not chosen among."""
     confirmed: bool = False
     """The membership view has shown it here."""
-
-    @property
-    def proposer(self) -> Proposer:
-        """The contract that the choice function sees."""
-        return Proposer(self.peer, self.rate, self.score, self.locked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,7 @@ class Pool:
     def last_newcomer(self) -> HeldPlace | None:
         """The least preferred place that is not final."""
         fresh = (place for place in self.homes if not place.locked)
-        return max(fresh, key=lambda place: place.proposer.order, default=None)
+        return max(fresh, key=lambda place: place.order, default=None)
 
     def reopen(self, population: Population) -> None:
         """Begin an epoch: the quota is lambda, no cutoff, scores at the present lambda."""
@@ -109,18 +99,17 @@ class Pool:
             rate = population.rate(peer, self.stage)
             member = population.members[peer]
             if rate and self.stage in (member.home_stage, member.second) and member.may_decide:
-                self._store(
-                    HeldPlace(
-                        peer,
-                        rate,
-                        rate,
-                        population.score(peer, self.stage, population.fair_level),
-                        now + LEASE_S,
-                        locked=True,
-                        second=member.second == self.stage,
-                        confirmed=True,
-                    )
+                place = HeldPlace(
+                    peer=peer,
+                    claimed_rate=rate,
+                    rate=rate,
+                    score=population.score(peer, self.stage, population.fair_level),
+                    expires_at=now + LEASE_S,
+                    locked=True,
+                    second=member.second == self.stage,
+                    confirmed=True,
                 )
+                self._store(place)
 
     def refresh(self, population: Population) -> list[PeerId]:
         """Recompute rates after the view changed, and lock incumbents that the view confirms.
@@ -135,15 +124,9 @@ class Pool:
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
             if place.confirmed and not here:
                 gone.append(place.peer)
-            self._store(
-                replace(
-                    place,
-                    rate=rate,
-                    second=second if here else place.second,
-                    locked=place.locked or here,
-                    confirmed=place.confirmed or here,
-                )
-            )
+            if here and not (place.confirmed and place.locked and place.second == second):
+                place = replace(place, second=second, locked=True, confirmed=True)
+            self._store(place if rate == place.rate else replace(place, rate=rate))
         return gone
 
     def put(self, place: HeldPlace) -> None:
@@ -180,9 +163,8 @@ class Pool:
 
     def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; release and return the others."""
-        proposers = [place.proposer for place in self.homes]
-        choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
-        return [self.release(self.places[proposer.peer]) for proposer in choice.let_go]
+        choice = prefix_cover(self.homes, self.limits.quota, self.limits.floor)
+        return [self.release(place) for place in choice.let_go]
 
     def give(self, place: HeldPlace) -> HeldPlace:
         """Give up the least preferred place, and keep no more than what is left."""

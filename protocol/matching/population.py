@@ -230,16 +230,7 @@ class Population:
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
     ) -> preferences.Wish:
-        """Return u_v(s), a member's utility of a stage.
-
-        Args:
-            peer: the member.
-            stage: the stage.
-            level: summed rate of the stage without the member.
-            fair: lambda.
-            replicas: of the stage without the member.
-            r: replicas that every stage should have.
-        """
+        """Return u_v(s), a member's utility of a stage (``preferences.wish``)."""
         return preferences.wish(
             peer,
             stage,
@@ -306,10 +297,13 @@ class Population:
         """Add a member to the sums, or (-1) subtract it."""
         self._sums = self._sums.plus(rates, sign)
         home, second = member.home_stage, member.second
-        if home is not None and home in self.stages and member.may_decide:
-            near = second is not None and second in self.stages and abs(second - home) == 1
-            beside = second if near else None
-            self._served = self._served.after(home, beside, rates, sign=sign)
+        if home is None or home not in self.stages or not member.may_decide:
+            return
+        near = second is not None and second in self.stages and abs(second - home) == 1
+        self._served = self._served.after(home, second if near else None, rates, sign=sign)
+        for coming in (member.fetching & member.held) - {home, second}:  # it moves there
+            if coming in self.stages:
+                self._served = self._served.after(coming, None, rates, sign=sign)
 
     def _figures_of(self, peer: PeerId) -> Figures:
         if peer not in self._figures:

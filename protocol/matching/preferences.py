@@ -1,8 +1,6 @@
 """Preferences: the numbers by which volunteers and stages rank each other.
 
-Pure functions of integers. All values are fixed-point, because a decision that can be disputed must
-be the same on every machine, and ``exp`` and ``log`` of two C libraries may differ in the last bit.
-Units:
+Pure functions. The results are integers, which messages carry. Units:
 
     rate     c_vs   micro-microbatches per second (1_000_000 = one microbatch per second)
     phi             parts per million
@@ -13,7 +11,6 @@ Units:
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -90,21 +87,7 @@ def phi(*, download_s: float, session_s: float) -> int:
     horizon_s = min(session_s, MAX_SESSION_S)
     if not horizon_s > 0 or not download_s / horizon_s < 20:
         return 0
-    return exp_negative(int(download_s / horizon_s * MICRO))
-
-
-def exp_negative(x: int) -> int:
-    """Return exp(-x) in parts per million for x in parts per million (Taylor on integers)."""
-    scale = 10**18
-    whole, fraction = divmod(x, MICRO)
-    term = total = scale
-    for k in range(1, 24):
-        term = -term * fraction // (k * MICRO)
-        total += term
-    inverse_e = 367_879_441_171_442_321  # exp(-1) * 1e18
-    for _ in range(whole):
-        total = total * inverse_e // scale
-    return max(0, total * MICRO // scale)
+    return int(MICRO * math.exp(-download_s / horizon_s))
 
 
 class Wish(NamedTuple):
@@ -183,25 +166,8 @@ def log_bucket(here: int, elsewhere: int) -> int:
         return -MAX_BUCKET
     if elsewhere <= 0:
         return MAX_BUCKET
-    bucket = bisect_right(_BUCKET_EDGES, here * _EDGE_SCALE // elsewhere) - MAX_BUCKET
-    return min(bucket, MAX_BUCKET)
-
-
-_EDGE_SCALE = 10**12
-
-
-def _bucket_edge(bucket: int) -> int:
-    """Return 1.1 ** (bucket - 1/2) in 1e-12: the lower edge of a bucket."""
-    power = 2 * bucket - 1
-    square = (
-        11**power * _EDGE_SCALE**2 // 10**power
-        if power > 0
-        else 10**-power * (_EDGE_SCALE**2) // (11**-power)
-    )
-    return math.isqrt(square)
-
-
-_BUCKET_EDGES = [_bucket_edge(bucket) for bucket in range(1 - MAX_BUCKET, MAX_BUCKET + 1)]
+    bucket = round(math.log(here / elsewhere, 1.1))
+    return max(-MAX_BUCKET, min(bucket, MAX_BUCKET))
 
 
 @lru_cache(maxsize=2**16)

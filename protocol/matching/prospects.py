@@ -79,13 +79,7 @@ class Prospects:
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
-        """Return why a proposal to a stage is useless now, or None.
-
-        Args:
-            stage: the stage.
-            posting: its posting that counts.
-            now: monotonic seconds.
-        """
+        """Return why a proposal to a stage is useless now, or None."""
         me, population = self._context.me, self._context.population
         if stage in self.unable:
             return self.unable[stage]
@@ -111,12 +105,7 @@ class Prospects:
 
 
 class Beside(Prospects):
-    """The memory of a second seat's search.
-
-    Args:
-        context: our view.
-        home: tells, for a moment, which stage it has to be beside; None: it has to wait.
-    """
+    """The memory of a second seat's search."""
 
     def __init__(self, context: Context, home: Callable[[float], Stage | None]) -> None:
         super().__init__(context)

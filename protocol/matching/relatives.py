@@ -39,13 +39,7 @@ def mark_of_path(path: Iterable[PeerId]) -> str | None:
 def held_by_relatives(
     member: Member, relatives: Iterable[Member], stages: int
 ) -> Mapping[Stage, int]:
-    """Return how many earlier relatives of a member hold each stage, or will.
-
-    Args:
-        member: the member.
-        relatives: its relatives in any order; later ones and itself are left out.
-        stages: number of stages.
-    """
+    """Return how many earlier relatives of a member hold each stage, or will."""
     others = [relative for relative in relatives if relative.peer != member.peer]
     earlier = sorted((m for m in others if _order(m) < _order(member)), key=_order)[:MAX_COUNTED]
     counts = [0] * stages

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol import limits
-from protocol.effects import Decision, Explain, SendLetter
+from protocol.effects import Decision, Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
@@ -39,6 +39,7 @@ from protocol.matching.timing import (
 )
 
 INFINITY = float("inf")
+ELSEWHERE = "placed elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,68 +73,6 @@ class Bid:
         return ours and body.issued_ms > self.answered_ms
 
 
-def proposal(
-    context: Context, bid: Bid, seat: int, status: bodies.Status, now: float
-) -> SendLetter:
-    """Return the message that asks for a place or renews it.
-
-    Args:
-        context: our view.
-        bid: the place.
-        seat: the number of the seat that asks.
-        status: our state, as the steward should know it.
-        now: monotonic seconds.
-    """
-    me, population = context.me, context.population
-    body = bodies.Propose(
-        stage=bid.stage,
-        mandate=bid.mandate,
-        issued_ms=context.number(now),
-        steward=bid.steward,
-        epoch=bid.epoch,
-        version=bid.version,
-        seat=seat,
-        rate=population.rate(me, bid.stage),
-        status=status,
-    )
-    return SendLetter(bid.steward, bodies.KINDS[bodies.Propose], bodies.encode_body(body))
-
-
-def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendLetter:
-    """Return the message that gives up a place.
-
-    Args:
-        context: our view.
-        bid: the place.
-        reason: why, in words.
-        now: monotonic seconds.
-    """
-    number = context.number(now)
-    body = bodies.Withdraw(
-        stage=bid.stage,
-        mandate=bid.mandate,
-        issued_ms=number,
-        steward=bid.steward,
-        version=number,
-        reason=reason[: limits.MAX_REASON_CHARS],
-    )
-    return SendLetter(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
-
-
-def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendLetter:
-    """Return the answer to a hold that we do not want, or not any more.
-
-    Args:
-        context: our view.
-        steward: the sender of the hold.
-        hold: the hold.
-        now: monotonic seconds.
-    """
-    stage, version = bodies.stage_of(hold), hold.version
-    stray = Bid(stage, steward, hold.mandate, hold.epoch, version, version)
-    return withdrawal(context, stray, "placed elsewhere", now)
-
-
 class State(Enum):
     """States of a seat; see the module's docstring."""
 
@@ -155,13 +94,7 @@ STATUS: dict[State, bodies.Status] = {
 
 
 class Seat:
-    """Machine of one seat.
-
-    Args:
-        context: our view.
-        number: 0 is the home, 1 the second seat.
-        prospects: the stages that it may ask.
-    """
+    """Machine of one seat; ``number`` 0 is the home, 1 the second seat."""
 
     def __init__(self, context: Context, number: int, prospects: Prospects) -> None:
         self.number = number
@@ -212,13 +145,7 @@ class Seat:
         return self.look(now)
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """Leave the stage we serve for another one that wants us, make before break.
-
-        Args:
-            stage: the new one.
-            reason: why, in words.
-            now: monotonic seconds.
-        """
+        """Leave the stage we serve for another one that wants us, make before break."""
         notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
             return []
@@ -251,20 +178,15 @@ class Seat:
 
         A failed move leaves us at the old stage.
 
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
-
         Raises:
             LocalProtocolError: the stage was not assigned.
         """
         said = self._say(f"lost stage {stage}: {reason}")
         if self.leaving and stage == self.leaving.stage:
-            gone = withdrawal(self._context, self.leaving, reason, now)
+            gone = self._withdraw(self.leaving, reason, now)
             self.leaving = None
             return [gone, *said]
-        gone = withdrawal(self._context, self._assigned(stage), reason, now)
+        gone = self._withdraw(self._assigned(stage), reason, now)
         if self.leaving:
             self.bid, self.leaving, self.state = self.leaving, None, State.SERVING
             return [gone, *said, *self._renew(self.bid, now)]
@@ -275,7 +197,7 @@ class Seat:
         """Give up every place of this seat."""
         effects: list[Effect] = [Unassign(stage, reason) for stage in self.stages]
         for bid in filter(None, (self.bid, self.leaving)):
-            effects.append(withdrawal(self._context, bid, reason, now))
+            effects.append(self._withdraw(bid, reason, now))
         self.leaving = None
         self._free()
         return effects
@@ -292,7 +214,7 @@ class Seat:
             return []
         old, self.leaving = self.leaving, None
         words = f"moved to stage {self.stage}"
-        gone = withdrawal(self._context, old, words, now)
+        gone = self._withdraw(old, words, now)
         return [gone, Unassign(old.stage, words)]
 
     # --- inputs from outside ----------------------------------------------------------------
@@ -311,13 +233,7 @@ class Seat:
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take a steward's answer; one that is not the newest about our bid is only counted.
-
-        Args:
-            sender: the answer's signer.
-            body: ``Hold`` or ``Reject``.
-            now: monotonic seconds.
-        """
+        """Take a steward's answer; one that is not the newest about our bid is only counted."""
         bid = self.bid
         if body.volunteer != self._context.me:
             return self._count("matching-not-for-us")
@@ -325,7 +241,8 @@ class Seat:
             return self._count("matching-unknown-member")
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
             if isinstance(body, bodies.Hold):
-                return [refusal_of_hold(self._context, sender, body, now)]
+                stray = (bodies.stage_of(body), sender, body.mandate, body.epoch)
+                return [self._withdraw(Bid(*stray, body.version, body.version), ELSEWHERE, now)]
             return self._count("matching-late-answer")
         if bid.mandate != body.mandate:
             return self._count("matching-other-mandate")
@@ -378,14 +295,16 @@ class Seat:
         self._due_at = now + RETRY_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
-        letter = proposal(self._context, bid, self.number, "free", now)
-        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}", "proposal")]
+        return [
+            self._ask(bid, now),
+            *self._say(f"proposing to stage {bid.stage}: {has}", "proposal"),
+        ]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
         self.prospects.mute(bid.stage, now)
         self._free()
         return [
-            withdrawal(self._context, bid, "no answer", now),
+            self._withdraw(bid, "no answer", now),
             *self._say(f"the steward of stage {bid.stage} does not answer"),
             *self._seek(now),
         ]
@@ -442,18 +361,39 @@ class Seat:
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, version=self._context.number(now), tries=1)
         self._due_at = now + RETRY_S
-        return [self._renewal(self.bid, now)]
+        return [self._ask(self.bid, now)]
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
         self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
-        if self.state is State.PROPOSED:
-            return [proposal(self._context, bid, self.number, "free", now)]
-        return [self._renewal(bid, now)]
+        return [self._ask(self.bid, now)]
 
-    def _renewal(self, bid: Bid, now: float) -> Effect:
-        status = STATUS.get(self.state, "free")
-        return proposal(self._context, bid, self.number, status, now)
+    def _ask(self, bid: Bid, now: float) -> Effect:
+        """Return the message that asks for a place or renews it."""
+        body = bodies.Propose(
+            stage=bid.stage,
+            mandate=bid.mandate,
+            issued_ms=self._context.number(now),
+            steward=bid.steward,
+            epoch=bid.epoch,
+            version=bid.version,
+            seat=self.number,
+            rate=self._context.population.rate(self._context.me, bid.stage),
+            status=STATUS.get(self.state, "free"),
+        )
+        return bodies.letter(bid.steward, body)
+
+    def _withdraw(self, bid: Bid, reason: str, now: float) -> Effect:
+        number = self._context.number(now)
+        body = bodies.Withdraw(
+            stage=bid.stage,
+            mandate=bid.mandate,
+            issued_ms=number,
+            steward=bid.steward,
+            version=number,
+            reason=reason[: limits.MAX_REASON_CHARS],
+        )
+        return bodies.letter(bid.steward, body)
 
     # --- state ------------------------------------------------------------------------------
 

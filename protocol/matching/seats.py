@@ -66,11 +66,6 @@ class Seats:
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
 
-        Args:
-            stage: the stage.
-            reason: why, in words.
-            now: monotonic seconds.
-
         Raises:
             LocalProtocolError: the stage is not assigned.
         """

@@ -112,14 +112,7 @@ class Replies:
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
     def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendLetter:
-        """Return the message that tells a volunteer that it has its place.
-
-        Args:
-            place: the place.
-            mandate: our mandate.
-            epoch: the stage's epoch.
-            now: monotonic seconds; the lease is counted from it.
-        """
+        """Return the message that tells a volunteer that it has its place."""
         body = bodies.Hold(
             stage=self._stage,
             mandate=mandate,
@@ -131,23 +124,14 @@ class Replies:
             lease_ms=max(1, int((place.expires_at - now) * 1000)),
             locked=place.locked,
         )
-        return SendLetter(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+        return bodies.letter(place.peer, body)
 
     def reject(
         self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
     ) -> SendLetter:
         """Return the message that tells a volunteer that it has no place.
 
-        A repeated rejection names the epoch that first decided it.
-
-        Args:
-            peer: the volunteer.
-            mandate: our mandate.
-            epoch: the stage's epoch.
-            cutoff: highest score rejected in this epoch.
-            reason: why, in words.
-            now: monotonic seconds.
-        """
+        A repeated rejection names the epoch that first decided it."""
         version, refused_in = self._heard[peer]
         decided_in = epoch if refused_in is None else refused_in
         self._heard[peer] = Heard(version, decided_in)
@@ -161,18 +145,11 @@ class Replies:
             cutoff=cutoff,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return SendLetter(peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+        return bodies.letter(peer, body)
 
 
 class Steward:
-    """Machine of one stewardship.
-
-    Args:
-        context: population, board and wall clock of this peer's matching.
-        stage: its stage.
-        mandate: by which it is steward.
-        epoch: number of the first epoch.
-    """
+    """Machine of one stewardship."""
 
     def __init__(self, context: Context, stage: Stage, mandate: Mandate, epoch: int) -> None:
         self.stage = stage
@@ -208,13 +185,7 @@ class Steward:
         return self._publish(now)
 
     def receive(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
-        """Take a signed body of a volunteer; one for another mandate, or an old one, is counted.
-
-        Args:
-            sender: the body's verified signer.
-            body: proposal, renewal or withdrawal.
-            now: monotonic seconds.
-        """
+        """Take a signed body of a volunteer; one for another mandate, or an old one, is counted."""
         refusal = self._refusal(sender, body)
         if refusal:
             self._context.counters[refusal] += 1
@@ -365,7 +336,8 @@ class Steward:
         """Make all places final and end the epoch, whose scores do not apply to later ones."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
-        if newcomers:
+        waits = self.pool.limits.cutoff and self.pool.level < self._context.population.fair_level
+        if newcomers or waits:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]

@@ -53,8 +53,6 @@ class Stewardships:
         for stage in list(self.held):
             self._step_down_if_outranked(stage, now)
         found = self._resume(now)
-        for stage in list(self.held):
-            found += self._leave_shared_mandate(stage, now)
         for steward in self:
             steward.look(now)
         return found
@@ -92,21 +90,12 @@ class Stewardships:
         if board.knows(me, stage, mandate) or not outranks((me, mandate), notice):
             del self.held[stage]
 
-    def _leave_shared_mandate(self, stage: Stage, now: float) -> list[Effect]:
-        """Take the next term if another peer, in another part of the swarm, took the same mandate,
-        so that two postings never share a number. Before places are final there are none."""
-        board, steward = self._context.board, self.held[stage]
-        beacon, term = steward.mandate
-        may_go_on = steward.phase == bodies.COMMITTED and term < bodies.MAX_TERM
-        if not may_go_on or not board.is_shared(self._context.me, stage, steward.mandate, now):
-            return []
-        return list(steward.continue_as(Mandate(beacon, term + 1), now))
-
     def _resume(self, now: float) -> list[Effect]:
         """Resume stages that we stepped down from but whose believed posting is still ours."""
-        if not self._may_serve:
+        me, board = self._context.me, self._context.board
+        if not self._may_serve or me not in board.facts(now).authors:
             return []
-        mine = self._context.board.spoken_for_by(self._context.me, now)
+        mine = [stage for stage, notice in board.notices(now).items() if notice.author == me]
         lacking = [stage for stage in mine if stage not in self.held]
         return [effect for stage in lacking for effect in self._take_over(stage, now)]
 

@@ -25,10 +25,10 @@ from client.lab.simulate.market.stability import count_blocking_pairs
 from protocol.effects import Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
-from protocol.matching.board import Notice
-from protocol.matching.common import Common
+from protocol.matching.board import Board, Notice
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
+from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member, Population
 from protocol.matching.seat import State
@@ -71,7 +71,8 @@ class Crowd:
         self._alarms: dict[int, float] = {}
         self._measured: set[int] = set()
         self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
-        self._common = Common.of_many(self._manifest, WALL_S, design) if self._shared else None
+        self._board = Board(nature.setting.stages) if self._shared else None
+        self._last_members = LastMembers() if self._shared else None
         self._revision = -1
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
@@ -91,7 +92,14 @@ class Crowd:
     def joined(self, volunteer: int) -> None:
         """Start a machine; it and the others see each other with the next view."""
         peer = self._peers[volunteer]
-        machine = Matching(peer, self._manifest, WALL_S, design=self._design, common=self._common)
+        machine = Matching(
+            peer,
+            self._manifest,
+            WALL_S,
+            design=self._design,
+            board=self._board,
+            last_members=self._last_members,
+        )
         self._machines[volunteer] = machine
         self._restless.add(volunteer)
         self._note(volunteer, self._newcomer(volunteer))
@@ -124,21 +132,21 @@ class Crowd:
             return
         self.population = self.population.evolve(self._changes)
         self._changes = {}
-        if self._common is not None:
-            self._common.see(self.population, self._agenda.now)
+        if self._board is not None:
+            self._board.observe(self.population, WALL_S + self._agenda.now)
         for volunteer in self._concerned():
             self._show(volunteer)
 
     def _hand_on_records(self) -> None:
         """Wake the machines that new shared records may affect."""
-        assert self._common is not None
-        if self._common.board.revision == self._revision:
+        assert self._board is not None
+        if self._board.revision == self._revision:
             return
         for volunteer in self._concerned():
             machine = self._alive(volunteer)
             if machine is not None and not self._show(volunteer):
                 self._perform(volunteer, machine.records_changed(self._agenda.now))
-        self._revision = self._common.board.revision
+        self._revision = self._board.revision
 
     def _concerned(self) -> list[int]:
         """Return the machines that must see a change now; others see it when they next act.
@@ -146,9 +154,9 @@ class Crowd:
         A machine with a final place and without a stage to decide for must see it in two cases
         only: a stage without a steward, and a stage that lacks replicas.
         """
-        if self._common is None:
+        if self._board is None:
             return list(self._machines)
-        board = self._common.board
+        board = self._board
         now = self._agenda.now
         found = set(self._restless)
         notices = board.notices(now)
@@ -187,7 +195,7 @@ class Crowd:
         author = self._peers[volunteer]
         self.said.records += len(self._machines)
         self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
-        if self._common is not None:
+        if self._board is not None:
             return  # its author has added it there
         self._records[author, record.kind, record.key] = (self._agenda.now, record)
         for other in list(self._machines):

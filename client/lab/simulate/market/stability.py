@@ -28,7 +28,7 @@ class Instance:
     """The volunteer's rate and score at a stage."""
     limits: Mapping[Stage, Limits]
 
-    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
+    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice[Proposer]:
         """Return the stage's choice among some proposers."""
         limits = self.limits[stage]
         proposers = (self.offers[peer, stage] for peer in peers)

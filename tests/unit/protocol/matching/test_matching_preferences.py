@@ -45,12 +45,6 @@ def test_boundless_claims_are_bounded() -> None:
     assert rate_of(**huge) == preferences.MAX_RATE
 
 
-@given(st.floats(0, 19.9))
-def test_exponential_is_that_of_the_library(x: float) -> None:
-    fixed = preferences.exp_negative(int(x * MICRO))
-    assert abs(fixed - math.exp(-x) * MICRO) <= 2
-
-
 @given(st.integers(1, 10**13), st.integers(1, 10**13))
 def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
     exact = math.log(here / elsewhere, 1.1)
