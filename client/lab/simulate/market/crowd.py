@@ -32,7 +32,7 @@ from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member, Population
 from protocol.matching.seat import State
-from protocol.matching.timing import MAX_SESSION_S, MEASURED_S, POSTING_TTL_S
+from protocol.matching.timing import MEASURED_S, POSTING_TTL_S
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -266,9 +266,8 @@ class Crowd:
     # --- members --------------------------------------------------------------------------------
 
     def _newcomer(self, volunteer: int) -> Member:
-        nature, setting = self._nature, self._nature.setting
+        nature = self._nature
         link = float(nature.bytes_per_s[volunteer])
-        mean_session_s = 3600.0 / setting.churn if setting.churn > 0 else MAX_SESSION_S
         return Member(
             peer=self._peers[volunteer],
             joined_at=WALL_S + self._agenda.now,
@@ -276,7 +275,6 @@ class Crowd:
             uplink_bytes_per_s=link,
             downlink_bytes_per_s=link,
             memory_bytes=4 * nature.costs[0].memory_bytes,
-            session_s=min(mean_session_s, MAX_SESSION_S),
         )
 
     def _look_after(self, volunteer: int) -> None:
