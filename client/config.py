@@ -171,8 +171,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     A field's type has the bounds (``Meta``), how it is written (``Form``) and what people are told
     (``About``). Its flag, its ``VOLUNTEER_*`` variable, its key in the file, ``volunteer config``,
-    the Settings tab, the table of client/README.md and the manual page are made from that. All
-    count from the next start of the node, but for those in ``LIVE``.
+    the table of client/README.md and the manual page are made from that. All count from the next
+    start of the node, but for those in ``LIVE``.
     """
 
     listen_host: Annotated[

@@ -26,13 +26,8 @@ from client.ui.gone import gone, is_gone
 from client.ui.header import header
 from client.ui.keys import TABS, key_line, tab_line
 from client.ui.leaving import Way, farewell, ways
-from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
-from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
-from client.ui.panes.peers import PeersPane
-from client.ui.panes.recovery import RecoveryPane
-from client.ui.panes.swarm import SwarmPane
 from client.ui.source.live import NOT_DONE, LiveSource
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.terminal import Colourless, prefers_light
@@ -119,7 +114,7 @@ class VolunteerApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n), f"tab({n})", name, show=False) for n, (_, name) in enumerate(TABS, 1)),
+        *(Binding(str(n), f"tab({n})", name, show=False) for n, name in enumerate(TABS, 1)),
         Binding("p", "pause", "Pause or resume", show=False),
         Binding("f", "finish", "Finish", show=False),
         Binding("i", "invite", "Invite", show=False),
@@ -170,14 +165,9 @@ class VolunteerApp(App[int]):
         yield Panel(view=self._header, id="header")
         yield Panel(view=self._gone, id="gone")
         yield Panel(view=self._tabs, id="tabs")
-        record = self.record
         with ContentSwitcher(id="body", initial="dashboard"):
-            yield DashboardPane(record, id="dashboard")
-            yield SwarmPane(record, id="swarm")
-            yield PeersPane(record, id="peers")
-            yield MatchingPane(record, id="matching")
-            yield RecoveryPane(record, id="recovery")
-            yield LogsPane(record, id="logs")
+            for name, pane in TABS.items():
+                yield pane(self.record, id=name.lower())
         yield Panel(view=self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
         yield Panel(view=self._keys, id="keys")
@@ -245,7 +235,7 @@ class VolunteerApp(App[int]):
             pane.set_stale(gone)
 
     def _tabs(self, box: Box) -> list[Line]:
-        return tab_line([name for name, _ in TABS].index(self.pane.id or "dashboard") + 1, box)
+        return tab_line([*TABS.values()].index(type(self.pane)) + 1, box)
 
     def _keys(self, box: Box) -> list[Line]:
         paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
@@ -285,7 +275,7 @@ class VolunteerApp(App[int]):
 
     def action_tab(self, number: int) -> None:
         """Show a tab."""
-        self.query_one("#body", ContentSwitcher).current = TABS[number - 1][0]
+        self.query_one("#body", ContentSwitcher).current = [*TABS][number - 1].lower()
         self._hide_filter()
         self.call_after_refresh(self._arrived)
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
+from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
+from client.ui.panes.peers import PeersPane
+from client.ui.panes.recovery import RecoveryPane
+from client.ui.panes.swarm import SwarmPane
 from client.views.span import Box, Line, Span, line_width
 
-TABS: Final = (
-    ("dashboard", "Dashboard"),
-    ("swarm", "Swarm"),
-    ("peers", "Peers"),
-    ("matching", "Matching"),
-    ("recovery", "Recovery"),
-    ("logs", "Logs"),
-)
+TABS: Final[dict[str, type[Pane]]] = {
+    "Dashboard": DashboardPane,
+    "Swarm": SwarmPane,
+    "Peers": PeersPane,
+    "Matching": MatchingPane,
+    "Recovery": RecoveryPane,
+    "Logs": LogsPane,
+}
+"""A tab more is a pane with its view, and a line here."""
 KEYS: Final = (
-    ("1 to 6", "tabs; also Tab between lists"),
+    (f"1 to {len(TABS)}", "tabs; also Tab between lists"),
     ("p", "pause or resume training on this machine"),
     ("f", "finish: drain the stages, save, leave"),
     ("i", "invite: a fresh one, with its QR code"),
@@ -35,7 +41,7 @@ KEYS: Final = (
 def tab_line(chosen: int, box: Box) -> list[Line]:
     """Return the tabs, the chosen one marked also without colour."""
     items: list[Line] = []
-    for number, (_, name) in enumerate(TABS, 1):
+    for number, name in enumerate(TABS, 1):
         action = f"tab({number})"
         if number == chosen:
             items.append((Span(f"[{number} {name}]", "key", action),))

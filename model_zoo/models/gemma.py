@@ -23,7 +23,7 @@ class ShiftedNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, 1.0 + self.weight, self.eps)
+        return F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight, self.eps)
 
 
 class GemmaAttention(Attention):

@@ -31,6 +31,10 @@ MODELS = {
         "mixtral", 4, 32, 4, 2, 24, TOKENS, 61, experts=Experts(4, 2, balance=0.05)
     ),
 }
+MODELS |= {
+    name: replace(MODELS["llama"], architecture=name) for name in ("gemma2", "phi3", "starcoder2")
+}
+MODELS["gpt_neox"] = replace(MODELS["gpt"], architecture="gpt_neox")
 MODELS["gpt-2"] = replace(MODELS["gpt"], bias=True, gelu="new")
 MODELS["lora"] = replace(
     MODELS["llama"], lora=Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj"))

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
 from client.cli.models.held_out import held_out_words
-from client.cli.reach.contributors import contributors_of, members_met, own_work
+from client.cli.reach.contributors import contributors_of, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
@@ -107,32 +107,23 @@ def export(
     _nothing_in_the_way(out, gguf=gguf, force=force)
     if gguf:
         _need_gguf()
-
     from client.cli.models.newest import newest_model  # torch: when all else is in order
 
     trained = newest_model(home, found, checkpoint)
-    alone = _adapter_alone(trained, merged, base)
-    if alone and gguf:
-        problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
-        raise UserError(problem, "add --merged", ExitCode.USAGE)
+    alone = _adapter_alone(trained, merged, base, gguf)
     store = TextStore(home.folders.texts)
     with explained(out):
-        if gguf:
-            folder = export_for_llama_cpp(trained, out, dtype)
-        elif alone:
+        if alone:
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
-            folder = export_whole(trained, out, dtype)
+            folder = (export_for_llama_cpp if gguf else export_whole)(trained, out, dtype)
     loss, bits = _measured(trained, data, store)
     write_card(home, trained, out, loss, bits, alone=alone, gguf=gguf, force=force)
     if json:
         print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
-        return
-    _say(trained, loss, bits)
-    if gguf:
-        say(f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}")
-    say(f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}")
-    print(folder)
+    else:
+        _say(trained, loss, bits, out, gguf=gguf)
+        print(folder)
 
 
 def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
@@ -169,8 +160,10 @@ def _measured(
     return loss, None if loss is None else bits_per_byte(trained, corpus, loss)
 
 
-def _say(trained: Trained, loss: float | None, bits: float | None) -> None:
-    """Say what was exported, and how good it is."""
+def _say(
+    trained: Trained, loss: float | None, bits: float | None, out: Path, *, gguf: bool
+) -> None:
+    """Say what was exported, how good it is, and what can be done with it."""
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
     unknown = NO_TEXT if trained.model is not None else NO_BASE
     say("held-out loss: " + (unknown if loss is None else held_out_words(trained.manifest, loss)))
@@ -178,9 +171,12 @@ def _say(trained: Trained, loss: float | None, bits: float | None) -> None:
         say(f"the same in bits per byte of text: {bits:.4f}")
     if trained.manifest.data.tokenizer and trained.tokenizer is None:
         say("note: without tokenizer.json, which no member that could be reached has")
+    if gguf:
+        say(f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}")
+    say(f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}")
 
 
-def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
+def _adapter_alone(trained: Trained, merged: bool, base: str | None, gguf: bool) -> bool:
     """Return whether an adapter is to be saved, and not a whole model."""
     has_adapter = trained.manifest.model.lora is not None
     for flag, given in (("--merged", merged), ("--base", base is not None)):
@@ -189,6 +185,9 @@ def _adapter_alone(trained: Trained, merged: bool, base: str | None) -> bool:
             raise UserError(problem, f"leave out {flag}", ExitCode.USAGE)
     if merged and base is not None:
         raise UserError("--base names what an adapter belongs to", "leave it out, or --merged")
+    if has_adapter and gguf and not merged:
+        problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
+        raise UserError(problem, "add --merged", ExitCode.USAGE)
     return has_adapter and not merged
 
 
@@ -334,7 +333,6 @@ def write_card(
         adapter_alone=alone,
         gguf=gguf,
         own=home.signer().peer if microbatches else None,
-        met=members_met(home, trained.swarm),
         contributors=_contributors(home, trained),
         own_microbatches=microbatches,
         own_tokens=tokens,

@@ -1,7 +1,6 @@
 """Print a fresh invite with members that can be reached now.
 
 $ volunteer invite  # without a running volunteer: the members met last
-$ volunteer invite --qr  # with a QR code
 $ volunteer invite --once  # for one volunteer only, in a private swarm
 $ volunteer invite --out my-swarm.swarm  # also as a file
 
@@ -14,10 +13,7 @@ names the members met last, and says so.
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -34,7 +30,6 @@ from client.control.invites import described
 from client.control.snapshot import InviteView
 from client.errors import ExitCode, UserError
 from client.inviting import NEEDS_VOUCHING, fresh
-from client.qr_code import qr_lines
 from client.store.atomic import write_atomic
 from protocol.vouching.ticket import TICKET_LIFE_S
 
@@ -42,7 +37,6 @@ REMEMBERED: Final = (
     "no volunteer of this swarm runs here: these members were met last and may be gone"
 )
 ALONE: Final = "the invite names only this machine: run volunteer join, so that it answers"
-DARK_ON_LIGHT: Final = "\x1b[30;107m{}\x1b[0m"
 
 
 class Invited(Struct, frozen=True, kw_only=True):
@@ -66,7 +60,6 @@ def invite(
     swarm: str | None = None,
     once: bool = False,
     expires: str | None = None,
-    qr: bool = False,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
     json: AsJson = False,
@@ -81,8 +74,6 @@ def invite(
         Make it good for one volunteer only, in a private swarm.
     expires
         Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a swarm.
-    qr
-        Also draw a QR code, of the invite with fewer members.
     out
         Also write the invite as a .swarm file, which needs no member to know the model.
     force
@@ -114,8 +105,6 @@ def invite(
         say(note)
     if out is not None:
         say(f"wrote {out}; join with it: volunteer join --swarm {shlex.quote(out.name)}")
-    if qr:
-        _draw(found)
     print(found.invite)
 
 
@@ -166,26 +155,3 @@ def _write(path: Path, contents: str, force: bool) -> None:
     except OSError as error:
         words = f"cannot write {path}: {error.strerror}"
         raise UserError(words, "choose another --out") from error
-
-
-def _draw(found: InviteView) -> None:
-    """Draw the longest code that the terminal can show at once, else the shortest."""
-    if (sys.stderr.encoding or "").lower().replace("-", "") != "utf8":
-        say("a QR code needs a UTF-8 terminal: send the invite as text, or as a file (--out)")
-        return
-    terminal = shutil.get_terminal_size()
-    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    light_on_dark = sys.stderr.isatty() and not colours
-    codes = [qr_lines(text, light_on_dark=light_on_dark) for text in found.short]
-    fitting = [code for code in codes if _fits(code, terminal.columns, terminal.lines)]
-    code = (fitting or codes[-1:])[0]
-    for line in code:
-        print(DARK_ON_LIGHT.format(line) if colours else line, file=sys.stderr)
-    if not fitting and sys.stderr.isatty():
-        words = f"{len(code) + 1} lines of {len(code[0])} columns"
-        say(f"the QR code takes {words}: enlarge the terminal, or send a file (--out)")
-
-
-def _fits(code: list[str], columns: int, lines: int) -> bool:
-    """Whether the terminal can show a whole code with a line below it."""
-    return len(code) < lines and len(code[0]) <= columns

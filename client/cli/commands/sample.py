@@ -6,8 +6,9 @@ $ volunteer sample --help  # prompt, length, temperature
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -97,28 +98,24 @@ def sample(
     trained = newest_model(home, found, checkpoint)
     if prompts:
         temperature, top_k, length = 0.0, None, min(length, MOST_OF_PROMPT)
+    drawing: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "seed": seed}
     model, tokenizer = needed_model(trained), needed_tokenizer(trained)
+    write = partial(stream, model, length=length, tokenizer=tokenizer, **drawing)
+    try:
+        if prompts:
+            _write_all(trained, write, as_json=json)
+        else:
+            _write_one(trained, write, DEFAULT_PROMPT if prompt is None else prompt, as_json=json)
+    except ValueError as error:
+        raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
 
-    def write(prompt: str) -> Iterator[str]:
-        try:
-            return stream(
-                model,
-                prompt,
-                length,
-                temperature=temperature,
-                top_k=top_k,
-                seed=seed,
-                tokenizer=tokenizer,
-            )
-        except ValueError as error:
-            raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
 
-    if prompts:
-        _write_all(trained, write, as_json=json)
-        return
-    prompt = DEFAULT_PROMPT if prompt is None else prompt
+def _write_one(
+    trained: Trained, write: Callable[[str], Iterator[str]], prompt: str, *, as_json: bool
+) -> None:
+    """Go on from one prompt."""
     pieces = write(prompt)
-    if json:
+    if as_json:
         print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
         return
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")

@@ -1,7 +1,6 @@
 """Further checks of ``volunteer doctor``: the way to the swarm, the clock, and what runs.
 
-None sends more than the opening of a connection to remembered members, under a throw-away
-identity, and none raises.
+None sends more than the opening of a connection to remembered members, and none raises.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from statistics import median_low
 
 import trio
 
@@ -25,7 +23,7 @@ from client.control.client import ControlClient, ControlError
 from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
 from client.errors import UserError
-from client.net.errors import DialError, NetworkError
+from client.net.errors import DialError
 from client.net.tcp import TCP
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
@@ -34,33 +32,20 @@ from protocol.address import Address, by_peer
 from protocol.hosts import is_global, is_loopback
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
-from protocol.limits import MAX_CLOCK_OFFSET_S
-from protocol.membership.swarm_clock import off_words
 from protocol.wire.envelope import Signer
 
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
-GREET_TIMEOUT_S = 10.0
 MOST_DIALLED = 5
 EARLIEST = 1_760_000_000.0
 """A clock before this time (Unix seconds) is wrong: the software is newer."""
 
 
-def check_clock(ahead_s: Collection[float] = ()) -> Check:
-    """The clock is right, by what members say and by what the system knows of it.
-
-    Args:
-        ahead_s: how far it is ahead of each member that was asked.
-    """
+def check_clock() -> Check:
+    """The clock is right, by what the system knows of it; a running volunteer says what members
+    think of it."""
     if time.time() < EARLIEST:
         return Check("clock", "fail", time.ctime(), SET_CLOCK)
-    if ahead_s and min(map(abs, ahead_s)) > MAX_CLOCK_OFFSET_S:
-        whose = f"the {len(ahead_s)} members' that answer"
-        if len(ahead_s) == 1:
-            whose = "the only member's that answers: one of the two is wrong"
-        return Check(
-            "clock", "fail", f"{time.ctime()}, {off_words(median_low(ahead_s))} {whose}", SET_CLOCK
-        )
     if (control := shutil.which("timedatectl")) is None:
         return Check(
             "clock", "ok", f"{time.ctime()}; this system does not report whether it is synchronised"
@@ -111,16 +96,14 @@ def check_reachability(settings: Settings) -> Check:
 
 
 def check_swarms(home: Home) -> Iterator[Check]:
-    """Whether a remembered member of each swarm answers, and whether their clocks are ours."""
+    """Whether a remembered member of each swarm answers."""
     known = SwarmStore(home.folders.swarms).all()
     if not known:
         words = "none joined yet: there is no invite here"
         step = "volunteer join --swarm x.swarm (or an invite), or found one: volunteer create"
         yield Check("swarm", "ok", words, step)
-    own, ahead_s = _own_peer(home), list[float]()
-    for swarm in known:
-        yield _check_swarm(swarm, own, ahead_s)
-    yield check_clock(ahead_s)
+    own = _own_peer(home)
+    yield from (_check_swarm(swarm, own) for swarm in known)
 
 
 def _own_peer(home: Home) -> PeerId | None:
@@ -184,14 +167,8 @@ def _check_last_run(record: RunRecord) -> Check:
     return Check("volunteer", "warn" if ending.failed else "ok", words, ending.next_step)
 
 
-def _check_swarm(swarm: SwarmFile, own: PeerId | None, ahead_s: list[float]) -> Check:
-    """Check the members of a swarm that are remembered, ourselves left out.
-
-    Args:
-        swarm: the swarm.
-        own: our peer id.
-        ahead_s: gets how far our clock is ahead of those that greet.
-    """
+def _check_swarm(swarm: SwarmFile, own: PeerId | None) -> Check:
+    """Check the members of a swarm that are remembered, but for ``own``."""
     name = f"swarm {swarm.manifest.name}"
     members = [at for peer, at in by_peer(swarm.peers).items() if peer != own][:MOST_DIALLED]
     if not members:
@@ -201,43 +178,7 @@ def _check_swarm(swarm: SwarmFile, own: PeerId | None, ahead_s: list[float]) -> 
     if not answering:
         step = "ask a member for a fresh invite, start the other volunteers, or check the firewall"
         return Check(name, "warn", f"{words}: {', '.join(map(_shown, members))}", step)
-    return _check_greetings(name, answering, words, ahead_s)
-
-
-def _check_greetings(
-    name: str, members: list[list[Address]], words: str, ahead_s: list[float]
-) -> Check:
-    """Check that one of the members is who was expected, and speaks our protocol."""
-    try:
-        from client.node.greeting import OURS, greeting
-    except ImportError as error:  # another check tells more
-        return Check(name, "warn", f"{words}, but {error}", "see the checks of the packages")
-    trouble, greeted = "", False
-    for member in members:
-        try:
-            hello = trio.run(greeting, member, GREET_TIMEOUT_S)
-        except (NetworkError, OSError) as error:
-            trouble = trouble or f"{_shown(member)}: {error}"
-            continue
-        if hello.protocol != OURS:
-            older = "they are older"
-            if hello.protocol > OURS:
-                older = "this program is older: upgrade it"
-            return Check(
-                name,
-                "fail",
-                f"{words}, but {hello.client} there speaks protocol {hello.protocol}, and this "
-                f"program {OURS}",
-                f"{older}; all members of a swarm need the same protocol",
-            )
-        greeted = True
-        ahead_s += [time.time() - hello.clock] if hello.clock else []
-        if not ahead_s or abs(ahead_s[-1]) <= MAX_CLOCK_OFFSET_S:
-            break
-    if greeted:
-        return Check(name, "ok", words)
-    step = "another program or volunteer has that address now: ask a member for a fresh invite"
-    return Check(name, "warn", f"{words}, but none as a member; {trouble}", step)
+    return Check(name, "ok", words)
 
 
 def _shown(member: Iterable[Address]) -> str:

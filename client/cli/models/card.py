@@ -83,8 +83,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether it is exported for llama.cpp."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""
-    met: tuple[str, ...] = ()
-    """Ids of members that it was in the swarm with."""
     contributors: tuple[ContributorView, ...] = ()
     """The leaderboard, the most work first."""
     own_microbatches: int
@@ -244,11 +242,6 @@ def _contributors(facts: Facts) -> Iterator[str]:
             f"{_code(one.peer)}{called}: {one.microbatches:,}, {one.tokens:,} tokens, "
             f"{one.share:.1%} of all work"
         )
-    listed = {founder, facts.own, *(one.peer for one in vouched)}
-    if met := [peer for peer in facts.met if peer not in listed]:
-        more = f", and {len(met) - MAX_NAMED:,} more" if len(met) > MAX_NAMED else ""
-        named = ", ".join(map(_code, met[:MAX_NAMED]))
-        yield f"members of the swarm that were met here, whatever each of them did: {named}{more}"
     if not vouched:
         yield "nobody's work is vouched for: two others of a stage have to have counted it"
 

@@ -1,5 +1,4 @@
-"""Who contributed to a swarm, told by the running volunteer or as it was when it ran last; and whom
-this volunteer has met."""
+"""Who contributed to a swarm, told by the running volunteer or as it was when it ran last."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView, CreditView
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions, KeptContributions
-from client.store.swarms import SwarmStore
+from client.store.records import KeptContributions
 from protocol.contributions.board import Board, Vouched
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile
@@ -31,16 +29,6 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
     names = {PeerId(peer): name for peer, name in kept.names.items()}
     found = board.contributors(lambda _peer: False)
     return contributors_view(found, lambda peer: names.get(peer, ""), swarm.manifest, step)
-
-
-def members_met(home: Home, swarm: SwarmId) -> tuple[str, ...]:
-    """Return the ids of the members that this volunteer remembers, sorted."""
-    known = SwarmStore(home.folders.swarms).load(swarm)
-    company: Persisted[Companions]
-    company = Persisted(home.folders.checkpoints(swarm) / COMPANY, Companions)
-    found = {companion.peer for companion in company.peek() or ()}
-    found |= {address.peer for address in known.peers if address.peer} if known else set()
-    return tuple(sorted(found))
 
 
 def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:

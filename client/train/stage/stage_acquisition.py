@@ -317,9 +317,16 @@ class StageAcquisition:
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
+        evidence = self._terms.history.machine.evidence
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
             await self._first_of(donors, partial(self._load_from, admit, path))
+            evidence.had(donors)
+        except DiskFailed:
+            raise
+        except DownloadFailed:
+            evidence.not_had(donors)
+            raise
         finally:
             _unlink(path)
 

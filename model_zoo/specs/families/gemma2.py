@@ -50,6 +50,11 @@ class Gemma2(LlamaLike):
     usual_caps: ClassVar[tuple[float | None, float | None]] = (50.0, 30.0)
     """Of scores and of logits in such a file."""
 
+    always_capped: ClassVar[bool] = True
+    """Whether llama.cpp has bounds where a file names none."""
+    layers_of_largest: ClassVar[int] = 46
+    """By so many layers it tells the 27B model, whose scores have another scale."""
+
     def problem(self, shape: Shape) -> str | None:
         """See `Family`."""
         scales = shape.scales or Scales()
@@ -65,7 +70,7 @@ class Gemma2(LlamaLike):
         """See `Family`. Bounded scores are worked out one by one, and kept."""
         capped = shape.scales is not None and shape.scales.attention_cap is not None
         scores = 3 * shape.heads * shape.context if capped else 0
-        return super().saved_per_token(shape, precision) + 6 * shape.width + scores
+        return super().saved_per_token(shape, precision) + 7 * shape.width + scores
 
     def read_switches(self, config: Config) -> dict[str, Any]:
         """See `LlamaLike`."""
@@ -109,10 +114,15 @@ class Gemma2(LlamaLike):
 
     def gguf_problem(self, shape: Shape) -> str | None:
         """See `Family`."""
-        scales, usual = shape.scales or Scales(), shape.head_width**-0.5
+        scales = shape.scales or Scales()
+        if self.always_capped and None in (scales.attention_cap, scales.logits_cap):
+            return "bounds scores and logits, and this model does not"
+        largest = shape.layers == self.layers_of_largest
+        usual = (shape.width / shape.heads if largest else shape.head_width) ** -0.5
+        own = shape.head_width**-0.5 if scales.attention is None else scales.attention
         if shape.full_every != self.usual_every or shape.window is None:
             return f"has no window in every {self.usual_every}th layer, and this model in others"
-        if scales.attention is not None and abs(scales.attention / usual - 1) > 1e-6:
+        if abs(own / usual - 1) > 1e-6:
             return "has the usual scale of scores, and this model another"
         if self.always_tied and not shape.tied:
             return "projects with the embedding, and this model with a matrix of its own"

@@ -36,7 +36,8 @@ class Gemma3(Gemma2):
         ),
         "gemma-3-1b": Size(*(26, 1152, 4, 1, 6912, 262_144, 1e6), lr=4e-4, switches=_switches(512)),
     }
-    always_tied = False
+    always_tied = always_capped = False
+    layers_of_largest = 62
     qk_norm = "head"
     usual_theta = 1_000_000.0
     usual_every = _EVERY

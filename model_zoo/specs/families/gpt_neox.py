@@ -69,7 +69,7 @@ class GptNeoX(LlamaLike):
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Family`."""
-        return 15 * shape.width + 2 * shape.ffn_width
+        return 10 * shape.width + 2 * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
         """See `Family`."""

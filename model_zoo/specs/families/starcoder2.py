@@ -37,7 +37,7 @@ class StarCoder2(LlamaLike):
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Family`."""
         wider = max(0, shape.joined_width - shape.width)
-        return 14 * shape.width + 5 * wider + 2 * shape.ffn_width
+        return 11 * shape.width + 5 * wider + 2 * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
         """See `Family`."""

@@ -143,7 +143,7 @@ def as_we_do(model: Any) -> None:
     """The usual way multiplies the matrices of all experts in one call, which rounds otherwise; and
     Gemma 2 works scores out one by one also where none is bounded."""
     if getattr(model.config, "attn_logit_softcapping", 0) is None:
-        model.set_attn_implementation("sdpa")
+        model.config._attn_implementation = "sdpa"  # which the class does not list
     if model.config.model_type in ("mixtral", "qwen3_moe", "olmoe"):
         model.set_experts_implementation("eager")
 

@@ -194,7 +194,7 @@ def test_every_line_is_json(records: Records, tmp_path: Path) -> None:
     assert kinds == ["machine", "record", "end"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_our_side_of_the_chain_runs(tmp_path: Path) -> None:
     """A real seat in the process that the comparison starts, so that it keeps up with the seat."""
     rates = chain.ours(chain.Block(1, 16, 32, 2), 0.5, tmp_path)

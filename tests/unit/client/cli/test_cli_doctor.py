@@ -10,17 +10,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import trio
 
 from client.cli.commands import doctor
 from client.cli.diagnosis import checks, checks_gpu, checks_outside
@@ -31,15 +28,11 @@ from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
 from client.errors import UserError
-from client.net.libp2p_network import open_network
-from client.net.network import PeerUp
-from client.node.greeting import OURS
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
-from protocol.address import Address, parse_address
-from protocol.wire.messages import Hello
+from protocol.address import Address
 from tests.support.saved_swarms import SIGNER, little_swarm
 
 REPOSITORY = Path(__file__).parents[4]
@@ -278,85 +271,16 @@ def members_that_are_gone(scene: Scene) -> None:
     scene.remember(Address("ip4", "127.0.0.1", bound.getsockname()[1], SIGNER.peer))
 
 
-@case(
-    "swarm little", "warn", "1 of 1 .* answer, but none as a member; 127.0.0.1", "another program"
-)
-def another_program_at_a_members_address(scene: Scene) -> None:
-    listening = scene.exit.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-    def hang_up() -> None:
-        while True:
-            try:
-                listening.accept()[0].close()
-            except OSError:
-                return
-
-    threading.Thread(target=hang_up, daemon=True).start()
-    scene.exit.callback(listening.shutdown, socket.SHUT_RDWR)
-    scene.remember(Address("ip4", "127.0.0.1", listening.getsockname()[1], SIGNER.peer))
-
-
-@case("swarm little", "fail", rf"speaks protocol {OURS + 1}, and this program {OURS}", "upgrade it")
-def members_of_a_newer_protocol(scene: Scene) -> None:
-    scene.remember(scene.exit.enter_context(a_member(OURS + 1)))
-
-
-@case("swarm little", "fail", rf"speaks protocol {OURS - 1}, and this program {OURS}", "are older")
-def members_of_an_older_protocol(scene: Scene) -> None:
-    scene.remember(scene.exit.enter_context(a_member(OURS - 1)))
-
-
 @case("swarm little", "ok", "1 of 1 remembered members answer$", "")
-def members_of_our_protocol(scene: Scene) -> None:
-    scene.remember(scene.exit.enter_context(a_member(OURS)))
+def members_that_answer(scene: Scene) -> None:
+    listening = scene.exit.enter_context(socket.create_server(("127.0.0.1", 0)))
+    scene.remember(Address("ip4", "127.0.0.1", listening.getsockname()[1], SIGNER.peer))
 
 
 @case("swarm little", "ok", "no member is remembered", "")
 def nobody_but_this_volunteer(scene: Scene) -> None:
     own = ensure_identity(scene.data).peer
     scene.remember(Address("ip4", "127.0.0.1", 9, own))
-
-
-@case("clock", "fail", "600 s ahead of the only member's that answers", "timedatectl set-ntp true")
-def clock_that_is_ahead_of_a_members(scene: Scene) -> None:
-    scene.remember(scene.exit.enter_context(a_member(OURS, clock=time.time() - 600)))
-
-
-@case("clock", "ok", "", "")
-def clock_that_is_right_by_one_of_two_members(scene: Scene) -> None:
-    scene.program("timedatectl", "echo yes")
-    members = [a_member(OURS, clock=time.time() + off_s) for off_s in (600, 0)]
-    scene.remember(*map(scene.exit.enter_context, members))
-
-
-@contextmanager
-def a_member(protocol: int, clock: float = 0.0) -> Iterator[Address]:
-    """A member on loopback that greets with this protocol and clock."""
-    up, stop, where = threading.Event(), threading.Event(), list[Address]()
-
-    async def serve() -> None:
-        async with open_network(os.urandom(32), [("127.0.0.1", 0)]) as network:
-            where.append(replace(parse_address(network.addresses[0]), peer=network.peer_id))
-            up.set()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(greet, network)
-                while not stop.is_set():
-                    await trio.sleep(0.01)
-                nursery.cancel_scope.cancel()
-
-    async def greet(network: Any) -> None:
-        async for event in network.events:
-            if isinstance(event, PeerUp):
-                network.send_nowait(event.peer, Hello(protocol, None, "volunteer/9.9", b"", clock))
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    try:
-        assert up.wait(30)
-        yield where[0]
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- the machine ---------------------------------------------------------------------------------

@@ -104,15 +104,6 @@ def test_the_file_is_private_whole_and_never_overwritten_unasked(
     assert parse_target(out.read_text()) == founded
 
 
-def test_the_code_is_beside_the_invite(home: Path, within: Within) -> None:
-    with node_of(home, FakeProvider()):
-        done = within("invite", "--qr")
-    assert "█" in done.stderr
-    assert "\x1b" not in done.stderr, "no colours where nobody looks"
-    assert done.stdout.startswith("volunteer:")
-    assert done.stdout.count("\n") == 1
-
-
 def test_an_older_volunteer_is_said_to_be_one(
     home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:

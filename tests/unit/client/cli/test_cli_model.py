@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
@@ -29,8 +27,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from protocol.recovery.company import Companion
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
 
@@ -147,22 +143,15 @@ def test_the_commands_sample_and_export(
     measured = f"{answer['held_out_loss']:.4f} nats a token, on 128 sequences of "
     assert measured in card
     assert swarm.manifest.data.digest in card
-    assert "members of the swarm that were met" not in card
     assert "max_new_tokens=8)" in card  # its context is 16
 
 
-def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
+def test_the_card_names_the_own_work_of_this_volunteer(
     within: Within, swarm: SwarmFile, tmp_path: Path
 ) -> None:
     home = home_folders(tmp_path / "home")
     make_private(home.data)
-    friend, other = (Signer(bytes([n]) * 32).peer for n in (8, 9))
-    SwarmStore(home.swarms).remember(
-        replace(swarm, peers=(Address("ip4", "127.0.0.1", 4001, friend),))
-    )
-    company: Persisted[Companions]
-    company = Persisted(home.checkpoints(swarm.swarm) / COMPANY, Companions)
-    company.save((Companion(other),))
+    SwarmStore(home.swarms).remember(swarm)
     Persisted(home.credit(swarm.swarm), CreditView).save(CreditView(microbatches=7, tokens=448))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
@@ -170,7 +159,6 @@ def test_the_card_names_whom_this_volunteer_was_with_and_its_own_work(
     card = (tmp_path / "model" / "README.md").read_text()
     assert "computed 7 microbatches of committed steps, 448 tokens" in card
     assert f"`{ensure_identity(home.data).peer}`, computed" in card
-    assert ", ".join(f"`{peer}`" for peer in sorted((friend, other))) in card
 
 
 def test_a_founder_need_not_give_the_text_again(

@@ -1,5 +1,6 @@
 """The wire codecs: accuracy, refusal of poison, refusal of hostile bytes."""
 
+import math
 import struct
 import tracemalloc
 
@@ -8,8 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import native
+from client.compute import conditioning, native
 from client.compute.codec import decode, encode
+from client.compute.conditioning import (
+    BACKWARD_SNR_DB,
+    FORWARD_PEAK_TO_RMS,
+    FORWARD_SNR_DB,
+    HAIR_DB,
+    needs_prescale,
+    needs_rotation,
+)
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import (
     HEADER,
@@ -385,3 +394,40 @@ def test_dims_are_checked_before_anything_is_allocated() -> None:
 def test_what_cannot_be_encoded(tensor) -> None:
     with pytest.raises(ValueError):
         encode(tensor, "s8", direction="forward")
+
+
+HALF_HAIR = HAIR_DB / 2
+
+
+@pytest.mark.parametrize(
+    ("probed", "needed"),
+    [
+        ((FORWARD_SNR_DB + 0.1, FORWARD_PEAK_TO_RMS * 0.99), False),
+        ((FORWARD_SNR_DB - 0.1, 1.0), True),
+        ((FORWARD_SNR_DB + 0.1, FORWARD_PEAK_TO_RMS * 1.01), True),
+        ((math.inf, 0.0), False),
+    ],
+)
+def test_activations_are_scaled_where_their_noise_or_their_peak_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, probed: tuple[float, float], needed: bool
+) -> None:
+    monkeypatch.setattr(conditioning, "_probe", lambda rows: probed)
+    for wanted in (None, True, False):
+        assert needs_prescale(torch.zeros(1), wanted) is needed
+
+
+@pytest.mark.parametrize(
+    ("below_db", "alone"), [(HALF_HAIR, True), (-HALF_HAIR, False), (0.1, True), (-0.1, False)]
+)
+def test_within_a_hair_of_a_threshold_another_replicas_choice_is_followed(
+    monkeypatch: pytest.MonkeyPatch, below_db: float, alone: bool
+) -> None:
+    near = abs(below_db) < HAIR_DB
+    for decide, threshold in ((needs_prescale, FORWARD_SNR_DB), (needs_rotation, BACKWARD_SNR_DB)):
+        snr = threshold - below_db
+        monkeypatch.setattr(conditioning, "_probe", lambda rows, snr=snr: (snr, 1.0))
+        rows = torch.zeros(1)
+        assert decide(rows) is alone
+        assert [decide(rows, wanted) for wanted in (True, False)] == (
+            [True, False] if near else [alone, alone]
+        )

@@ -83,7 +83,10 @@ def saved_bytes(replica, run) -> int:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", ["gpt", "gpt-2", "llama", "mixtral"])
+@pytest.mark.parametrize(
+    "model",
+    ["gpt", "gpt-2", "llama", "mixtral", "gemma2", "phi3", "starcoder2", "gpt_neox"],
+)
 def test_graphs_are_predicted_within_a_third(model, precision) -> None:
     replica = opened(0, [3, 1], model=model, precision=precision).replica
     inputs, _ = token_tensors(tokens_of(0))

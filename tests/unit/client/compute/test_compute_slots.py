@@ -10,6 +10,7 @@ import torch
 
 from client.cli.models.model_source import read_parameters
 from client.compute.checkpoint import verify
+from client.compute.errors import LedgerError
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -255,3 +256,32 @@ def test_a_state_with_another_point_is_another() -> None:
         slot.flat.values[5] += 1e-3
         assert worker.replica.state_hash() != expected
         expected = worker.replica.state_hash()
+
+
+@pytest.mark.parametrize(
+    ("number", "within"),
+    [(3.0, True), (-3.0, True), (3.1, False), (-3.1, False)]
+    + [(float(word), False) for word in ("nan", "inf", "-inf")],
+)
+def test_one_gradient_beyond_a_bound_is_enough(number: float, within: bool) -> None:
+    slot = opened(0, [4]).replica.slots[0]
+    slot.zero_gradients()
+    assert slot.gradients_within(0.0)
+    slot.flat.gradients[17] = number
+    assert slot.gradients_within(3.0) is within
+
+
+def test_a_microbatch_counts_once_and_is_taken_out_once() -> None:
+    slot = opened(0, [4]).replica.slots[0]
+    slot.flat.gradients.fill_(2.0)
+    slot.count(5)
+    assert slot.counted == {5}
+    assert slot.gradient_sum[0] == 2.0
+    slot.check_counted(5, counted=True)
+    slot.check_counted(6, counted=False)
+    for microbatch, counted in ((5, False), (6, True)):
+        with pytest.raises(LedgerError):
+            slot.check_counted(microbatch, counted=counted)
+    slot.take_out(5)
+    assert not slot.counted
+    assert not slot.gradient_sum.any()

@@ -18,8 +18,10 @@ from protocol.limits import MAX_STEP
 from protocol.recovery.choice import LAST_ERA, SEED, next_era
 from protocol.recovery.evidence import (
     AHEAD_STEPS,
+    DOUBTED_AFTER,
     FASTER,
     FASTEST_STEPS_PER_S,
+    MAX_DOUBTED,
     MAX_PROVEN,
     Evidence,
     Kept,
@@ -587,3 +589,41 @@ class TestCertified:
         for other in (SIBLING, NEXT):
             followed = followed or adopted(made.receive(other, Stored(later), 14.0))
         assert followed == later
+
+
+class TestDoubts:
+    """Who names a state and does not give it."""
+
+    view = SwarmView.of(
+        [
+            [Replica(SIBLING, 7, serving=True), Replica(NEXT, 9, serving=True)],
+            [Replica(NEXT, 9, serving=True)],
+        ]
+    )
+
+    def test_it_does_not_count_where_another_serves(self) -> None:
+        evidence = Evidence()
+        for attempt in range(DOUBTED_AFTER):
+            assert evidence.vetted(self.view).serving(0) == self.view.serving(0), attempt
+            evidence.not_had([NEXT])
+        found = evidence.vetted(self.view)
+        assert [replica.peer for replica in found.serving(0)] == [SIBLING]
+        assert found.serving(1) == self.view.serving(1), "nobody else serves this one"
+
+    def test_it_counts_again_once_it_has_given_something(self) -> None:
+        evidence = Evidence()
+        for _ in range(DOUBTED_AFTER):
+            evidence.not_had([NEXT, SIBLING])
+        evidence.had([NEXT])
+        assert evidence.doubts(SIBLING)
+        assert not evidence.doubts(NEXT)
+
+    def test_many_identities_take_a_bounded_room(self) -> None:
+        evidence = Evidence()
+        many = [PeerId(str(number)) for number in range(2 * MAX_DOUBTED)]
+        for _ in range(DOUBTED_AFTER):
+            evidence.not_had(many)
+        assert sum(map(evidence.doubts, many)) <= MAX_DOUBTED
+        for _ in range(DOUBTED_AFTER):
+            evidence.not_had([NEXT])
+        assert evidence.doubts(NEXT)

@@ -505,16 +505,6 @@ def test_a_seat_that_is_taken_anew_does_not_wait_for_a_sibling_whose_process_end
     assert made.holds(10)
 
 
-def test_a_seat_that_begins_at_time_zero_does_not_look_around_for_ever() -> None:
-    me, sibling = PEERS[:2]
-    contacts = Contacts()
-    contacts.remember(STAGE, [me, sibling])
-    made = Quorum(me, STAGE, contacts)
-    made.observe(view_of([me]), now=0.0)
-    held = seconds_with_a_majority(made, contacts, [*range(12)])
-    assert held == [s for s in range(12) if s >= LOOK_AROUND_S]
-
-
 def test_after_a_plan_only_its_members_are_remembered() -> None:
     me, sibling = PEERS[:2]
     contacts = Contacts()
@@ -628,12 +618,6 @@ class TestStartingAgainWhereALineageBegins:
             assert made.holds(now)
             made, now = self.again(everybody - {liar})
             assert made.holds(now)
-
-    def test_with_all_of_them_it_goes_on(self) -> None:
-        made, now = self.again({self.BEFORE, self.OTHER, self.SIBLING})
-        assert made.holds(now)
-        made.settle([self.ME], [self.ME, self.BEFORE], now)
-        assert made.electors == {self.ME, self.BEFORE}, "a plan says who they are"
 
     def test_what_it_has_met_is_said_once(self) -> None:
         made = self.first()

@@ -299,13 +299,6 @@ def test_its_word_proves_no_commit_then(promised: int | None) -> None:
         assert (proof is not None) is (not times)
 
 
-def test_that_a_neighbour_has_closed_its_step_does_not_bear_it_out() -> None:
-    following = Following(STAGE, raised(1))
-    view = SwarmView.of([[Replica(OTHER, STEP + 1, True)], ahead().serving(STAGE)])
-    following.compare(view, STEP, 0.0, ATTEMPT, {SIBLING}, last=LAST)
-    assert not following.is_lost(BEHIND_S)
-
-
 @pytest.mark.parametrize(("delayed", "version"), [(False, STEP + 2), (True, STEP + 3)])
 def test_a_neighbour_bears_it_out_with_a_version_that_takes_one_of_ours(
     delayed: bool, version: int

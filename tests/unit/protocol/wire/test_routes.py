@@ -28,7 +28,6 @@ PARTS = {
 MAY_LOOK = {
     "client/net/carrier.py": "Ping, Pong and Moving end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
-    "client/node/greeting.py": "whether a member greets us, before we are anything to it",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
     "client/train/recovery/buddies.py": "whether a blob is one of its copies",

@@ -11,6 +11,7 @@ import trio.testing
 
 from client.control.snapshot import AuditCounts
 from client.store.records import MAX_MEMBERS
+from client.store.saving import save_every_minute
 from client.train.reporting.audit_log import AuditLog
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
@@ -51,7 +52,7 @@ def test_whatever_does_not_agree_disagrees(grade: Grade) -> None:
 async def test_a_restart_forgets_nothing_of_the_day(path: Path) -> None:
     log = AuditLog(path, lambda: MONDAY)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+        nursery.start_soon(save_every_minute, [log.save])
         await trio.testing.wait_all_tasks_blocked()
         log.note(Contributions(2))
         log.note(audited("anna", Grade.AGREES))

@@ -11,13 +11,14 @@ from trio.testing import MockClock
 
 from client.net.network import LinkEnds
 from client.train.swarm import reach as reach_module
-from client.train.swarm.reach import LOOK_S, Reach
+from client.train.swarm.reach import LOOK_S, Reach, words_of
 from protocol.address import Address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability import patience
+from protocol.reachability.machine import Source, Standing, Verdict
 from protocol.reachability.prober import OF_PREFIX
 from protocol.wire.messages import (
     PROBE_FILLER_BYTES,
@@ -224,3 +225,103 @@ async def test_who_floods_is_blamed_and_costs_no_more(
         assert len(made.sent) <= patience.BURST
         made.reach.observed(honest, Observed(US, 7))
         assert made.reach.machine.outer_hosts()[-1] == US
+
+
+def standing(verdict: Verdict, probers: int, source: Source = "seen", host: str = US) -> Standing:
+    return Standing(host, PORT, source, verdict, probers)
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "level"),
+    [
+        (
+            standing(Verdict.PUBLIC, 1),
+            f"reachable: a member reached this volunteer at {US} port {PORT}",
+            "info",
+        ),
+        (
+            standing(Verdict.PUBLIC, 3),
+            f"reachable: 3 members reached this volunteer at {US} port {PORT}",
+            "info",
+        ),
+        (
+            standing(Verdict.PRIVATE, 1),
+            f"a member could not reach this volunteer at {US} port {PORT}",
+            "info",
+        ),
+        (
+            standing(Verdict.PRIVATE, 2, "announced"),
+            f"2 members could not reach this volunteer at {US} port {PORT}, which it announces: "
+            "is the port forwarded?",
+            "warning",
+        ),
+    ],
+)
+def test_a_verdict_is_told_in_words(found: Standing, words: str, level: str) -> None:
+    assert words_of(found) == Explain("swarm", words, level)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "words"),
+    [
+        ([standing(Verdict.PUBLIC, 1)], "reachable", "reachable at 11.0.0.2 port 4001, one member"),
+        (
+            [standing(Verdict.PRIVATE, 2), standing(Verdict.PUBLIC, 2, "mapped")],
+            "mapped",
+            "reachable by the router, which maps the port at 11.0.0.2 port 4001, 2 members say",
+        ),
+        ([standing(Verdict.PRIVATE, 2)], "unreachable", "not reachable: members of other networks"),
+        ([standing(Verdict.UNKNOWN, 0)], "unknown", "not known"),
+    ],
+)
+async def test_how_things_stand_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, known: list[Standing], state: str, words: str
+) -> None:
+    async with world(monkeypatch) as made:
+        monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+        found = made.reach.summary()
+        assert found.state == state
+        assert found.words.startswith(words)
+        assert bool(found.next_step) is (state == "unreachable")
+        assert made.reach.reachable is (state in ("reachable", "mapped"))
+
+
+async def test_a_machine_without_a_private_address_opens_its_firewall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as made:
+        private = [standing(Verdict.PRIVATE, 2)]
+        monkeypatch.setattr(made.reach.machine, "standings", lambda: private)
+        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [US, "fd00::1"])
+        made.reach.renew()
+        advice = made.reach.summary().next_step
+        assert advice == (f"open TCP port {PORT} in the firewall of this machine and of its router")
+
+
+async def test_addresses_that_nobody_reached_are_advertised_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as made:
+        known = [standing(Verdict.PRIVATE, 2, host=HOME), standing(Verdict.PUBLIC, 2)]
+        monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+        private, other = f"/ip4/{HOME}/tcp/{PORT}", "/ip4/11.7.7.7/tcp/9"
+        public = f"/ip4/{US}/tcp/{PORT}/p2p/{ME}"
+        assert made.reach.advertised([private, other, public]) == [public, other, private]
+
+
+async def test_what_a_router_maps_is_said_and_counts_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as made:
+        given = list[dict[object, str]]()
+        monkeypatch.setattr(made.reach.machine, "give", lambda all_, now: given.append(all_))
+        made.reach.announced = [Address("ip4", US, 9000)]
+        made.reach.map("ip4", Mapped(US, 9000, 3600))
+        made.reach.map("ip6", Mapped("2a11::1", PORT, 3600))
+        made.reach.map("ip6", None)
+        announced = {(US, 9000): "announced"}
+        assert given == [announced, announced | {("2a11::1", PORT): "mapped"}, announced]
+        assert [effect.words for effect in made.told] == [
+            f"the router passes {host} port {port} on to this volunteer, as it was asked to"
+            for host, port in ((US, 9000), ("2a11::1", PORT))
+        ]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.leftovers import sweep_copies
 from protocol.effects import Effect
 from protocol.ids import PeerId
-from protocol.limits import MAX_CHUNKS
+from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 from tests.support.protocol_examples import peer
 
@@ -200,3 +202,101 @@ def test_who_waits_for_a_state_that_is_not_written_is_told(tmp_path: Path) -> No
     shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     assert isinstance(ports.sent[-1][0], BlobOffer)
+
+
+def asked(ports: Ports, shelf: Shelf, *query: object) -> list[Message]:
+    """What is answered to a query for a kind, a stage and a version."""
+    ports.sent.clear()
+    shelf.query(ASKER, BlobQuery(*query))  # type: ignore[arg-type]
+    return [message for message, _ in ports.sent]
+
+
+def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
+    tmp_path: Path, ports: Ports, shelf: Shelf
+) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"weights")
+    offers = {v: put(shelf, path, temporary=False, version=v) for v in (3, 9, 5)}
+    shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
+    assert asked(ports, shelf, "state", 0, None) == [offers[9]]
+    assert asked(ports, shelf, "state", 0, 5) == [offers[5]]
+    gone = NoBlob("state", 0, 4, "it is not kept any more")
+    assert asked(ports, shelf, "state", 0, 4) == [gone]
+    assert asked(ports, shelf, "state", 0, 10) == [], "it may be on its way"
+    assert asked(ports, shelf, "state", 2, None) == []
+    shelf.withdraw_above(5)
+    assert asked(ports, shelf, "state", 0, None) == [offers[5]]
+    shelf.withdraw(0, 5)
+    assert asked(ports, shelf, "state", 0, None) == [offers[3]]
+    assert shelf.offer(1, 20) is None
+
+
+def test_what_is_no_state_is_here_or_is_not(tmp_path: Path, ports: Ports, shelf: Shelf) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"words")
+    for version in (None, 0):
+        answer = NoBlob("data", 0, version, "it is not here")
+        assert asked(ports, shelf, "data", 0, version) == [answer]
+    blob = blob_of_file("data", 0, 0, path)
+    shelf.put(blob, path, temporary=False)
+    assert asked(ports, shelf, "data", 0, 0) == [blob.offer]
+
+
+class Leaves:
+    """Gives one leaf of two."""
+
+    def __init__(self, offered: BlobOffer | None) -> None:
+        self.offered = offered
+
+    def offer(self) -> BlobOffer | None:
+        return self.offered
+
+    def read(self, index: int) -> bytes:
+        return b"leaf" if index == 1 else b""
+
+
+def test_leaves_are_given_one_by_one(ports: Ports, shelf: Shelf) -> None:
+    none = NoBlob("data", 0, LEAVES, "it is not here")
+    assert asked(ports, shelf, "data", 0, LEAVES) == [none]
+    offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
+    for offered, answer in ((None, none), (offer, offer)):
+        shelf.leaves = Leaves(offered)
+        assert asked(ports, shelf, "data", 0, LEAVES) == [answer]
+    ports.sent.clear()
+    for index in (1, 0, None):
+        shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
+    assert ports.sent == [
+        (Chunk("data", 0, LEAVES, 1), b"leaf"),
+        (Chunk("data", 0, LEAVES, 0), b""),
+        (NoBlob("data", 0, LEAVES, "the manifest proves each leaf"), b""),
+    ]
+    assert shelf.served_bytes == 4
+
+
+def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
+    tmp_path: Path, ports: Ports, shelf: Shelf
+) -> None:
+    path, rest = tmp_path / "state", b"the rest"
+    path.write_bytes(bytes(CHUNK_BYTES) + rest)
+    blob = blob_of_file("state", 0, 5, path)
+    shelf.put(blob, path, temporary=False)
+    for index in (None, 0, 1, 2):
+        shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
+    assert [payload for _, payload in ports.sent] == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
+    assert ports.sent[3][0] == NoBlob("state", 0, 5, "it has no such chunk")
+    assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
+    ports.sent.clear()
+    shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
+    assert isinstance(ports.sent[0][0], NoBlob)
+
+
+def test_a_file_that_is_larger_than_any_blob_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"weights")
+    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 7)
+    assert blob_of_file("state", 0, 5, path).offer.size_bytes == 7
+    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 6)
+    with pytest.raises(ValueError, match="larger than 6 bytes"):
+        blob_of_file("state", 0, 5, path)

@@ -1,0 +1,475 @@
+"""One held stage between its machine and everything else, event by event."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+import trio
+
+from client.compute.process import RequestFailed, WorkerDied
+from client.compute.replies import Failed
+from client.errors import UserError
+from client.train.stage.held_stage import (
+    MAX_WORKER_RESTARTS,
+    UNSAVED_S,
+    Diverged,
+    HeldStageDriver,
+)
+from client.train.stage.stage_context import StageContext
+from protocol.effects import Explain
+from protocol.held_stage.machine import Do, Phase, State
+from protocol.ids import PeerId
+from protocol.pipeline.effects import Committed, Fault
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, Goodbye
+from protocol.wire.parts import SeatStatus
+from tests.support.protocol_examples import manifest, peer
+
+ME, OTHER = peer(1), peer(2)
+STAGE = 0
+
+
+def view(*replicas: Replica) -> SwarmView:
+    return SwarmView.of([replicas, [Replica(OTHER, 7, True)]])
+
+
+ALONE = view(Replica(ME, 7, True))
+
+
+class Held:
+    """A held stage whose surroundings write down what they are asked for."""
+
+    def __init__(self, stage: int = STAGE, *, state: State = State.ACQUIRING) -> None:
+        self.around = Mock()
+        self.around.owner.now.return_value = 100.0
+        self.around.owner.promised.return_value = (0, 0)
+        self.around.terms.me = ME
+        self.around.terms.manifest = manifest(peer(1))
+        self.around.terms.history.is_kept.return_value = False
+        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9)
+        self.around.terms.amendments.return_value = SimpleNamespace(steps=1000)
+        counters = self.around.counters
+        counters.miscounted, counters.restarts, counters.worker_restarts = 0, Counter(), 0
+        context = cast(StageContext, self.around)
+        self.of = HeldStageDriver(context, stage, ALONE, allowed=False)
+        self.of.assign()
+        if state is not State.ACQUIRING:
+            self.serves()
+        if state is State.DRAINING:
+            self.of.drain()
+        self.around.reset_mock()
+        self.seat.reset_mock()
+
+    seat: Any = Mock()
+
+    def serves(self) -> None:
+        """A seat stands."""
+        self.seat = Mock()
+        self.seat.miscounted, self.seat.seat.leader.restarts = 2, Counter(late=1)
+        self.seat.seat.era, self.seat.seat.member.promise = 9, (7, 3)
+        self.seat.seat.step, self.seat.seat.serving, self.seat.answers_by = 7, True, 130.0
+        self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 1, b"", 0, 1.0)
+        self.saver = Mock(saved_version=0, problem="")
+        self.of.driver, self.of.saver = self.seat, self.saver
+        self.of._perform(self.of.machine.opened(100.0, serving=True))
+
+    def told(self) -> list[Explain]:
+        return [one.args[0] for one in self.around.owner.perform.mock_calls]
+
+
+def serving(**options: Any) -> Held:
+    return Held(state=State.SERVING, **options)
+
+
+class TestServing:
+    def test_it_is_announced_and_a_process_is_kept_warm_where_there_is_room(self) -> None:
+        for room in (True, False):
+            held = serving()
+            held.around.memory_budget.has_room.return_value = room
+            held.of._perform((Do.ANNOUNCE,))
+            held.around.owner.serving.assert_called_once_with(STAGE)
+            assert held.around.workers.warm.called is room
+
+    def test_a_stage_that_drains_says_so_and_may_stay_after_all(self) -> None:
+        held = serving()
+        held.of.drain()
+        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, True)
+        held.seat.drain.assert_called_once_with()
+        assert held.around.owner.seats_changed.called
+        held.around.reset_mock()
+        held.of.assign()
+        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, False)
+        held.seat.seat.draining.cancel.assert_called_once_with()
+        assert held.around.owner.seats_changed.called
+
+    def test_one_that_is_given_up_may_be_wanted_again_meanwhile(self) -> None:
+        held = Held(state=State.DRAINING)
+        held.of.machine.stand_still(100.0)
+        for effects, again in (((Do.COME_BACK,), True), ((Do.STAY_AWAY,), False)):
+            held.of._perform(effects)
+            assert held.of.again is again
+
+    def test_what_heartbeats_say(self) -> None:
+        held = serving()
+        held.around.owner.seat_of.return_value = 1
+        status = held.of.status()
+        assert status is not None
+        assert (status.version, status.seat) == (7, 1)
+        held.of.drain()
+        held.around.owner.seat_of.return_value = 0
+        status = held.of.status()
+        assert status is not None
+        assert status.seat == 1, "the matching does not know it any more"
+        assert Held().of.status() is None
+        held = serving()
+        held.of.begin_anew()
+        back = held.of.status()
+        assert back is not None
+        assert (back.version, back.state, back.era) == (5, "fetching", 9)
+
+    def test_the_founders_words_and_the_start_reach_the_seat(self) -> None:
+        held = serving()
+        held.of.amended()
+        held.of.allow_training()
+        held.seat.amended.assert_called_once_with()
+        held.seat.allow_training.assert_called_once_with()
+        nobody = Held()
+        nobody.of.amended()
+        nobody.of.allow_training()
+
+    @pytest.mark.parametrize(("deadline", "ticked"), [(99.0, True), (100.0, True), (101.0, False)])
+    def test_time_reaches_the_seat_when_it_is_due(self, deadline: float, ticked: bool) -> None:
+        held = serving()
+        held.seat.seat.next_deadline.return_value = deadline
+        held.seat.seat.draining.complete = False
+        held.of.tick(100.0)
+        assert held.seat.tick.called is ticked
+        assert held.of.next_deadline() == deadline
+        held.seat.seat.next_deadline.return_value = None
+        assert held.of.next_deadline() is None
+
+
+class TestItsEnd:
+    def test_what_a_lost_seat_leaves_is_added_up(self) -> None:
+        held = serving()
+        held.of._lose()
+        counters = held.around.counters
+        assert (counters.miscounted, counters.restarts) == (2, Counter(late=1))
+        held.seat.close.assert_called_once_with()
+        assert (held.of.driver, held.of.saver) == (None, None)
+        held.around.terms.history.touch.vacated.assert_called_once_with(STAGE)
+        held.around.terms.leaves.rest.assert_called_once_with()
+        assert held.around.owner.seats_changed.called
+        assert held.of._retake.is_set()
+        held.around.reset_mock()
+        held.of._close_seat()
+        assert not held.around.mock_calls, "once"
+
+    def test_only_stage_0_has_tokens_to_be_supplied_with(self) -> None:
+        held = serving(stage=1)
+        held.of._lose()
+        assert not held.around.terms.leaves.rest.called
+
+    def test_the_next_seat_of_the_lineage_keeps_what_the_last_one_promised(self) -> None:
+        held = serving()
+        held.of._lose()
+        made = []
+        for era, promised in ((9, (0, 0)), (9, (8, 1)), (10, (0, 0))):
+            held.around.owner.promised.return_value = promised
+            seat = SimpleNamespace(promise=None)
+            with pytest.MonkeyPatch.context() as patch:
+                make = Mock(return_value=seat)
+                patch.setattr("client.train.stage.held_stage.Seat", make)
+                held.of._new_seat(64, 7, era, serving=True)
+            made.append(make.call_args.kwargs["promise"])
+        assert made == [(7, 3), (8, 1), (0, 0)]
+
+    @pytest.mark.parametrize(
+        ("others", "saved", "kept", "lost"),
+        [
+            ((), 6, False, True),
+            ((), 7, False, False),
+            ((), 0, True, False),
+            ((Replica(OTHER, 7, True),), 0, False, False),
+            ((Replica(OTHER, 6, True),), 0, False, True),
+            ((Replica(OTHER, 7, True, leaving=True),), 0, False, True),
+        ],
+    )
+    def test_a_version_that_nobody_has_is_named_when_it_is_lost(
+        self, others: tuple[Replica, ...], saved: int, kept: bool, lost: bool
+    ) -> None:
+        held = Held(state=State.DRAINING)
+        held.saver.saved_version, held.saver.problem = saved, "No space left"
+        held.around.terms.history.is_kept.return_value = kept
+        held.of.update_view(view(Replica(ME, 7, True), *others))
+        assert held.of.at_stake() == (7 if lost else None)
+        held.of.save_when_drained(None)
+        held.of._release()
+        words = "version 7 of stage 0 could not be saved: No space left"
+        assert held.of.lost == (words if lost else "")
+        assert held.told() == ([Explain("transfer", words, "error")] if lost else [])
+        assert held.of._life.cancel_called
+        held.around.memory_budget.set_draining.assert_called_with(STAGE, True)
+
+    def test_without_a_seat_nothing_is_at_stake(self) -> None:
+        assert Held().of.at_stake() is None
+        held = serving()
+        held.seat.seat.serving = False
+        assert held.of.at_stake() is None
+
+
+class TestSaving:
+    @pytest.mark.parametrize(
+        ("version", "due"), [(100, True), (101, False), (1000, True), (1001, True)]
+    )
+    def test_versions_are_written_when_they_are_due(self, version: int, due: bool) -> None:
+        held = serving()
+        every = held.around.terms.manifest.policy.checkpoint_every
+        version = every if version == 100 else version + (version == 101) * every
+        done = Committed(STAGE, version, "", None, 0.0, 4, 1)
+        held.of._committed(done)
+        assert held.saver.checkpoint.called is due
+        held.around.counters.note_committed.assert_called_once_with(done, 9)
+        held.around.terms.history.closed.assert_called_once_with(done, 9)
+        held.around.owner.stage_closed.assert_called_once_with(done)
+
+    def test_where_a_stage_is_about_to_end_the_others_save_where_they_stand(self) -> None:
+        held = serving()
+        ends = SwarmView.of([ALONE.stages[0], [Replica(OTHER, 7, True, leaving=True)]])
+        held.of.update_view(ALONE)
+        assert not held.saver.checkpoint.called
+        for _ in range(2):
+            held.of.update_view(ends)
+        held.saver.checkpoint.assert_called_once_with(7)
+        held.seat.update_view.assert_called_with(ends)
+        held.of._committed(Committed(STAGE, 8, "", None, 0.0, 4, 1))
+        held.saver.checkpoint.assert_called_with(8)
+
+
+class TestTheLastCheckpoint:
+    """It is written before a stage is given up, and where nobody else has it not without it."""
+
+    @staticmethod
+    def saving(*problems: str, others: tuple[Replica, ...] = ()) -> Held:
+        """One that drains, and whose disk has these problems one after the other."""
+        held, left = Held(state=State.DRAINING), list(problems)
+        held.of.update_view(view(Replica(ME, 7, True), *others))
+        held.around.owner.now.side_effect = trio.current_time
+        held.of.save_when_drained(None)
+        held.of.machine.stand_still(0.0)
+
+        async def final(step: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            assert step() == 7
+            held.saver.problem = left.pop(0) if left else ""
+            held.saver.saved_version = 0 if held.saver.problem else 7
+
+        held.saver.final = Mock(side_effect=final)
+        return held
+
+    async def test_a_full_disk_is_tried_again_until_it_takes_it(
+        self, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        held = self.saving("full", "full", "full")
+        began = trio.current_time()
+        await held.of._save()
+        assert held.saver.final.call_count == 4
+        assert trio.current_time() - began == pytest.approx(3 * UNSAVED_S)
+        assert held.of.machine.state is State.GONE
+        (said,) = held.told()
+        words = "stage 0 stays in memory, because nobody else has it: full"
+        assert said == Explain("transfer", words, "error"), "once"
+        assert held.of.lost == ""
+        assert held.of._life.cancel_called
+
+    async def test_an_owner_who_lets_it_go_waits_no_longer(
+        self, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        held = self.saving(*["full"] * 99)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(held.of._save)
+            await trio.sleep(UNSAVED_S + 1)
+            assert held.of.machine.state is State.SAVING
+            assert held.of.machine.keeps
+            held.of.let_go()
+        assert trio.current_time() == pytest.approx(UNSAVED_S + 1)
+        assert held.of.machine.state is State.GONE
+        assert held.of.lost == "version 7 of stage 0 could not be saved: full"
+
+    async def test_where_others_have_it_a_full_disk_costs_nothing(
+        self, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        held = self.saving("full", others=(Replica(OTHER, 7, True),))
+        await held.of._save()
+        assert held.saver.final.call_count == 1
+        (said,) = held.told()
+        assert said.level == "warning"
+        assert said.words == (
+            "stage 0 is left without a checkpoint of version 7: full; others have it, so nothing "
+            "is lost"
+        )
+        assert held.of.machine.state is State.GONE
+
+    @pytest.mark.parametrize("copied", [True, False])
+    async def test_a_neighbour_keeps_a_copy_of_it_before_it_goes(
+        self, autojump_clock: trio.testing.MockClock, copied: bool
+    ) -> None:
+        held, copies = self.saving(), list[tuple[int, str]]()
+
+        async def copy(version: int) -> None:
+            await trio.lowlevel.checkpoint()
+            copies.append((version, held.of.machine.waits_for))
+
+        held.of.save_when_drained(copy if copied else None)
+        await held.of._save()
+        words = "saving stage 0: waiting until a neighbour keeps a copy"
+        assert copies == ([(7, words)] if copied else [])
+        assert held.told() == []
+        assert held.of.machine.state is State.GONE
+
+    async def test_without_a_seat_there_is_nothing_to_save(self) -> None:
+        held = self.saving()
+        held.of.driver = None
+        await held.of._save()
+        assert not held.saver.final.called
+        assert held.of.machine.state is State.GONE
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("kind", "anew"),
+        [("behind", True), ("poisoned", True), ("diverged", True), ("internal", False)],
+    )
+    def test_after_a_fault_the_stage_is_fetched_again(self, kind: Any, anew: bool) -> None:
+        held = serving()
+        held.of._fault(Fault(kind, "numbers run away"))
+        assert held.around.terms.history.reopened.called is anew
+        words = "numbers run away; fetching the stage again"
+        assert held.told() == [Explain("round", words, "warning")]
+        assert held.of.driver is None
+        assert held.of._failure is None
+
+    def test_a_run_that_diverges_on_our_own_samples_twice_is_paused(self) -> None:
+        held = serving()
+        held.of._fault(Fault("diverged", "the loss is absurd"))
+        held.serves()
+        held.of._fault(Fault("diverged", "the loss is absurd"))
+        assert isinstance(held.of._failure, Diverged)
+        assert "the loss is absurd" in held.of._failure.message
+
+    def test_without_memory_it_is_not_tried_again(self) -> None:
+        held = serving()
+        held.of._fault(Fault("memory", "no sequence fits"))
+        assert isinstance(held.of._failure, UserError)
+        assert held.of.machine.state is State.GONE
+        first = held.of._failure
+        held.of._fail(UserError("later", ""))
+        assert held.of._failure is first
+
+    def test_a_worker_that_dies_is_replaced_and_not_without_end(self) -> None:
+        held, death = serving(), WorkerDied(-9, ("killed",))
+        for number in range(1, MAX_WORKER_RESTARTS + 1):
+            held.of._worker_died(death)
+            assert held.around.counters.worker_restarts == number
+        recoveries = held.around.terms.event_sink.recovery.mock_calls
+        assert [one.args[1:] for one in recoveries] == [("worker", "detected")] * number
+        with pytest.raises(UserError, match=f"died {MAX_WORKER_RESTARTS + 1} times"):
+            held.of._worker_died(death)
+
+    def test_a_worker_that_is_lost_loses_the_seat(self) -> None:
+        held, death = serving(), WorkerDied(-9, ("killed",))
+        held.of._worker_lost(death)
+        held.of._worker_lost(WorkerDied(-11, ("later",)))
+        assert held.of._failure is death
+        assert held.of.driver is None
+
+
+class TestMessages:
+    def test_an_admission_of_ours_goes_to_the_attempt_and_all_else_to_the_seat(self) -> None:
+        held, admit = serving(), Admit(STAGE, 7, ME, [OTHER])
+        assert held.of.taker(admit) is None
+        held.of._acquisition = acquisition = Mock()
+        assert held.of.taker(admit) == acquisition.admit
+        assert held.of.taker(Admit(STAGE, 7, OTHER, [ME])) == held.seat.receive
+        assert held.of.taker(Goodbye("")) == held.seat.receive
+        assert Held().of.taker(Goodbye("")) is None
+
+    def test_news_reach_the_attempt_to_get_the_stage(self) -> None:
+        held = Held()
+        held.of.peer_lost(OTHER)
+        held.of.copied(OTHER, cast(Any, "chunk"), b"")
+        held.of._acquisition = acquisition = Mock()
+        held.of.peer_lost(PeerId(OTHER))
+        held.of.copied(OTHER, cast(Any, "chunk"), b"bytes")
+        held.of.update_view(ALONE)
+        acquisition.peer_lost.assert_called_once_with(OTHER)
+        acquisition.copied.assert_called_once_with(OTHER, "chunk", b"bytes")
+        acquisition.view_changed.assert_called_once_with()
+
+
+class TestItsLife:
+    async def test_who_cannot_hold_it_says_so_and_gives_its_memory_back(self) -> None:
+        held, refused = Held(), UserError("it does not fit", "")
+
+        async def take(stage: int) -> None:
+            await trio.lowlevel.checkpoint()
+            raise refused
+
+        held.around.memory_budget.take = take
+        with pytest.raises(UserError, match="does not fit"):
+            await held.of.run()
+        assert held.of.machine.state is State.GONE
+        held.around.memory_budget.release.assert_called_once_with(STAGE)
+
+    @pytest.mark.parametrize("answers", [True, False])
+    async def test_a_worker_that_hangs_is_noticed_before_it_gets_the_next_seat(
+        self, autojump_clock: trio.testing.MockClock, answers: bool
+    ) -> None:
+        held, worker = serving(), Mock()
+        held.around.owner.now.side_effect = trio.current_time
+        held.around.terms.capacity.return_value = SimpleNamespace(threads=3)
+        held.of._answers_by = trio.current_time() + 30.0
+
+        async def call(request: Any) -> None:
+            assert request.threads == 3
+            await trio.sleep(25.0 if answers else math.inf)
+
+        worker.call = call
+        if answers:
+            await held.of._still_answers(worker)
+        else:
+            with pytest.raises(WorkerDied, match="it had not answered for"):
+                await held.of._still_answers(worker)
+            assert trio.current_time() >= 30.0
+
+    async def test_an_attempt_that_fails_is_made_again_after_a_pause(
+        self, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held, acquisition = Held(), Mock()
+        acquisition.open = Mock(side_effect=RequestFailed(Failed(kind="disk", message="full")))
+        made = Mock(return_value=acquisition)
+        monkeypatch.setattr("client.train.stage.held_stage.StageAcquisition", made)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            await held.of._take(Mock(), nursery)
+        assert trio.current_time() > began
+        (said,) = held.told()
+        assert said.words.startswith("stage 0: ")
+        assert said.words.endswith("; trying again")
+        assert held.of._retake.is_set()
+
+    def test_what_is_awaited_is_said(self) -> None:
+        held = Held()
+        held.of._waits(Phase.WORKER)
+        assert held.of.phase == held.of.machine.waits_for
+        held = serving()
+        held.seat.seat.why.return_value = "stage 0: closing"
+        held.seat.seat.loaded = True
+        assert held.of.phase == "stage 0: closing"
+        held.seat.seat.loaded = False
+        assert held.of.phase == held.of.machine.waits_for

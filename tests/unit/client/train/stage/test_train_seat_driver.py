@@ -1,0 +1,329 @@
+"""What a seat asks for is done by the worker, the network or its owner, and comes back to it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+import trio
+
+from client.compute.payload import Header, seal, write_header
+from client.compute.process import RequestFailed, WorkerDied
+from client.compute.replies import Contributed, Failed
+from client.store.boundaries import BoundaryStore
+from client.train.stage.payloads import Payloads
+from client.train.stage.seat_driver import SeatDriver, SeatHooks
+from client.train.workers.task_scheduler import TaskScheduler
+from protocol.audit.commitment import CONTENTS, root_of
+from protocol.effects import Explain
+from protocol.pipeline.effects import (
+    Committed,
+    ContributeTask,
+    DropStep,
+    Fault,
+    ForwardTask,
+    GradientAccepted,
+    Keep,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    Rerouted,
+    SendPayload,
+)
+from protocol.pipeline.place import Place
+from protocol.seat.effects import (
+    AgreedOn,
+    Audited,
+    CommitTo,
+    Contributions,
+    HeldOutLoss,
+    KeepMet,
+    Snapshot,
+)
+from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
+from protocol.wire.messages import Commitment, Goodbye
+from tests.support.protocol_examples import manifest, peer
+
+ME, OTHER = peer(1), peer(2)
+STEP = 3
+KEY = PayloadKey(STEP, "input", 12)
+
+
+class Driven:
+    """A driver of a seat; the owner, the network and the seat's answers are written down."""
+
+    def __init__(
+        self, stage: int = 1, stages: int = 3, nursery: trio.Nursery | None = None
+    ) -> None:
+        self.store, self.ports, self.worker = BoundaryStore(2**20, 0), Mock(), Mock(pid=0)
+        self.ports.now.return_value = 100.0
+        self.hooks = Mock(spec=[*SeatHooks.__dataclass_fields__])
+        self.nursery = nursery or Mock()
+        seat = Seat(
+            Place(ME, stage, stages, 4),
+            size=300,
+            steps=9,
+            tokens_per_step=1,
+            step=STEP,
+            serving=True,
+        )
+        around = [Payloads(self.store), self.ports, self.hooks, self.nursery, TaskScheduler()]
+        self.of = SeatDriver(seat, manifest(stages=stages), self.worker, *cast(Any, around))
+        self.computed = Mock(return_value=[])
+        seat.computed = self.computed  # type: ignore[method-assign]
+
+    def outcomes(self) -> list[Outcome]:
+        return [one.args[1] for one in self.computed.mock_calls]
+
+
+EVENTS: dict[str, object] = {
+    "committed": Committed(1, 4, "", None, 0.0, 4, 1),
+    "rerouted": Rerouted(STEP, 12, OTHER, None, "it is lost", False),
+    "accepted": GradientAccepted(STEP, 12, True),
+    "snapshot": Snapshot(4, OTHER),
+    "fault": Fault("behind", "another version"),
+    "convicted": Verdict(OTHER, "it lies", None),
+    "audited": Contributions(2),
+    "evaluated": HeldOutLoss(4, 2.0),
+}
+
+
+@pytest.mark.parametrize("hook", EVENTS)
+def test_what_happens_in_a_seat_is_told_to_its_owner(hook: str) -> None:
+    driven, event = Driven(), EVENTS[hook]
+    driven.of._perform([cast(Any, event)])
+    getattr(driven.hooks, hook).assert_called_once_with(event)
+    others = [name for name in SeatHooks.__dataclass_fields__ if name != hook]
+    assert not any(getattr(driven.hooks, name).called for name in others)
+    assert not driven.ports.perform.called
+
+
+def test_more_that_is_told_to_its_owner() -> None:
+    driven = Driven()
+    met, agreed = Mock(spec=KeepMet), Mock(spec=AgreedOn)
+    driven.of._perform([KeepMet(cast(Any, met)), cast(Any, agreed)])
+    driven.hooks.met.assert_called_once_with(met)
+    driven.hooks.agreed.assert_called_once_with(agreed)
+    audited = Mock(spec=Audited)
+    driven.of._perform([cast(Any, audited)])
+    driven.hooks.audited.assert_called_once_with(audited)
+
+
+def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> None:
+    driven, said = Driven(), Explain("round", "something")
+    driven.of._perform([said])
+    driven.ports.perform.assert_called_once_with(said)
+    driven.of.close()
+    driven.of._perform([said])
+    assert driven.ports.perform.call_count == 1
+
+
+def test_the_owner_hears_of_another_step_and_of_serving_once() -> None:
+    driven = Driven()
+    driven.of._perform([])
+    assert not driven.hooks.changed.called
+    driven.of.seat.step = STEP + 1
+    for _ in range(2):
+        driven.of._perform([])
+    driven.hooks.changed.assert_called_once_with()
+    driven.of.seat.step = STEP + 2
+    driven.of.close()
+    driven.of._perform([])
+    driven.hooks.changed.assert_called_once_with()
+
+
+def test_why_a_complete_step_stays_open_is_said_once() -> None:
+    driven, leader = Driven(), SimpleNamespace(refused="too few electors")
+    driven.of.seat.leader = cast(Any, leader)
+    for _ in range(2):
+        driven.of._perform([])
+    words = "stage 1, step 3 stays open: too few electors"
+    driven.ports.perform.assert_called_once_with(Explain("round", words))
+    leader.refused = ""
+    driven.of._perform([])
+    leader.refused = "too few electors"
+    driven.of._perform([])
+    assert driven.ports.perform.call_count == 2, "it is open again"
+
+
+class TestPayloads:
+    def test_they_are_kept_sent_and_dropped_with_their_step(self) -> None:
+        driven, other = Driven(), PayloadKey(STEP, "input", 13)
+        driven.of._perform([Keep((KEY, other))], (b"one", b"two"))
+        driven.of._perform([SendPayload(OTHER, Goodbye(""), (KEY, other))])
+        driven.ports.send.assert_called_once_with(OTHER, Goodbye(""), b"onetwo")
+        driven.of._perform([DropStep(STEP)])
+        driven.of._perform([SendPayload(OTHER, Goodbye(""), (KEY,))])
+        assert driven.ports.send.call_count == 1, "its step is over"
+        assert driven.store.statistics().entries == 0
+
+    def test_without_room_the_seat_is_at_fault(self) -> None:
+        driven = Driven()
+        driven.store.close()
+        driven.of._payloads = Payloads(BoundaryStore(2, 0))
+        driven.of._perform([Keep((KEY,))], (b"too much",))
+        fault = driven.hooks.fault.call_args.args[0]
+        assert fault.kind == "internal"
+        assert fault.words.startswith("no room for boundary tensors: ")
+
+    def test_a_contribution_is_signed_with_all_that_it_is_made_of(self) -> None:
+        driven = Driven()
+        driven.ports.sign_once.side_effect = lambda message: message
+        driven.of.seat.committed = Mock(return_value=[])  # type: ignore[method-assign]
+        sealed = Header("fp32", "average", (1,))
+        shard = bytearray(sealed.size_bytes)
+        write_header(shard, sealed)
+        seal(shard)
+        segment = PayloadKey(STEP, "segment", 0, 1, ME)
+        driven.of._perform([Keep((segment,))], (bytes(shard),))
+        gone = PayloadKey(STEP, "input", 13)
+        commit = CommitTo((OTHER,), Commitment(1, STEP, 1), {13: (gone,)}, (segment, None))
+        driven.of._perform([commit])
+        (signed,) = [one.args[1] for one in driven.of.seat.committed.mock_calls]
+        listed = driven.of._payloads.get(PayloadKey(STEP, "list", 0, 1, ME))
+        assert signed.root == root_of(listed)
+        found = CONTENTS.parse(listed)
+        assert [row.digests for row in found.microbatches] == [()], "an auditor will see that"
+        assert found.segments == signed.segments
+        assert [bool(one) for one in signed.segments] == [True, False]
+        driven.of.seat.committed.reset_mock()
+        driven.ports.sign_once.side_effect = lambda message: None
+        driven.of._perform([commit])
+        driven.of._perform([DropStep(STEP), commit])
+        assert not driven.of.seat.committed.called
+
+
+TASK, LOSS = ForwardTask(STEP, 12), LossTask(STEP, 12)
+
+
+class TestTasks:
+    @pytest.mark.parametrize(
+        ("kind", "error"),
+        [("codec", "codec"), ("shape", "codec"), ("poisoned", "poisoned"), ("stale", "stale")],
+    )
+    def test_a_task_that_fails_is_the_seats_to_judge(self, kind: Any, error: str) -> None:
+        driven = Driven()
+        failed = RequestFailed(Failed(kind=kind, message="no", part=1, parts=(1, 2)))
+        driven.of._failed(TASK, failed)
+        assert driven.outcomes() == [Outcome(error=error, part=1, parts=(1, 2))]
+        assert not driven.hooks.fault.called
+
+    def test_a_pass_without_memory_is_a_fault_and_a_round_is_not(self) -> None:
+        driven, failed = Driven(), RequestFailed(Failed(kind="oom", message="no memory"))
+        driven.of._failed(TASK, failed)
+        assert driven.hooks.fault.call_args.args[0].kind == "memory"
+        assert driven.outcomes() == []
+        driven.of._failed(cast(Any, Mock(spec=ContributeTask)), failed)
+        assert driven.outcomes() == [Outcome(error="oom")]
+
+    def test_a_task_whose_payloads_are_gone_is_over(self) -> None:
+        driven = Driven()
+        assert driven.of._given(TASK) is False
+        assert driven.outcomes() == [Outcome(error="gone")]
+        assert not driven.worker.submit.called
+
+    def test_a_worker_that_died_is_reported(self) -> None:
+        driven, death = Driven(), WorkerDied(-9, ())
+        driven.of._perform([Keep((KEY,))], (b"tensor",))
+        driven.worker.submit.side_effect = death
+        assert driven.of._given(TASK) is False
+        driven.hooks.worker_died.assert_called_once_with(death)
+
+    @pytest.mark.parametrize(
+        ("attempt", "count", "planned"), [(2, 4, True), (2, 3, False), (1, 3, True)]
+    )
+    def test_what_is_contributed_is_what_the_plan_counts(
+        self, attempt: int, count: int, planned: bool
+    ) -> None:
+        driven = Driven()
+        driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=4))
+        task = Mock(spec=ContributeTask, attempt=attempt)
+        reply = Contributed(microbatches=list(range(count)))
+        assert driven.of._as_planned(cast(Any, task), reply) is planned
+
+    def test_passes_back_are_counted_for_the_rate(self) -> None:
+        driven = Driven(stage=0)
+        set_tokens = Mock()
+        driven.of.seat.pipeline.set_tokens_bytes = set_tokens  # type: ignore[method-assign]
+        assert driven.of.rate() == 0.0
+        call = cast(Any, SimpleNamespace(results=[KEY]))
+        driven.of._store(TASK, call, [b"output"])
+        set_tokens.assert_called_once_with(12, driven.of._tokens_bytes)
+        assert (driven.of.microbatches, driven.of._payloads.get(KEY)) == (0, b"output")
+        driven.of._store(LOSS, call, [])
+        driven.of.busy_s = 0.5
+        assert driven.of.rate() == 2.0
+
+
+class TestTheWorker:
+    @pytest.mark.parametrize("closed", [False, True])
+    @pytest.mark.parametrize("ends", ["hangs", "dies", "fails"])
+    async def test_what_becomes_of_a_task_is_told_while_the_seat_is_there(
+        self, autojump_clock: trio.testing.MockClock, closed: bool, ends: str
+    ) -> None:
+        driven = Driven()
+        errors = {
+            "dies": WorkerDied(-9, ()),
+            "fails": RequestFailed(Failed(kind="codec", message="")),
+        }
+
+        async def wait() -> None:
+            if closed:
+                driven.of._closed = True
+            if ends in errors:
+                raise errors[ends]
+            await trio.sleep(math.inf)
+
+        await driven.of._take_outcome(TASK, cast(Any, None), cast(Any, SimpleNamespace(wait=wait)))
+        assert driven.hooks.worker_died.called is (ends != "fails" and not closed)
+        assert bool(driven.outcomes()) is (ends == "fails" and not closed)
+        assert driven.of.answers_by > 100.0
+
+
+class Samples:
+    """Samples that come after a while."""
+
+    def __init__(self) -> None:
+        self.come, self.told = trio.Event(), list[tuple[str, int]]()
+
+    def here(self, microbatch: int) -> bool:
+        return self.come.is_set()
+
+    async def wait(self, microbatch: int) -> None:
+        await self.come.wait()
+
+    def begin(self, microbatch: int) -> None:
+        self.told.append(("begin", microbatch))
+
+    def end(self, microbatch: int) -> None:
+        self.told.append(("end", microbatch))
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, over: bool
+) -> None:
+    driven, samples = Driven(stage=0, nursery=nursery), Samples()
+    driven.of._samples = samples
+    entered = list[object]()
+    driven.of._gate.enter = lambda start, in_round: entered.append(in_round)  # type: ignore[method-assign,assignment]
+    assert not driven.of._can_read(TASK, samples)
+    nursery.start_soon(driven.of._enter_later, TASK, samples)
+    await trio.testing.wait_all_tasks_blocked()
+    assert entered == []
+    if over:
+        driven.of.seat.step = STEP + 1
+        driven.of._stop_waiting()
+    else:
+        driven.of._stop_waiting()
+        samples.come.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert entered == [False]
+    assert samples.told == [("begin", 12)]
+    assert not driven.of._awaiting
+    driven.of._has_read(TASK)
+    assert samples.told == [("begin", 12), ("end", 12)]
