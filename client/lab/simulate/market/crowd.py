@@ -161,8 +161,10 @@ class Crowd:
         found = set(self._restless)
         notices = board.notices(now)
         for stage, notice in notices.items():
-            if self._notices.get(stage) is not notice:
-                found |= self._waiting.get(stage, set())
+            known = self._notices.get(stage)
+            if known is not notice:
+                if known is None or _word(known) != _word(notice):
+                    found |= self._waiting.get(stage, set())
                 wanted = self._number_of.get(PeerId(notice.posting.wanted))
                 found.update(() if wanted is None else (wanted,))
         self._notices = dict(notices)
@@ -345,6 +347,11 @@ class Crowd:
         self._alarms.pop(volunteer, None)
         self._restless.discard(volunteer)
         self._note_wait(volunteer, None)
+
+
+def _word(notice: Notice) -> tuple[object, ...]:
+    """Return what matters of a posting to those who wait for their place."""
+    return (notice.source, notice.posting.epoch, notice.posting.phase, notice.posting.cutoff)
 
 
 def _peer(number: int) -> PeerId:
