@@ -3,7 +3,7 @@
 The first line says what the command is for. ``Group:`` names the panel of the help that lists it;
 those in ``FIRST`` have none. Lines that begin with ``$`` are examples, each with its effect behind
 ``#``. The rest is shown below them. The files are read and not imported, so ``volunteer --help``
-loads none of them.
+loads none of them. Of the docstring of a command's function the help shows the parameters alone.
 """
 
 from __future__ import annotations

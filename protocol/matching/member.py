@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.timing import MAX_SESSION_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,6 @@ class Member:
     """Stages it serves or fetches."""
     measured_s: float = 0.0
     """Seconds of partners' measurements; before 5 minutes claims are capped at 2 x median."""
-    session_s: float = MAX_SESSION_S
-    """Seconds that it is expected to stay."""
     ineligible: frozenset[Stage] = frozenset()
     """Stages it says it cannot serve."""
     seats: int = 2

@@ -65,17 +65,6 @@ def coarse(value: float | None) -> float:
     return float(math.ldexp(math.floor(mantissa * steps) / steps, exponent))
 
 
-class Figures(NamedTuple):
-    """One member's numbers at every stage."""
-
-    rates: tuple[int, ...]
-    """c_vs; unmeasured claims are capped."""
-    phis: tuple[int, ...]
-    """Share of its session that it would serve."""
-    values: tuple[int, ...]
-    """Both multiplied."""
-
-
 class Sums(NamedTuple):
     """Sums over the members."""
 
@@ -153,8 +142,7 @@ class Population:
         if _medians(follower._claims) != self._medians:
             follower._count_all()
             return follower
-        figures = {peer: known for peer, known in self._figures.items() if peer not in changes}
-        follower._figures = figures
+        follower._rates = {p: known for p, known in self._rates.items() if p not in changes}
         for member in gone:
             follower._count(member, self.rates(member.peer), -1)
         for member in come:
@@ -214,11 +202,11 @@ class Population:
 
     def rates(self, peer: PeerId) -> tuple[int, ...]:
         """Return c_vs of a member for every stage; unmeasured claims are capped."""
-        return self._figures_of(peer).rates if peer in self.members else (0,) * len(self.costs)
-
-    def phi(self, peer: PeerId, stage: Stage) -> int:
-        """Return the share of its session that a member would serve."""
-        return self._figures_of(peer).phis[stage]
+        if peer not in self.members:
+            return (0,) * len(self.costs)
+        if peer not in self._rates:
+            self._rates[peer] = self._rates_of(self.members[peer])
+        return self._rates[peer]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
         """Return the seconds that a member needs to fetch a stage, 0 if it holds the stage."""
@@ -236,7 +224,6 @@ class Population:
             stage,
             rate=self.rate(peer, stage),
             usual=self._sums.by_stage[stage] // max(1, self.able),
-            phi=self.phi(peer, stage),
             level=level,
             fair=fair,
             replicas=replicas,
@@ -257,15 +244,8 @@ class Population:
 
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
         """Return pi_s(v), the score of ``peer`` at ``stage``, for lambda = ``fair``."""
-        rates, phis, values = self._figures_of(peer)
-        return preferences.score(
-            peer,
-            stage,
-            values=values if self.design.advantage else (),
-            rate=rates[stage],
-            phi=phis[stage],
-            fair=fair,
-        )
+        rates, advantage = self.rates(peer), self.design.advantage
+        return preferences.score(peer, stage, rates=rates, advantage=advantage, fair=fair)
 
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
         """Tell whether ``peer`` has seats and memory for both ``home`` and ``second``."""
@@ -286,7 +266,7 @@ class Population:
     def _count_all(self) -> None:
         """Count all members anew: the medians that cap claims changed."""
         self._medians = _medians(self._claims)
-        self._figures: dict[PeerId, Figures] = {}
+        self._rates: dict[PeerId, tuple[int, ...]] = {}
         stages = len(self.costs)
         self._sums = Sums(0, 0, (0,) * stages)
         self._served = Supply((0,) * stages, (StageLevel(0),) * stages, 1)
@@ -305,30 +285,20 @@ class Population:
             if coming in self.stages:
                 self._served = self._served.after(coming, None, rates, sign=sign)
 
-    def _figures_of(self, peer: PeerId) -> Figures:
-        if peer not in self._figures:
-            self._figures[peer] = self._figures_from(self.members[peer])
-        return self._figures[peer]
-
-    def _figures_from(self, member: Member) -> Figures:
+    def _rates_of(self, member: Member) -> tuple[int, ...]:
         flops, uplink, downlink = self._believed(member)
-        rates, phis = [], []
-        for cost in self._kinds:
-            rate = preferences.rate(
+        by_kind = [
+            preferences.rate(
                 flops=flops,
                 uplink_bytes_per_s=uplink,
                 downlink_bytes_per_s=downlink,
                 memory_bytes=member.memory_bytes,
                 cost=cost,
             )
-            wait_s = preferences.download_s(cost, self._state, member.downlink_bytes_per_s)
-            rates.append(rate)
-            phis.append(preferences.phi(download_s=wait_s, session_s=member.session_s))
-        by_stage = list(enumerate(self._kind_of))
-        mine = tuple(0 if s in member.ineligible else rates[kind] for s, kind in by_stage)
-        kept = tuple(preferences.MICRO if s in member.held else phis[kind] for s, kind in by_stage)
-        values = tuple(rate * phi for rate, phi in zip(mine, kept, strict=True))
-        return Figures(mine, kept, values)
+            for cost in self._kinds
+        ]
+        barred = member.ineligible
+        return tuple(0 if s in barred else by_kind[kind] for s, kind in enumerate(self._kind_of))
 
     def _index(self, before: Member | None, after: Member | None) -> None:
         """Update the holders of every stage, and the members with a mark."""

@@ -3,7 +3,6 @@
 Pure functions. The results are integers, which messages carry. Units:
 
     rate     c_vs   micro-microbatches per second (1_000_000 = one microbatch per second)
-    phi             parts per million
     gain            ordinal: larger is better
     score    pi_s   ordinal: larger is better; the low bits are the tie of (volunteer, stage)
 """
@@ -17,7 +16,6 @@ from typing import NamedTuple
 from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, Stage, rank
 from protocol.manifest import StageCost
-from protocol.matching.timing import MAX_SESSION_S
 
 MICRO = 1_000_000
 MAX_RATE = 10**12
@@ -79,21 +77,10 @@ def download_s(cost: StageCost, state: StateSpec, downlink_bytes_per_s: float) -
     return cost.parameters * state.bytes_per_parameter / downlink_bytes_per_s
 
 
-def phi(*, download_s: float, session_s: float) -> int:
-    """Return phi = exp(-D_v / H_v) in parts per million.
-
-    D_v is ``download_s``; H_v is ``session_s``, at most 1800 s.
-    """
-    horizon_s = min(session_s, MAX_SESSION_S)
-    if not horizon_s > 0 or not download_s / horizon_s < 20:
-        return 0
-    return int(MICRO * math.exp(-download_s / horizon_s))
-
-
 class Wish(NamedTuple):
     """A volunteer's utility of a stage; tuples compare in this order, larger is better.
 
-    u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
+    u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) / (L_s without v + lambda)^3. The first
     term is a field of its own, so that coverage comes before throughput however slow the machines
     are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage. A rate is
     divided by the mean rate at the stage, so that a stage that is expensive for all volunteers is
@@ -112,7 +99,6 @@ def wish(
     *,
     rate: int,
     usual: int,
-    phi: int,
     level: int,
     fair: int,
     replicas: int,
@@ -126,37 +112,32 @@ def wish(
         stage: the stage; breaks ties.
         rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
-        phi: share of the session spent serving.
         level: summed rate of the stage without the volunteer.
         fair: lambda.
         replicas: of the stage without the volunteer.
         r: replicas that every stage should have.
         relatives: earlier relatives of the volunteer that hold the stage.
     """
-    gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
+    gain = rate * 10**27 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
     gain = gain * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
     return Wish(replicas < r, gain, tie(peer, stage))
 
 
-def score(
-    peer: PeerId, stage: Stage, *, values: tuple[int, ...], rate: int, phi: int, fair: int
-) -> int:
-    """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10) phi, tie included.
+def score(peer: PeerId, stage: Stage, *, rates: tuple[int, ...], advantage: bool, fair: int) -> int:
+    """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10), tie included.
 
     Args:
         peer: the volunteer; breaks ties.
         stage: the stage; breaks ties.
-        values: c_vs phi of the volunteer for every stage (rate times parts per million); empty:
-            its opportunities elsewhere do not count.
-        rate: c_vs at the stage.
-        phi: share of the session spent serving.
+        rates: c_vs of the volunteer for every stage.
+        advantage: whether rho, its rate over the best elsewhere, counts.
         fair: lambda, the level every stage would have if the population were spread evenly.
     """
     bucket = MAX_BUCKET
-    if values:
-        elsewhere = max(values[:stage] + values[stage + 1 :], default=0)
-        bucket += log_bucket(values[stage], elsewhere)
-    size = min(rate * 10_000 // max(fair, 1), 100_000) * phi // MICRO
+    if advantage:
+        elsewhere = max(rates[:stage] + rates[stage + 1 :], default=0)
+        bucket += log_bucket(rates[stage], elsewhere)
+    size = min(rates[stage] * 10_000 // max(fair, 1), 100_000)
     return (bucket * MICRO + size) << TIE_BITS | tie(peer, stage)
 
 

@@ -91,5 +91,3 @@ CLOCK_DRIFT_S = 1.0
 BEACON_S = 600
 MEASURED_S = 300.0
 """Claims are capped until partners have measured a peer for this long."""
-
-MAX_SESSION_S = 1800.0

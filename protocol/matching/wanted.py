@@ -8,7 +8,7 @@ calls nobody. State: the name, and those who did not come.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
@@ -40,7 +40,7 @@ class Wanted:
         if self._look_at is not None and self._stage in self._context.board.facts(now).empty:
             self._look_at = min(self._look_at, now + NEXT_CALL_S)
 
-    def tick(self, present: Container[PeerId], now: float) -> None:
+    def tick(self, present: Collection[PeerId], now: float) -> None:
         """Take the name back once its owner is ``present`` or has not come; name the next one."""
         if self._look_at is None:
             self._look_at = now + LOOK_S * preferences.moment(self._stage, self._context.me)
@@ -50,12 +50,14 @@ class Wanted:
             return
         if self.peer is not None:
             self._absent[self.peer] = now + MOVE_REST_S
-        self.peer = self._choose(now)
+        self.peer = self._choose(present, now)
         self._look_at = now + (LOOK_S if self.peer is None else CALL_S)
 
-    def _choose(self, now: float) -> PeerId | None:
+    def _choose(self, present: Collection[PeerId], now: float) -> PeerId | None:
+        """Return whom to call; nobody while the view does not show all who are ``present``."""
         population, supply = self._context.population, self._context.population.supply
-        if not self._context.sees_majority:
+        shown = population.holders(self._stage).issuperset(present)
+        if not shown or not self._context.sees_majority:
             return None
         stages = len(population.costs)
         callers = 1 + len(population.members) // (MEMBERS_PER_CALLER * stages)

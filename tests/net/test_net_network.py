@@ -18,6 +18,7 @@ from client.net.errors import AddressError, DialError, LinkFull, PeerUnreachable
 from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork, open_network
 from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.tcp import TCP
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.wire.messages import (
@@ -346,3 +347,29 @@ async def test_those_who_keep_other_links_sleep_while_strangers_come_and_go(
         trio.lowlevel.remove_instrument(wakings)
         assert not wakings.count
         await a.disconnect(b.peer_id, "done")
+
+
+async def test_in_another_network_ports_and_relays_are_learnt_anew(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+    async with networks() as a:
+        monkeypatch.setattr(TCP, "network_changed", lambda: told.append("ports"))
+        monkeypatch.setattr(a.reaching, "renew", lambda: told.append("relays"))
+        a.network_changed()
+    assert told == ["ports", "relays"]
+
+
+async def test_a_link_that_is_cut_says_why_and_a_stranger_has_none(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        a.cut(PeerId("stranger"), "it is not there")
+        a.cut(b.peer_id, "it does not answer")
+        async for event in a.events:
+            if isinstance(event, PeerDown):
+                break
+        assert event.peer == b.peer_id
+        assert "it does not answer" in event.reason
+        with pytest.raises(PeerUnreachable, match=f"no link to {b.peer_id}"):
+            a.send_nowait(b.peer_id, Goodbye(""))

@@ -10,6 +10,10 @@ $ volunteer amend --steps 20000 --schedule wsd  # more steps, with a fall in the
 
 Only the founder's running volunteer can. It shows the rates before it asks; volunteer status says
 from which step on members have agreed that it holds.
+
+All members apply it from the same step on, which the stages agree on: the one that you name, or the
+first that all can reach with it. What is not given stays, but a new rate or schedule ends with the
+run, and the last rate keeps its share of the highest.
 """
 
 from __future__ import annotations
@@ -39,10 +43,6 @@ def amend(
     json: AsJson = False,
 ) -> None:
     """Change how many steps a run has in all, or its learning rate from a step on.
-
-    Only the founder can. All members apply it from the same step on, which the stages agree on: the
-    one that you name, or the first that all can reach with it. What is not given stays, but a new
-    rate or schedule ends with the run, and the last rate keeps its share of the highest.
 
     Parameters
     ----------

@@ -5,6 +5,8 @@ $ volunteer doctor --bundle report.zip  # a file for a report, without secrets
 
 The bundle contains these lines, versions, settings, the state of what runs and the end of the log.
 Look into it before you send it to anybody.
+
+Ends with 1 if a line says fail.
 """
 
 from __future__ import annotations
@@ -46,8 +48,6 @@ def doctor(
     *, bundle: Path | None = None, keep_addresses: bool = False, json: AsJson = False
 ) -> int:
     """Check that this machine can take part; each line is ok, warn or fail, with what to do.
-
-    Ends with 1 if a line says fail.
 
     Parameters
     ----------

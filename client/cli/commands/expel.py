@@ -5,6 +5,9 @@ Group: the swarm
 $ volunteer expel 3FkQ7x --reason "sends noise"  # and everybody whom it has invited
 
 Only in swarms founded with --private: volunteer status members shows the tree.
+
+Every member learns of it and cuts it off, with all whom it has invited, for the rest of the run.
+The steps that it has worked for stay.
 """
 
 from __future__ import annotations
@@ -19,9 +22,6 @@ def expel(
     member: str, *, swarm: RunningSwarm = None, reason: str = "", json: AsJson = False
 ) -> None:
     """Expel a member that you invited, or that came in through somebody you invited.
-
-    Every member learns of it and cuts it off, with all whom it has invited, for the rest of the
-    run. The steps that it has worked for stay.
 
     Parameters
     ----------

@@ -4,6 +4,8 @@ $ volunteer finish  # leave, and wait until it is done
 $ volunteer finish --swarm my-swarm --yes  # do not ask, even if the swarm will have to wait
 
 Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.
+
+Asks first where nobody else serves one of your stages, if there is somebody to ask.
 """
 
 from __future__ import annotations
@@ -32,8 +34,6 @@ def finish(
     discard: bool = False,
 ) -> int:
     """Drain every stage: take no new work, close the running step, save, say goodbye.
-
-    Asks first where nobody else serves one of your stages, if there is somebody to ask.
 
     Parameters
     ----------

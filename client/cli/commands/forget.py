@@ -3,6 +3,8 @@
 Group: this machine
 
 $ volunteer forget my-swarm  # asks where checkpoints would be lost
+
+Asks first where its checkpoints, or the invitation by which you belong to it, would be lost.
 """
 
 from __future__ import annotations
@@ -27,10 +29,7 @@ from protocol.manifest import Manifest
 
 
 def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:
-    """Remove a swarm that you have founded or joined from this machine, with all that is kept of
-    it.
-
-    Asks first where its checkpoints, or the invitation by which you belong to it, would be lost.
+    """Remove a swarm from this machine, with all that is kept of it.
 
     Parameters
     ----------

@@ -60,9 +60,6 @@ def join(
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
-    In a terminal it says what the swarm is and costs and asks once for each, starts in the
-    background and shows what it does; leaving the screen leaves it running.
-
     Parameters
     ----------
     swarm

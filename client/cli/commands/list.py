@@ -7,6 +7,8 @@ $ volunteer list --json | jq '.volunteers[].state'  # for programs
 
 One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that cannot be
 opened only the socket is known: root sees all.
+
+Those that run in containers are not seen.
 """
 
 from __future__ import annotations
@@ -37,10 +39,7 @@ class Listing(Struct, frozen=True):
 
 
 def list(*, json: AsJson = False) -> int:
-    """List the volunteers of this machine: swarm, stages, state, speed, memory, home.
-
-    Those that run in containers are not seen.
-    """
+    """List the volunteers of this machine: swarm, stages, state, speed, memory, home."""
     found = find_volunteers()
     if json:
         print_json(Listing(tuple(found)))

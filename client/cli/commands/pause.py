@@ -3,6 +3,8 @@
 $ volunteer pause  # until volunteer resume
 $ volunteer pause --for 2h  # resume automatically in two hours
 $ volunteer pause --until 18:00 --reason "a meeting"  # resume automatically at 18:00
+
+It holds over restarts. Others take the work over; nothing that was computed is lost.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ def pause(
     discard: bool = False,
 ) -> None:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
-
-    It holds over restarts. Others take the work over; nothing that was computed is lost.
 
     Parameters
     ----------

@@ -19,6 +19,8 @@ its stage computes parts of it twice, which takes up to a third longer.
 
 Trains nothing and uses no network; runs parts of the model for a few seconds to measure their cost,
 unless it is counted.
+
+The flags of the run and the model are those of volunteer create.
 """
 
 from __future__ import annotations
@@ -61,8 +63,6 @@ def plan(
     json: AsJson = False,
 ) -> None:
     """Say what machines would reach together, what limits them, and how best to cut the model.
-
-    The flags of the run and the model are those of volunteer create.
 
     Parameters
     ----------

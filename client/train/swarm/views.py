@@ -13,7 +13,6 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.relatives import mark_of_host, mark_of_path
-from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
 from protocol.membership.view import HeldSeat
 from protocol.membership.view import Member as LiveMember
@@ -215,7 +214,6 @@ def _member(
         memory_bytes=float(advert.memory_bytes),
         held=frozenset(Stage(seat.stage) for seat in member.seats),
         measured_s=belief.measured_s,
-        session_s=min(advert.session_s or MAX_SESSION_S, MAX_SESSION_S),  # more makes no difference
         ineligible=frozenset(map(Stage, advert.unable)),
         seats=advert.seats,
         home=_stage_of_seat(member, 0),

@@ -32,7 +32,7 @@ from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member, Population
 from protocol.matching.seat import State
-from protocol.matching.timing import MAX_SESSION_S, MEASURED_S, POSTING_TTL_S
+from protocol.matching.timing import MEASURED_S, POSTING_TTL_S
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -161,8 +161,10 @@ class Crowd:
         found = set(self._restless)
         notices = board.notices(now)
         for stage, notice in notices.items():
-            if self._notices.get(stage) is not notice:
-                found |= self._waiting.get(stage, set())
+            known = self._notices.get(stage)
+            if known is not notice:
+                if known is None or _word(known) != _word(notice):
+                    found |= self._waiting.get(stage, set())
                 wanted = self._number_of.get(PeerId(notice.posting.wanted))
                 found.update(() if wanted is None else (wanted,))
         self._notices = dict(notices)
@@ -266,9 +268,8 @@ class Crowd:
     # --- members --------------------------------------------------------------------------------
 
     def _newcomer(self, volunteer: int) -> Member:
-        nature, setting = self._nature, self._nature.setting
+        nature = self._nature
         link = float(nature.bytes_per_s[volunteer])
-        mean_session_s = 3600.0 / setting.churn if setting.churn > 0 else MAX_SESSION_S
         return Member(
             peer=self._peers[volunteer],
             joined_at=WALL_S + self._agenda.now,
@@ -276,7 +277,6 @@ class Crowd:
             uplink_bytes_per_s=link,
             downlink_bytes_per_s=link,
             memory_bytes=4 * nature.costs[0].memory_bytes,
-            session_s=min(mean_session_s, MAX_SESSION_S),
         )
 
     def _look_after(self, volunteer: int) -> None:
@@ -347,6 +347,11 @@ class Crowd:
         self._alarms.pop(volunteer, None)
         self._restless.discard(volunteer)
         self._note_wait(volunteer, None)
+
+
+def _word(notice: Notice) -> tuple[object, ...]:
+    """Return what matters of a posting to those who wait for their place."""
+    return (notice.source, notice.posting.epoch, notice.posting.phase, notice.posting.cutoff)
 
 
 def _peer(number: int) -> PeerId:

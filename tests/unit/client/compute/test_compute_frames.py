@@ -3,16 +3,18 @@
 import os
 import socket
 import struct
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.compute import replies, requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
+from client.compute.frame_stream import FrameReader
 from client.compute.frames import (
     HEADER,
     MAX_BODY_BYTES,
@@ -22,7 +24,8 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.replies import Reply
+from client.compute.process import Pending, WorkerProcess
+from client.compute.replies import DataReady, Reply, ThreadsSet
 from client.compute.requests import Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside
@@ -199,3 +202,68 @@ def test_every_request_and_every_reply_can_be_sent():
 
 def _is_message(found, base):
     return isinstance(found, type) and issubclass(found, base) and found is not base
+
+
+class Pieces:
+    """A stream that brings given bytes, so many at a time."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data, self._size = data, size
+
+    async def receive_some(self, most: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        size = min(most, self._size)
+        piece, self._data = self._data[:size], self._data[size:]
+        return piece
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 10**6])
+async def test_frames_are_read_from_a_stream_however_it_is_cut(size: int) -> None:
+    writer, _ = ring_pair(64)
+    payloads = [b"x" * 5000, b"", b"y" * 300]
+    frames = [pack(n, MESSAGE, payloads, writer, 0) for n in range(2)]
+    data = b"".join(bytes(part) for frame in frames for part in frame)
+    reader = FrameReader(cast(trio.SocketStream, Pieces(data, size)))
+    for number in range(2):
+        header, envelope, inline = await reader.read()
+        assert envelope.id == number
+        assert header.inline_bytes == len(inline) == 5300
+        assert bytes(inline) == b"".join(payloads)
+    with pytest.raises(trio.EndOfChannel):
+        await reader.read()
+    short = FrameReader(cast(trio.SocketStream, Pieces(data[:-1], size)))
+    await short.read()
+    with pytest.raises(trio.EndOfChannel):
+        await short.read()
+
+
+def waiting() -> tuple[WorkerProcess, Pending]:
+    """What talks to a worker, without one; it waits for the answer to request 7."""
+    made = WorkerProcess.__new__(WorkerProcess)
+    call = Pending(7, MESSAGE, ())
+    made._waiting = {7: call}
+    return made, call
+
+
+def test_an_answer_goes_to_who_has_asked() -> None:
+    made, call = waiting()
+    made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [b"payload"])
+    assert call.answer == (ThreadsSet(), [b"payload"])
+    assert call.done.is_set()
+    with pytest.raises(FrameError, match="a request 7 that nobody made"):
+        made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [])
+
+
+@pytest.mark.parametrize(
+    ("number", "reply", "words"),
+    [
+        (8, msgspec.msgpack.encode(ThreadsSet()), "a request 8 that nobody made"),
+        (7, b"\xc1", "worker's reply is malformed"),
+        (7, msgspec.msgpack.encode(DataReady(size_bytes=1)), "worker answered DataReady"),
+    ],
+)
+def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, words: str) -> None:
+    made, call = waiting()
+    with pytest.raises(FrameError, match=words):
+        made._answer(number, reply, [])
+    assert not call.done.is_set()

@@ -263,6 +263,18 @@ async def test_what_is_due_is_done_by_every_part(
                 assert ticked[method.replace(".", "_")] == [(now,)], method
             assert ticked["measuring_tick"][0][2] == now
             assert ticked["contributions_tick"][0][:2] == ([0], now), "what serves"
+        looked = watched(engine, "held_stages.update_view", "waypoints.update", "network.want")
+        monkeypatch.setattr(engine.membership, "next_deadline", lambda *_: now + 1)
+        for due, seen in ((now + 1, False), (now, True)):
+            engine._view_dirty = False
+            engine._view_at, engine._look_due, engine._look_again_at = due, seen, now
+            engine._tick()
+            views = "held_stages_update_view", "waypoints_update", "network_want"
+            assert [name in calls(looked) for name in views] == [seen] * 3
+        engine._look_due, engine._look_again_at = True, now + 1
+        looked.reset_mock()
+        engine._tick()
+        assert "network_want" not in calls(looked), "it rests after a look"
 
 
 READERS = {STORED: "history", WAYPOINT: "waypoints", COUNTED: "contributions"}

@@ -130,9 +130,6 @@ class TestTold:
         for lie in (listed((UNKNOWN, 0)), listed((TWO, 0)), (AgreedAmendment(bytes(32), 0),)):
             assert told_by(known, [lie] * 3, 3) == ()
 
-    def test_nobody_said_anything(self, known: Amendments) -> None:
-        assert told_by(known, [], 0) == ()
-
 
 class TestLeading:
     def test_the_first_stage_proposes(self, known: Amendments) -> None:
@@ -142,11 +139,6 @@ class TestLeading:
     def test_later_ones_take_over_what_goes_beyond_theirs(self, known: Amendments) -> None:
         told = listed((ONE, 12), (TWO, 15))
         assert to_agree_on(known, listed((ONE, 12)), told, STEP, unsure=False) == told
-
-    def test_and_nothing_else(self, known: Amendments) -> None:
-        own = listed((ONE, 12))
-        assert to_agree_on(known, own, (), STEP, unsure=False) == own
-        assert to_agree_on(known, own, listed((ONE, 14)), STEP, unsure=False) == own
 
     def test_from_a_copy_what_others_have_agreed_on_counts(self, known: Amendments) -> None:
         told = listed((ONE, 14))

@@ -99,12 +99,6 @@ def test_our_own_cannot_be_signed_out_of_range() -> None:
         sign_amendment(FOUNDER, Amendment(1, b"", -1, 1, RUN.optimizer), SWARM)
 
 
-def test_a_run_without_amendments_is_its_manifest() -> None:
-    assert (book().steps, book().longest, book().chain()) == (100, 100, ())
-    assert book().rate((), 50) is None
-    assert book().newest == RUN.optimizer
-
-
 def test_one_counts_whoever_brings_it_and_again_is_nothing_new() -> None:
     known = book()
     assert known.take(ONE) is not None
@@ -130,10 +124,6 @@ class TestContradictions:
     def test_of_two_with_one_number_neither_counts_nor_any_after_them(self) -> None:
         known = book(ONE, TWO, FORK, AFTER_FORK)
         assert (known.steps, known.chain(), known.contradiction) == (100, (), 1)
-
-    def test_those_before_them_count(self) -> None:
-        known = book(ONE, TWO, amendment(RUN, SWARM, number=2, before=ONE, steps=250))
-        assert (known.steps, known.contradiction) == (200, 2)
 
     def test_a_second_one_that_names_another_first_contradicts_it(self) -> None:
         assert book(ONE, TWO, AFTER_FORK).contradiction == 2

@@ -13,6 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.pool import Pool
 from protocol.matching.population import Column, Population, coarse
+from protocol.matching.sharing import StageLevel
 from protocol.matching.stewards import BEACONS_KEPT, Shortlist
 from tests.support.matching_examples import WALL_S, costs, member, peer
 
@@ -33,6 +34,8 @@ def members(draw: st.DrawFn, number: int) -> Member:
         draw(st.sampled_from([0.0, 1e12])),
         held=held,
         home=min(held, default=None),
+        second=draw(st.sampled_from([None, *held])),
+        fetching=draw(st.sampled_from([frozenset(), held])),
         measured_s=draw(st.sampled_from([0.0, 1000.0])),
         may_decide=draw(st.booleans()),
         certified=draw(st.booleans()),
@@ -59,6 +62,7 @@ def facts(view: Population) -> Mapping[str, object]:
         "scores": {(p, s): view.score(p, s, view.fair_level) for p in everybody for s in stages},
         "candidates": [view.candidates(s, BEACON) for s in stages],
         "holders": [view.holders(s) for s in stages],
+        "supply": view.supply,
     }
 
 
@@ -85,6 +89,20 @@ def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None
     found = coarse(Column(values).lower_median())
     assert found <= median
     assert found >= median * 15 / 16
+
+
+def test_who_moves_counts_at_both_stages_and_who_shares_its_time_in_a_pool() -> None:
+    """Or a stage would go on calling while somebody is under way."""
+    both = frozenset({Stage(0), Stage(1)})
+    mover = Member(peer(1), 0.0, 1e9, 1e9, 1e9, 1e12, both, home=Stage(0), fetching=both - {0})
+    view = Population([mover], costs([1e9, 1e9]), 2)
+    rate = view.rate(peer(1), Stage(0))
+    assert view.supply.copies == (1, 1)
+    assert [stage.alone for stage in view.supply.stages] == [rate, rate]
+    shared = view.evolve({peer(1): replace(mover, second=Stage(1))}).supply
+    assert shared.copies == (1, 1)
+    assert shared.stages[0] == StageLevel(0, rate, rate)
+    assert view.evolve({peer(1): replace(mover, may_decide=False)}).supply.copies == (0, 0)
 
 
 def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:

@@ -65,17 +65,10 @@ def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: i
     assert view.download_s(newcomer.peer, Stage(0)) == pytest.approx(seconds)
 
 
-def test_a_download_that_outlasts_the_session_is_worth_nothing() -> None:
-    assert preferences.phi(download_s=0, session_s=60) == MICRO
-    assert preferences.phi(download_s=math.inf, session_s=60) == 0
-    assert preferences.phi(download_s=1, session_s=math.nan) == 0
-
-
 def test_coverage_comes_before_throughput() -> None:
     def wish(level: int, replicas: int) -> preferences.Wish:
         args = {
             "rate": MICRO,
-            "phi": MICRO,
             "usual": MICRO,
             "fair": MICRO,
             "replicas": replicas,
@@ -89,7 +82,7 @@ def test_coverage_comes_before_throughput() -> None:
 
 def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:
     def wish(stage: int, rate: int) -> preferences.Wish:
-        args = {"phi": MICRO, "usual": MICRO, "fair": MICRO, "replicas": 2, "r": 2, "level": 0}
+        args = {"usual": MICRO, "fair": MICRO, "replicas": 2, "r": 2, "level": 0}
         return preferences.wish(peer(1), Stage(stage), rate=rate, **args)
 
     assert wish(0, 2 * MICRO) > wish(1, MICRO)
@@ -97,21 +90,15 @@ def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:
 
 def test_a_stage_prefers_whom_nobody_else_needs() -> None:
     specialist = Population([member(1), member(2, memory_bytes=1e12)], costs([1e9, 1e9]), 2)
-    fair = specialist.fair_level
-    only_here = preferences.score(
-        peer(1), Stage(0), values=(10, 0), rate=MICRO, phi=MICRO, fair=fair
-    )
-    anywhere = preferences.score(
-        peer(1), Stage(0), values=(10, 10), rate=MICRO, phi=MICRO, fair=fair
-    )
+    asked = {"advantage": True, "fair": specialist.fair_level}
+    only_here = preferences.score(peer(1), Stage(0), rates=(MICRO, 0), **asked)
+    anywhere = preferences.score(peer(1), Stage(0), rates=(MICRO, MICRO), **asked)
     assert only_here > anywhere
 
 
-@given(st.integers(0, 10**12), st.integers(0, 1_100_000), st.integers(0, 10**15))
-def test_scores_fit_their_field(rate: int, phi: int, fair: int) -> None:
-    score = preferences.score(
-        peer(1), Stage(0), values=(rate * phi, 1), rate=rate, phi=phi, fair=fair
-    )
+@given(st.integers(0, 10**12), st.integers(0, 10**15))
+def test_scores_fit_their_field(rate: int, fair: int) -> None:
+    score = preferences.score(peer(1), Stage(0), rates=(rate, 1), advantage=True, fair=fair)
     assert 0 <= score < preferences.MAX_SCORE
 
 

@@ -71,6 +71,12 @@ def test_an_empty_stage_calls_at_once() -> None:
     assert called(at_once(), NOW + NEXT_CALL_S) is not None
 
 
+def test_a_stage_does_not_call_while_somebody_comes_whom_the_view_does_not_show() -> None:
+    low = at_once()
+    low.tick({peer(77)}, NOW + NEXT_CALL_S)
+    assert low.peer is None
+
+
 def test_a_stage_that_is_not_the_neediest_calls_nobody() -> None:
     assert called(Wanted(context((0, 3)), HIGH), NOW + 10 * LOOK_S) is None
 

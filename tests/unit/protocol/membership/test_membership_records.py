@@ -53,15 +53,6 @@ def refuse(envelope: Envelope, reason: str) -> None:
     assert len(held) == 0
 
 
-def test_a_record_is_stored_and_found() -> None:
-    held = store()
-    offer = held.offer(advert_record(1), peer(9), WALL)
-    assert offer.held is not None
-    assert held.get("advert", peer(1)) == offer.held
-    assert offer.held.signer == peer(1)
-    assert [h.slot for h in held] == [("advert", peer(1))]
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
 def test_the_seq_only_rises(seqs: list[int]) -> None:
@@ -99,15 +90,6 @@ def test_forged_adverts_change_nothing() -> None:
     refuse(other_swarm, "bad-signature")
     for_another = seal(signer(2), "advert", open_record(good), SWARM)
     refuse(for_another, "advert-forged")
-
-
-def test_a_forged_advert_does_not_replace_a_good_one() -> None:
-    held = store()
-    held.offer(advert_record(1), peer(9), WALL)
-    newer = seal(signer(2), "advert", open_record(advert_record(1, seq=2)), SWARM)
-    with pytest.raises(RemoteProtocolError):
-        held.offer(newer, peer(9), WALL)
-    assert held.seq(("advert", peer(1))) == 1
 
 
 def fields_of(**changes: object) -> list[object]:
@@ -200,15 +182,6 @@ def test_nobody_writes_under_anothers_name() -> None:
 
 def test_a_shared_record_without_an_author_is_refused() -> None:
     refuse(seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM), "posting-forged")
-
-
-def test_two_authors_of_one_stage_do_not_displace_each_other() -> None:
-    held = store()
-    for number, seq in ((1, 5), (2, 1), (3, 9)):
-        assert held.offer(shared(number, seq=seq), peer(9), WALL).reason == "new"
-    assert held.offer(shared(2, seq=2), peer(9), WALL).reason == "new"
-    assert held.offer(shared(1, seq=4), peer(9), WALL).reason == "known"
-    assert {h.signer: h.record.seq for h in held} == {peer(1): 5, peer(2): 2, peer(3): 9}
 
 
 def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:

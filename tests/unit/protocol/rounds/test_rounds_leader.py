@@ -234,6 +234,34 @@ class TestCommit:
         made.ready(B, ready(), 1.0)
         assert commits(list(made.update_view(view(ME), True, 2.0))) == [ME]
 
+    def test_no_other_attempt_is_followed_than_the_one_that_was_decided(self) -> None:
+        made, _ = planned(*HALVES)
+        assert made.decided is None
+        assert made.may_follow(7)
+        made.ready(ME, ready(), 1.0)
+        made.ready(B, ready(), 1.0)
+        assert made.decided == (1, DIGEST)
+        assert made.may_follow(1)
+        assert made.may_follow(2).reason == "we have committed attempt 1"
+
+    def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
+        made = leader(ME, B, C)
+        made.report(ME, report(range(16, 20)), 0.0)
+        made.report(B, report(range(20, 24)), 0.0)
+        made.update_view(view(ME, C), True, 1.0)
+        assert not plans(list(made.report(C, report(), 1.0)))
+        made.update_view(view(ME, B, C), True, 2.0)
+        assert plans(list(made.report(B, report(range(20, 24)), 2.0)))
+
+    def test_plans_after_another_leaders_are_counted_as_restarts(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 0.0)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=4), 0.0)))
+        assert {plan.attempt for plan in sent.values()} == {5}
+        assert made.restarts["leader changed"] == 1
+        made.ready(B, ready(5, REFUSED), 1.0)
+        assert made.restarts["leader changed"] == 1, "that one was ours"
+
     def test_a_decision_is_final(self) -> None:
         made, _ = planned(*HALVES)
         made.ready(ME, ready(), 1.0)

@@ -312,6 +312,25 @@ def test_what_an_auditor_asks_for_is_kept_however_quick_the_steps_are(auditing: 
     assert left <= 2 * KEPT_STEPS, "bounded, whatever is asked for"
 
 
+def test_few_steps_are_kept_because_they_were_asked_for_and_for_a_while(
+    auditing: Auditing,
+) -> None:
+    def ask(step: int, now: float) -> None:
+        auditing.on_request(SIBLING, AuditRequest(STAGE, step, 1, "list", 0), now)
+
+    for step in range(KEPT_STEPS):
+        auditing.dropped(DropStep(step), 0.0)
+        ask(step, 0.0)
+    for step in range(KEPT_STEPS, 2 * KEPT_STEPS):
+        assert auditing.dropped(DropStep(step), 1.0) == []
+    ask(KEPT_STEPS, 1.0)
+    gone = auditing.dropped(DropStep(2 * KEPT_STEPS), 1.0)
+    assert gone == [DropStep(KEPT_STEPS)], "as many as are kept had been asked for before"
+    ask(2 * KEPT_STEPS, 0.5 + KEPT_S)
+    gone = auditing.dropped(DropStep(2 * KEPT_STEPS + 1), 0.5 + KEPT_S)
+    assert DropStep(0) in gone, "nobody has come back for it"
+
+
 def test_a_greedy_auditor_is_not_shown_the_same_without_end(auditing: Auditing) -> None:
     members = [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c")]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128], [])

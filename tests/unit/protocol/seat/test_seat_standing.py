@@ -394,3 +394,96 @@ def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> Non
     for at in (UNMENDED_S, 3 * UNMENDED_S):
         standing.observe(view(version=6), (), DISPUTE_S + at, last=6)
     assert standing.beside() == gone, "the other one did not hold anything up"
+
+
+def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() -> None:
+    for least, left in ((1, 1), (2, 2)):
+        made = Standing(place(), None, Verdicts(), least=least)
+        here = view(second=[ONE, TWO])
+        both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
+        made.observe(both, (), 0.0)
+        assert made.without(both) is both, "nobody is aside"
+        made._put(ONE, 0, "it sleeps", 0.0)
+        found = made.without(both)
+        assert [r.peer for r in found.serving(0)] == [ME, SIBLING], "its own stage"
+        assert len(found.serving(1)) == left, least
+
+
+def test_only_a_verdict_of_our_own_stage_is_our_own(standing: Standing) -> None:
+    for peer, stage in ((ONE, 1), (SIBLING, 0)):
+        standing._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
+    assert [standing.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
+
+
+def test_nobody_accuses_itself_or_who_is_not_near_or_twice(standing: Standing) -> None:
+    assert standing.accuse(ME, "it sleeps", 0.0) == []
+    assert standing.accuse(PeerId("far"), "it sleeps", 0.0) == []
+    (said,) = standing.accuse(ONE, "it sleeps", 0.0)
+    assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
+    assert said.members == (ONE,)
+    assert standing.accuse(ONE, "it sleeps", 1.0) == []
+    assert standing.next_deadline() == ASIDE_S
+    (said,) = standing.tick(ASIDE_S)
+    assert said.words.endswith("is not set aside any more: its time is over")
+    assert standing.next_deadline() is None
+
+
+def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: Standing) -> None:
+    for said in ({ONE: (ONE,)}, {ONE: (PeerId("gone"),)}, {ONE: (SIBLING,)}):
+        standing.observe(view(said), (), 0.0)
+        assert standing.next_deadline() is None, said
+    standing.observe(view({ONE: (TWO,)}), (), 0.0)
+    assert standing.next_deadline() == DISPUTE_S
+
+
+class Touch:
+    """Our contacts: what seats of ours elsewhere have set aside, and whom we shun."""
+
+    def __init__(self) -> None:
+        self.elsewhere: set[PeerId] = set()
+        self.shunned: list[frozenset[PeerId]] = []
+
+    def seated(self, stage: int, wants: object) -> None:
+        pass
+
+    def set_aside_elsewhere(self, stage: int) -> set[PeerId]:
+        return self.elsewhere
+
+    def needed_elsewhere(self, *_: object) -> bool:
+        return False
+
+    def shun(self, stage: int, peers: Collection[PeerId]) -> None:
+        self.shunned.append(frozenset(peers))
+
+
+def test_whom_a_seat_of_ours_elsewhere_has_set_aside_is_aside_here_for_as_long() -> None:
+    touch = Touch()
+    made = Standing(place(), touch, Verdicts())  # type: ignore[arg-type]
+    touch.elsewhere = {ONE, PeerId("of no stage near ours")}
+    made.observe(view(), (), 0.0)
+    assert made.aside() == {ONE}
+    assert made.beside() == [], "it is not our own judgement"
+    made.tick(1e9)
+    assert made.aside() == {ONE}
+    touch.elsewhere = set()
+    made.observe(view(), (), 1e9)
+    assert made.aside() == frozenset()
+    made.accuse(TWO, "it sleeps", 1e9)
+    assert made.beside() == [TWO]
+
+
+def test_who_was_left_behind_elsewhere_has_to_fetch_the_state_first() -> None:
+    touch = Touch()
+    made = Standing(place(), touch, Verdicts())  # type: ignore[arg-type]
+    touch.elsewhere = {ONE}
+    made.observe(view(), (), 0.0)
+    touch.elsewhere = set()
+    behind = view(versions={ONE: 4})
+    made.observe(behind, (), 1.0)
+    assert made.aside() == {ONE}
+    assert made.next_deadline() == 1.0 + UNMENDED_S
+    made.tick(1.0 + UNMENDED_S)
+    assert made.aside() == {ONE}, "it still is"
+    made.observe(view(), (), 2.0 + UNMENDED_S)
+    made.tick(1.0 + 2 * UNMENDED_S)
+    assert made.aside() == frozenset()

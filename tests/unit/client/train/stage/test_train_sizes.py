@@ -63,10 +63,10 @@ def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment 
     driver.update_view(SwarmView.of([[], ours]))
     whole = Header(cast(Any, codec), "average", (SIZE,)).size_bytes
     driver.receive(SIBLING, message, bytes(whole + 1))
-    assert store.statistics().entries == 0
+    assert store._memory_bytes == 0
     assert ports.blamed == [Penalise(SIBLING, "shard-of-wrong-size", 20)]
     driver.receive(SIBLING, message, bytes(whole))
-    assert store.statistics().memory_bytes == whole
+    assert store._memory_bytes == whole
     assert len(ports.blamed) == 1
 
 
@@ -81,10 +81,10 @@ def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 2 * count, again=False)  # not run yet
     outside = highest * (count - 1) + terms.model.vocab.to_bytes(2, "little")
     driver.receive(UPSTREAM, message, outside + b"tensor")
-    assert store.statistics().entries == 0
+    assert store._memory_bytes == 0
     assert ports.blamed == [Penalise(UPSTREAM, "malformed-forward", 20)]
     driver.receive(UPSTREAM, message, highest * count + b"tensor")
-    assert store.statistics().memory_bytes == 2 * count + len(b"tensor")
+    assert store._memory_bytes == 2 * count + len(b"tensor")
     assert len(ports.blamed) == 1
 
 
@@ -105,7 +105,7 @@ def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them(packed: b
     assert len(ports.blamed) == 1  # a border whose token is learned is never one
     driver.receive(UPSTREAM, message, border + bytes(4 * count - 4) + b"tensor")
     assert len(ports.blamed) == (1 if packed else 2)
-    assert bool(store.statistics().entries) is packed
+    assert bool(store._memory_bytes) is packed
 
 
 def longest_list(microbatches: int) -> bytes:

@@ -1,0 +1,222 @@
+"""A link over several connections: which one takes the frames, and when it begins anew."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+import trio
+
+from client.net.carrier import Outgoing, outgoing
+from client.net.errors import LinkFull, PeerUnreachable
+from client.net.links import CROSSING_S, MOVE_ANSWER_S, QUEUE_ITEMS, Link
+from protocol.ids import PeerId
+from protocol.wire.messages import Goodbye
+
+SMALL, LARGE = PeerId("a"), PeerId("b")
+MESSAGE = Goodbye("")
+
+
+def carrier(*, dialled: bool, relay: str | None = None, ready: bool = True) -> Any:
+    made = Mock(live=True, ready=ready)
+    made.connection = Mock(dialled=dialled, relay=relay, bytes_in=10)
+    made.connection.session.closed = False
+    made.unsent_bytes.return_value = 5
+    return made
+
+
+def frame() -> Outgoing:
+    return outgoing(MESSAGE, b"")
+
+
+def link(own: PeerId = SMALL, peer: PeerId = LARGE) -> Link:
+    return Link(own, peer, None)
+
+
+def up(*carriers: Any, **ends: PeerId) -> Link:
+    made = link(**ends)
+    for one in carriers:
+        made.attach(one)
+    assert made.settle()
+    return made
+
+
+async def test_it_is_up_once_a_connection_is_ready() -> None:
+    made, one = link(), carrier(dialled=True, ready=False)
+    made.attach(one)
+    assert not made.settle()
+    assert not made.works
+    one.ready = True
+    assert made.settle()
+    assert not made.settle(), "once"
+    assert made.works
+    assert made.connection is one.connection
+    one.begin.assert_called_once_with(())
+    one.live = False
+    assert not made.works
+
+
+@pytest.mark.parametrize(("own", "peer", "ours"), [(SMALL, LARGE, True), (LARGE, SMALL, False)])
+async def test_of_two_dials_that_cross_that_of_the_smaller_id_takes_the_frames(
+    own: PeerId, peer: PeerId, ours: bool
+) -> None:
+    dialled, accepted = carrier(dialled=True), carrier(dialled=False)
+    made = up(dialled, accepted, own=own, peer=peer)
+    best, other = (dialled, accepted) if ours else (accepted, dialled)
+    assert made.connection is best.connection
+    other.retire.assert_called_once()
+    assert not best.retire.called
+    best.begin.assert_called_once_with((other.connection.ended,))
+    assert made.carriers == (dialled, accepted)
+
+
+async def test_a_direct_connection_takes_over_from_a_relayed_one() -> None:
+    relayed, direct = carrier(dialled=True, relay="r"), carrier(dialled=False)
+    made = up(relayed)
+    made.attach(direct)
+    assert not made.settle()
+    assert made.connection is direct.connection
+
+
+async def test_a_second_dial_the_same_way_gives_the_first_one_up() -> None:
+    first, relayed, again = (carrier(dialled=True, relay=r) for r in (None, "r", None))
+    made = up(first)
+    made.attach(relayed)
+    assert not first.connection.close.called
+    made.attach(again)
+    first.connection.close.assert_called_once()
+    assert not relayed.connection.close.called
+
+
+class TestANewConnection:
+    """Does it show that the link is over?"""
+
+    async def test_of_a_link_that_is_not_up(self) -> None:
+        made, one = link(), carrier(dialled=True, ready=False)
+        assert made.is_over_for(carrier(dialled=False).connection), "it has none"
+        made.attach(one)
+        assert not made.is_over_for(carrier(dialled=False).connection)
+
+    async def test_of_a_peer_that_does_not_answer(self) -> None:
+        one = carrier(dialled=True)
+        made = up(one)
+        assert not made.in_doubt
+        made.doubt()
+        assert made.in_doubt
+        assert made.is_over_for(carrier(dialled=False).connection)
+        one.connection.bytes_in += 1
+        assert not made.in_doubt, "it was heard since"
+
+    async def test_the_same_way_as_before_the_peer_has_begun_anew(self) -> None:
+        made = up(carrier(dialled=False))
+        assert made.is_over_for(carrier(dialled=False).connection)
+        assert not made.is_over_for(carrier(dialled=True).connection), "our own dial crosses it"
+
+    async def test_the_other_way_it_may_have_crossed(
+        self, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        made, other = up(carrier(dialled=True)), carrier(dialled=False).connection
+        assert not made.is_over_for(other)
+        await trio.sleep(CROSSING_S + 0.1)
+        assert made.is_over_for(other)
+
+    async def test_a_move_from_a_relay_that_was_announced(
+        self, autojump_clock: trio.testing.MockClock
+    ) -> None:
+        made = up(carrier(dialled=True, relay="r"))
+        direct, relayed = (carrier(dialled=True, relay=r).connection for r in (None, "r"))
+        assert made.is_over_for(direct), "nobody has said so"
+        made.moving(answer=False)
+        assert not made.is_over_for(direct)
+        assert made.is_over_for(relayed)
+        await trio.sleep(CROSSING_S)
+        assert made.is_over_for(direct)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_move_is_announced_and_its_answer_awaited(
+    autojump_clock: trio.testing.MockClock, answered: bool
+) -> None:
+    made, knows = up(carrier(dialled=True, relay="r")), list[bool]()
+
+    async def announce() -> None:
+        knows.append(await made.announce_move())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(announce)
+        await trio.sleep(1)
+        assert len(made.queues["control"]) == 1
+        made.moving(answer=answered)
+    assert knows == [answered]
+    assert trio.current_time() == pytest.approx(1 if answered else MOVE_ANSWER_S)
+
+
+async def test_what_waits_is_dropped_with_the_last_connection() -> None:
+    one, other = carrier(dialled=True), carrier(dialled=False)
+    made = up(one, other)
+    made.send_nowait(MESSAGE, frame())
+    assert made.unsent_bytes("control") == frame().size_bytes + 2 * 5
+    assert not made.detach(one)
+    assert made.connection is None
+    assert not made.gone.is_set()
+    assert made.detach(other)
+    assert made.gone.is_set()
+    assert made.unsent_bytes("control") == 0
+    with pytest.raises(PeerUnreachable, match="the link to b ended"):
+        made.send_nowait(MESSAGE, frame())
+    with pytest.raises(PeerUnreachable, match="the link to b ended"):
+        await made.send(MESSAGE, frame())
+
+
+async def test_a_full_lane_is_named() -> None:
+    made = up(carrier(dialled=True))
+    for _ in range(QUEUE_ITEMS):
+        made.send_nowait(MESSAGE, frame())
+    with pytest.raises(LinkFull, match="control lane to b"):
+        made.send_nowait(MESSAGE, frame())
+
+
+async def test_its_end_ends_all_connections_and_the_next_one_waits_for_what_is_told() -> None:
+    one, other = carrier(dialled=True), carrier(dialled=False)
+    one.connection.session.closed = True
+    made = up(one, other)
+    made.close("expelled")
+    for each in (one, other):
+        each.connection.close.assert_called_once_with("expelled")
+        each.connection.close.reset_mock()
+    following = made.give_way()
+    assert following.before is made.buried
+    assert not one.connection.close.called, "its data is still delivered"
+    assert other.connection.close.called
+    before = trio.Event()
+    silent = Link(SMALL, LARGE, before)
+    assert silent.give_way().before is before, "nobody was told that it was there"
+
+
+async def test_it_is_finished_once_all_is_written(autojump_clock: trio.testing.MockClock) -> None:
+    one = carrier(dialled=True)
+    made = up(one)
+    made.send_nowait(MESSAGE, frame())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.finish, "bye")
+        await trio.sleep(1)
+        assert not one.retire.called
+        made.queues["control"].receive_nowait()
+        await trio.sleep(1)
+        one.retire.assert_called_once_with("bye")
+        made.detach(one)
+
+
+async def test_pings_go_over_the_connection_at_work() -> None:
+    made = link()
+    made.ask()
+    made.doubt()
+    assert (made.answers, made.rtt_s, made.in_doubt) == (0, None, False)
+    one = carrier(dialled=True)
+    one.answers, one.rtt_s = 3, 0.25
+    made.attach(one)
+    made.settle()
+    made.ask()
+    cast(Any, one).ping.assert_called_once_with()
+    assert (made.answers, made.rtt_s) == (3, 0.25)

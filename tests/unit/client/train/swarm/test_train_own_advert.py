@@ -1,0 +1,114 @@
+"""What we say of ourselves: at once what others plan by, and the rest with the next renewal."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest.mock import Mock
+
+from msgspec.structs import replace
+
+from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S, SLOW_AFTER_S, Line, line_rates
+from client.train.swarm.own_advert import OwnAdvert
+from protocol.ids import Stage
+from protocol.limits import MAX_ADDRESSES
+from protocol.membership.advert import Advert
+from protocol.membership.membership import Membership
+from protocol.relay.lending import Traffic
+from tests.support.train_swarm import ADVERT
+
+
+class Said:
+    """An advert's holder, and what it says through the membership."""
+
+    def __init__(self, *, entered: bool = True) -> None:
+        self.membership, self.performed = Mock(), list[Any]()
+        self.membership.describe.side_effect = lambda advert, *_: [advert]
+        clock = Mock()
+        clock.now.return_value, clock.wall.return_value = 5.0, 1000.0
+        self.of = OwnAdvert(cast(Membership, self.membership), clock, self.performed.extend)
+        if entered:
+            self.of.enter(ADVERT, {})
+            self.forget()
+
+    def forget(self) -> None:
+        self.performed.clear()
+        self.membership.reset_mock()
+
+    def at_once(self) -> list[Advert]:
+        return self.performed
+
+    def later(self) -> list[Advert]:
+        return [one.args[0] for one in self.membership.amend.mock_calls]
+
+
+def test_before_we_are_a_member_nothing_is_said() -> None:
+    said = Said(entered=False)
+    said.of.set_unable({Stage(0): "no text"})
+    said.of.offer_no_seats()
+    said.of.amend(session_s=1.0, upload=1.0, download=1.0)
+    said.of.lend(5.0)
+    said.of.move(["/ip4/1.2.3.4/tcp/1"])
+    assert not said.of.entered
+    assert said.at_once() == said.later() == []
+    assert (said.of.upload_bytes_per_s, said.of.line) == (0.0, Traffic())
+    said.of.enter(ADVERT, {Stage(1): "too small", Stage(0): "no text"})
+    assert said.of.entered
+    assert said.at_once() == [replace(ADVERT, unable=(0, 1))]
+    assert said.membership.describe.call_args.args[1:] == (5.0, 1000.0)
+
+
+def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
+    said = Said()
+    said.of.set_unable({Stage(0): "no text"})
+    assert said.at_once() == [replace(ADVERT, unable=(0,))]
+    said.forget()
+    said.of.offer_no_seats()
+    assert said.at_once() == [replace(ADVERT, seats=0, unable=())]
+
+
+def test_gradual_values_wait_for_the_renewal() -> None:
+    said = Said()
+    said.of.amend(session_s=60.0, upload=2e6, download=3e6)
+    changed = replace(ADVERT, session_s=60.0, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
+    assert (said.at_once(), said.later()) == ([], [changed])
+    assert said.of.upload_bytes_per_s == 2e6
+    assert said.of.line == Traffic(2e6, 3e6)
+
+
+def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:
+    said = Said()
+    said.of.lend(0.0)
+    assert said.at_once() == said.later() == []
+    said.of.lend(1e6)
+    assert said.at_once() == [replace(ADVERT, relay_bytes_per_s=1e6)]
+    said.forget()
+    said.of.lend(2e6)
+    said.of.lend(2e6)
+    assert (said.at_once(), said.later()) == ([], [replace(ADVERT, relay_bytes_per_s=2e6)])
+    said.of.lend(0.0)
+    assert said.at_once() == [ADVERT]
+
+
+def test_addresses_are_told_when_they_are_others() -> None:
+    said = Said()
+    many = [f"/ip4/1.2.3.4/tcp/{port}" for port in range(1, MAX_ADDRESSES + 3)]
+    said.of.move(many)
+    said.of.move(list(reversed(many[:MAX_ADDRESSES])))
+    assert [advert.addresses for advert in said.at_once()] == [tuple(many[:MAX_ADDRESSES])]
+
+
+def test_a_line_is_a_households_until_it_was_measured() -> None:
+    usual, fast, slow = HOUSEHOLD_BYTES_PER_S, 2 * HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYTES_PER_S / 2
+    settings = Mock(upload_limit_bytes_per_s=0.0, download_limit_bytes_per_s=0.0)
+    for rate, seconds, found in (
+        (0.0, 100.0, usual),
+        (fast, 0.1, fast),
+        (slow, SLOW_AFTER_S - 1, usual),
+        (slow, SLOW_AFTER_S, 6.2e6),
+        (1e16, 100.0, usual),
+    ):
+        assert line_rates(Line(rate, seconds, rate, seconds), settings) == (found, found), rate
+    settings.upload_limit_bytes_per_s = 1e6
+    assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast)
+    settings.download_limit_bytes_per_s = 4 * fast
+    assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast), "a limit adds nothing"
