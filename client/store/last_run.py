@@ -28,7 +28,7 @@ RESERVED_BYTES: Final = 8 * 1024
 MAX_CHARS: Final = 1000
 CLOCK_S: Final = 5.0
 """The system's value of a process's start time varies by at most this."""
-SIGNS_OF_LIFE: Final = (f"{Entry.LOGS}/volunteer.log", Entry.SESSIONS)
+SIGNS_OF_LIFE: Final = (f"{Entry.LOGS}/volunteer.log", Entry.LINE)
 """Files that a living node writes about once a minute."""
 
 Words = Annotated[str, Meta(max_length=4 * MAX_CHARS)]

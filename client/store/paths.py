@@ -50,7 +50,6 @@ class Entry(StrEnum):
     LOCK = "identity.lock"
     LOGS = "logs"
     PAUSED = "paused.json"
-    SESSIONS = "sessions.json"
     SNAPSHOTS = "snapshots"
     SWARMS = "swarms"
     TEXTS = "texts"

@@ -31,11 +31,9 @@ BEGINNINGS: Final = "beginnings.bin"
 
 MAX_MEMBERS: Final = 256
 """Members whose audits are kept."""
-MAX_SESSIONS: Final = 64
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=0, lt=2**60)]
-Seconds = Annotated[int, Meta(ge=0, le=10**9)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
 
 Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
@@ -43,14 +41,6 @@ Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
 longer."""
 MetThere = Annotated[tuple[Met, ...], Meta(max_length=MAX_BEGINNINGS)]
 """Whom this volunteer met at the beginnings of lineages."""
-
-
-class KeptSessions(Struct, frozen=True):
-    """Lengths of sessions, seconds."""
-
-    past: Annotated[tuple[Seconds, ...], Meta(max_length=MAX_SESSIONS)] = ()
-    """Oldest first."""
-    running: Seconds = 0
 
 
 class Seen(Struct, frozen=True, array_like=True):

@@ -51,8 +51,6 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     upload_limit_bytes_per_s: NonNegative = 0.0
     """The owner's cap; 0: none."""
     download_limit_bytes_per_s: NonNegative = 0.0
-    session_s: NonNegative = 0.0
-    """Seconds it expects to stay; 0: unknown."""
     leaving: bool = False
     """True in its last advert, which ends its membership."""
     unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()

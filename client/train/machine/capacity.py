@@ -85,8 +85,7 @@ def kept_line(folder: Path) -> Line:
 
 def save_line(folder: Path, line: Line) -> None:
     """Keep a measured line beside the identity, as far as the disk allows it."""
-    if line != Line():
-        Persisted(folder / LINE_FILE_NAME, Line).keep(line)
+    Persisted(folder / LINE_FILE_NAME, Line).keep(line)
 
 
 def line_rates(line: Line, settings: Settings) -> tuple[float, float]:

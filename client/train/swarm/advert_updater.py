@@ -1,21 +1,18 @@
-"""Keeps our advert current: addresses, expected session and bandwidth.
+"""Keeps our advert current: addresses and bandwidth.
 
-Once a minute it saves the session's length and the measured bandwidth beside the identity and
-amends the advert. Membership publishes them with the next renewal, new addresses at once.
+Once a minute it saves the measured bandwidth beside the identity and amends the advert. Membership
+publishes it with the next renewal, new addresses at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
 from client.config import Settings
-from client.schedule import parse_schedule
-from client.store.sessions import SessionHistory, expected_rest_s
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
@@ -31,9 +28,6 @@ class Amended(Protocol):
 
     measuring: Measuring
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-
     @property
     def own_advert(self) -> OwnAdvert:
         """Our own advert."""
@@ -44,10 +38,9 @@ class AdvertUpdater:
 
     Args:
         engine: the engine, whose advert is amended.
-        settings: the owner's limits and schedule.
-        folder: data folder, which keeps session lengths and bandwidth.
+        settings: the owner's limits.
+        folder: data folder, which keeps the bandwidth.
         addresses: returns our addresses for others.
-        local: the local clock, naive.
     """
 
     def __init__(
@@ -56,14 +49,12 @@ class AdvertUpdater:
         settings: Settings,
         folder: Path,
         addresses: Callable[[], Sequence[str]],
-        local: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self._engine, self._folder, self._local = engine, folder, local
+        self._engine, self._folder = engine, folder
         self.settings = settings
         """The owner's, which may change."""
-        self._history, self._addresses = SessionHistory(folder), addresses
+        self._addresses = addresses
         self._line = kept_line(folder)
-        self._began = engine.now()
 
     async def run(self) -> None:
         """Update the advert periodically until cancelled."""
@@ -73,21 +64,11 @@ class AdvertUpdater:
 
     def update(self) -> None:
         """Save the present values and put them into the advert."""
-        length_s = self._engine.now() - self._began
         self._line = _newer(self._line, self._engine.measuring, self.settings)
-        self._history.beat(length_s)
         save_line(self._folder, self._line)
         upload, download = line_rates(self._line, self.settings)
-        rest_s = expected_rest_s(self._history.past, length_s, self._hours_left_s())
-        session_s = _two_digits(rest_s)
-        self._engine.own_advert.amend(session_s=session_s, upload=upload, download=download)
+        self._engine.own_advert.amend(upload=upload, download=download)
         self._engine.own_advert.move(self._addresses())
-
-    def _hours_left_s(self) -> float | None:
-        """Seconds until the owner's schedule ends this session, at least one; None: never."""
-        now = self._local()
-        change = parse_schedule(self.settings.schedule).next_change(now)
-        return None if change is None else max(1.0, (change - now).total_seconds())
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:
@@ -110,8 +91,3 @@ def _told(meter: LineMeter, limit_bytes_per_s: int) -> bool:
     """Whether a meter has measured the line, and not its owner's limit."""
     reached = meter.own_bytes_per_s
     return reached > 0 and not (limit_bytes_per_s and reached >= AT_LIMIT * limit_bytes_per_s)
-
-
-def _two_digits(seconds: float) -> float:
-    """Round to two digits, because the matching recomputes whenever a claim changes."""
-    return float(f"{seconds:.1e}")

@@ -1,7 +1,7 @@
 """Our own advert: its only holder, and the rules for publishing changes.
 
 Changes that others plan by (stages we cannot serve, addresses) are published at once. Gradual
-changes (expected session, measured bandwidth) wait for the advert's next renewal.
+changes (measured bandwidth) wait for the advert's next renewal.
 """
 
 from __future__ import annotations
@@ -61,18 +61,16 @@ class OwnAdvert:
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
 
-    def amend(self, *, session_s: float, upload: float, download: float) -> None:
+    def amend(self, *, upload: float, download: float) -> None:
         """Change gradual values, to be published with the next renewal.
 
         Args:
-            session_s: seconds that we expect to stay.
             upload: bandwidth, bytes/s.
             download: bandwidth, bytes/s.
         """
         if self._advert is not None:
             self._advert = msgspec.structs.replace(
                 self._advert,
-                session_s=session_s,
                 upload_bytes_per_s=upload,
                 download_bytes_per_s=download,
             )

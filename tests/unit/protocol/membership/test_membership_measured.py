@@ -161,9 +161,9 @@ def test_amending_waits_for_the_next_renewal() -> None:
     world = linked()
     member = world.members[peer(0)]
     advert = member.roster.member(peer(0)).advert  # type: ignore[union-attr]
-    member.amend(msgspec.structs.replace(advert, session_s=77.0))
+    member.amend(msgspec.structs.replace(advert, upload_bytes_per_s=77.0))
     seen_by_other = lambda: world.members[peer(1)].roster.member(peer(0)).advert  # type: ignore[union-attr]  # noqa: E731
     world.run(2)
-    assert seen_by_other().session_s == 0.0
+    assert seen_by_other().upload_bytes_per_s != 77.0
     world.run(120, step=2)
-    assert seen_by_other().session_s == 77.0
+    assert seen_by_other().upload_bytes_per_s == 77.0

@@ -109,7 +109,7 @@ def fields_of(**changes: object) -> list[object]:
         {"flops": [1, 0.0, 0.0]},  # an integer where the canonical form is a float
         {"upload_bytes_per_s": float("nan")},
         {"upload_bytes_per_s": -1.0},
-        {"session_s": float("inf")},
+        {"upload_bytes_per_s": float("inf")},
         {"memory_bytes": -1},
         {"memory_bytes": 2**63},
         {"seats": 5},

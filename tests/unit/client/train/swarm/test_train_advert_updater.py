@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from client.config import Settings
 from client.store.persisted import Persisted
-from client.store.sessions import SessionHistory
 from client.train.machine import capacity
 from client.train.machine.capacity import (
     HOUSEHOLD_BYTES_PER_S,
@@ -80,9 +78,7 @@ class Node:
         return 1.8e9 + self.time
 
 
-def test_the_updater_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: Path) -> None:
-    earlier = SessionHistory(tmp_path)
-    earlier.beat(5400)
+def test_the_updater_tells_what_our_line_has_shown(tmp_path: Path) -> None:
     node = Node()
     node.time = 50.0
     node.own_advert.enter(advert(), {})
@@ -96,28 +92,8 @@ def test_the_updater_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path
     node.own_advert.set_unable({})  # a renewal
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
     said = parse_advert(publish.body, peer(0), peer(0), 2)
-    assert said.session_s == (1800 + 4800) / 2
     assert said.download_bytes_per_s == pytest.approx(4e7)
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(4e7, rel=0.02)
-    assert SessionHistory(tmp_path).past == (5400, 600)
-
-
-@pytest.mark.parametrize(
-    ("clock", "session_s"),
-    [("06:30", 1800), ("06:59", 60), ("23:00", 3600)],  # the history expects an hour
-)
-def test_a_session_ends_with_the_owners_hours(tmp_path: Path, clock: str, session_s: float) -> None:
-    SessionHistory(tmp_path).beat(5400)
-    node = Node()
-    node.own_advert.enter(advert(), {})
-    settings = Settings(schedule="22:00-07:00")
-    updater = AdvertUpdater(
-        node, settings, tmp_path, here, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
-    )
-    updater.update()
-    node.own_advert.set_unable({})
-    (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
-    assert parse_advert(publish.body, peer(0), peer(0), 2).session_s == session_s
 
 
 @pytest.mark.parametrize(

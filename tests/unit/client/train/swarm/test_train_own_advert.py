@@ -45,7 +45,7 @@ def test_before_we_are_a_member_nothing_is_said() -> None:
     said = Said(entered=False)
     said.of.set_unable({Stage(0): "no text"})
     said.of.offer_no_seats()
-    said.of.amend(session_s=1.0, upload=1.0, download=1.0)
+    said.of.amend(upload=1.0, download=1.0)
     said.of.lend(5.0)
     said.of.move(["/ip4/1.2.3.4/tcp/1"])
     assert not said.of.entered
@@ -68,8 +68,8 @@ def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
 
 def test_gradual_values_wait_for_the_renewal() -> None:
     said = Said()
-    said.of.amend(session_s=60.0, upload=2e6, download=3e6)
-    changed = replace(ADVERT, session_s=60.0, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
+    said.of.amend(upload=2e6, download=3e6)
+    changed = replace(ADVERT, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
     assert (said.at_once(), said.later()) == ([], [changed])
     assert said.of.upload_bytes_per_s == 2e6
     assert said.of.line == Traffic(2e6, 3e6)
