@@ -11,11 +11,13 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 import pytest
+from _pytest._io import TerminalWriter
 
 Module = list[pytest.Item]
 
@@ -76,6 +78,13 @@ def lead(session: pytest.Session, numbers: Iterator[int], copies: set[Connection
                 hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
 
 
+class Plain:
+    """Stands for the reporter where an assertion asks how it is to be coloured."""
+
+    def __init__(self) -> None:
+        self._tw = TerminalWriter(StringIO())
+
+
 class Reporter:
     """Sends the reports of a copy."""
 
@@ -95,6 +104,7 @@ def run_modules(session: pytest.Session, modules: Sequence[Module], lead: Connec
         capture.stop_global_capturing()  # it writes to files of the process that forked this one
         capture.start_global_capturing()
         plugins.unregister(name="terminalreporter")
+        plugins.register(Plain(), "terminalreporter")
         plugins.register(Reporter(session.config, lead))
         lead.send(None)
         while (number := lead.recv()) is not None:

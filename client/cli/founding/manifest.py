@@ -45,7 +45,7 @@ from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
 from model_zoo.datasets.sources import is_json_lines
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.architecture import SWITCHES
+from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.model import ModelSpec
@@ -285,7 +285,7 @@ def choose_model(
     if architecture != base.architecture:
         switches = {}
     elif not same_shape:
-        switches |= {"head_dim": None}
+        switches |= {"head_dim": None, "rope": _rotated(base, width // heads)}
     if preset.tied and stages == 1:
         switches |= {"tied": True}
     try:
@@ -304,6 +304,15 @@ def choose_model(
     except ValueError as error:
         raise usage(str(error)) from error
     return adapted(spec, choices, "bf16")
+
+
+def _rotated(base: ModelSpec, head_width: int) -> Rope:
+    """Return the rotary positions for another width of heads: of each the same share is rotated."""
+    dims = base.rope.dims
+    if dims is None:
+        return base.rope
+    share = max(2, head_width * dims // base.head_width // 2 * 2)
+    return msgspec.structs.replace(base.rope, dims=share if share < head_width else None)
 
 
 def choose_optimizer(

@@ -90,17 +90,14 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
     assert record["failpoint"] == "forward@3/1=corrupt"
 
 
-@pytest.mark.parametrize(
-    ("action", "sent"),
-    [("kill", (os.getpid(), signal.SIGKILL)), ("stop", (os.getpid(), signal.SIGSTOP))],
-)
+@pytest.mark.parametrize(("action", "sent"), [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP)])
 def test_this_process_is_hit(
-    monkeypatch: pytest.MonkeyPatch, action: str, sent: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, action: str, sent: signal.Signals
 ) -> None:
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [sent]
+    assert signals == [(os.getpid(), sent)]
 
 
 def test_only_the_worker_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:

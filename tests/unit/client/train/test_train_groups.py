@@ -52,7 +52,7 @@ async def is_one_seat_that_a_killed_rank_does_not_lose(swarm: TestSwarm, stage: 
     assert worker is not None
     assert len(set(before)) == 2
     await swarm.until(lambda: counted(grouped, stage) and all(r.passes for r in worker.ranks))
-    shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).worker
+    shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).workers[0]
     found = [(rank.device, rank.pid) for rank in shown.ranks]
     assert found == [("cpu:0", before[0]), ("cpu:1", before[1])]
     assert shown.rss_bytes == sum(rank.rss_bytes for rank in shown.ranks) > 0
