@@ -118,7 +118,7 @@ def _mine(now: Snapshot, found: MatchesSnapshot) -> Iterator[Said]:
         yield _holding(seat, count)
     if sum(seat.state == "serving" for seat in held) > 1:
         yield (
-            "You hold a second part because your machine is fast enough for both: so the faster "
+            "You hold a second part because your machine has memory for both: so the faster "
             "part waits less for the slower one.",
             "plain",
         )
