@@ -47,8 +47,9 @@ def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[
     corpus = open_corpus("stdlib", manifest.model.context)
     part = slices(plan.layers_per_stage)[rank]
     module = build_stage(plan.spec, part, plan.seed)
-    groups = reference._stage_parameters(plan, [module])
-    optimizer = reference._optimizer(plan.optimizer, groups[rank])
+    groups: list[list[torch.nn.Parameter]] = [[] for _ in plan.layers_per_stage]
+    groups[rank] = list(module.parameters())  # the others' are in other processes
+    optimizer = reference._optimizer(plan, [module])
     stage = PipelineStage(module, rank, part.count, torch.device("cpu"))
     # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
     schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)
@@ -73,7 +74,7 @@ def step_data(plan: reference.TrainingPlan, corpus: Corpus, step: int) -> tuple[
         reference._split(corpus.sample(m, rows, plan.spec.context, plan.seed))
         for m in range(first, first + plan.microbatches_per_step)
     ]
-    inputs, targets = zip(*pairs, strict=True)
+    inputs, targets, _ = zip(*pairs, strict=True)
     return torch.cat(inputs), torch.cat(targets)
 
 
