@@ -48,7 +48,7 @@ def test_every_test_runs_once_and_what_failed_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "3 failed, 9 passed" in done.stdout
     assert done.stdout.count("\nsaid before\n") == 3
-    assert done.stdout.count("assert 'found out' == 'found nothing'") == 3
+    assert done.stdout.count("E       AssertionError: assert 'found out' == 'found nothing'") == 3
 
 
 def test_a_process_that_dies_fails_the_run(tmp_path: Path) -> None:
