@@ -20,6 +20,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.precision import Compute
@@ -127,6 +128,9 @@ class Manifest(Description, frozen=True):
     delayed_update: bool = False
     """One-step-delayed update: a step is computed at the parameters from before the update of the
     step before it, so that averaging takes place beside computing."""
+    local_rounds: LocalRounds | None = None
+    """Steps are rounds, between which replicas take steps of their own; None: all replicas average
+    their gradients in every step."""
     compute: Compute = "fp32"
     """The type in which passes compute, or `auto`: that which each machine is fast in, where there
     are no audits."""
@@ -165,6 +169,8 @@ class Manifest(Description, frozen=True):
     @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
+        if self.local_rounds is not None:
+            return StateSpec(self.local_rounds.outer.name)
         return StateSpec(self.optimizer.name, self.delayed_update)
 
     @property
@@ -252,6 +258,21 @@ def inconsistency(manifest: Manifest) -> str | None:
             manifest.compute != "auto" or not manifest.audits,
             "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
             "audits all volunteers compute in bf16, or all in fp32",
+        ),
+        (
+            manifest.local_rounds is None or not manifest.audits,
+            "an audit cannot recompute what local rounds contribute, for it follows from momentum "
+            "that no other replica has: leave out --audit, and bound lies with --aggregation "
+            "centred-clipping",
+        ),
+        (
+            manifest.local_rounds is None or not manifest.delayed_update,
+            "local rounds have nothing to delay: leave out --delayed-update",
+        ),
+        (
+            manifest.local_rounds is None or not manifest.secret,
+            "secret sums take their scale from AdamW's second moment, which local rounds keep to "
+            "themselves: take another --aggregation",
         ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (

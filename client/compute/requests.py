@@ -42,6 +42,7 @@ from client.compute.replies import (
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.data import DataSpec
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import DEFAULT, Compute
@@ -107,6 +108,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
     token_data: DataSpec | None = None
     """What the file has, where it has tokens and not a text."""
+    local_rounds: LocalRounds | None = None
+    """How the replica steps between two versions; None: it does not."""
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
@@ -128,6 +131,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     @property
     def state(self) -> StateSpec:
         """The layout of a version of the stage."""
+        if self.local_rounds is not None:
+            return StateSpec(self.local_rounds.outer.name)
         return StateSpec(self.optimizer.name, self.delayed)
 
 

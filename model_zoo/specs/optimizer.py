@@ -37,6 +37,8 @@ OPTIMIZERS = {
     DEFAULT: OptimizerFacts(("first_moment", "second_moment")),
     "lion": OptimizerFacts(("momentum",), rate=0.2),
     "muon": OptimizerFacts(("momentum",), rate=3.0, beta1=0.95, matrix_scratch=40),
+    "sgd": OptimizerFacts((), rate=100.0, beta1=0.0),
+    "nesterov": OptimizerFacts(("momentum",), rate=30.0),
 }
 """A new optimizer is a line here and the file of its name in `model_zoo.optimizers`."""
 

@@ -227,6 +227,7 @@ def open_stage_request(
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation,
         delayed=manifest.delayed_update,
+        local_rounds=manifest.local_rounds,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=fit.graphs,
