@@ -226,7 +226,6 @@ def open_stage_request(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation,
-        delayed=manifest.delayed_update,
         local_rounds=manifest.local_rounds,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
