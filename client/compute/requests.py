@@ -110,9 +110,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """What the file has, where it has tokens and not a text."""
     local_rounds: LocalRounds | None = None
     """How the replica steps between two versions; None: it does not."""
-    delayed: bool = False
-    """Whether updates are delayed by one step: then microbatches of the step after the version's
-    are taken as well, and a version has the parameters of the one before in its state."""
     ranks: Positive = 1
     """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
@@ -133,7 +130,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         """The layout of a version of the stage."""
         if self.local_rounds is not None:
             return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name, self.delayed)
+        return StateSpec(self.optimizer.name)
 
 
 class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
