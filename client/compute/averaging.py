@@ -128,7 +128,7 @@ class Averager:
         scratch = self._scratch(attempt.bounds, request.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(request.segment, None)
-        usual = self.usual_norm(attempt.bounds, request.segment)
+        usual = self.usual_norm(attempt.bounds, request.segment, request.microbatches)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
         bounded = RULES[self._rule].leaves_out and sum(map(bool, request.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
@@ -162,18 +162,28 @@ class Averager:
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
 
-    def usual_norm(self, bounds: Sequence[int], segment: int) -> float:
+    def usual_norm(
+        self, bounds: Sequence[int], segment: int, microbatches: Sequence[int] = ()
+    ) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had
         lately, from the state that all replicas share; 0: the rule or the optimizer has no use for
-        it, or nothing is known."""
-        optimizer = self._replica.optimizer
-        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
-        if RULES[self._rule].linear or "second_moment" not in kept or not optimizer.steps_done:
+        it, or nothing is known.
+
+        In local rounds it follows from the schedule, and the ``microbatches`` of each member: how
+        far so many inner steps go.
+        """
+        if RULES[self._rule].linear:
             return 0.0
-        squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
+        replica, optimizer = self._replica, self._replica.optimizer
+        start, end = bounds[segment], bounds[segment + 1]
+        if replica.inner is not None:
+            return replica.usual_distance(max(microbatches, default=0)) * math.sqrt(end - start)
+        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
+        if "second_moment" not in kept or not optimizer.steps_done:
+            return 0.0
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
-        of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
-        return of_a_token * self._replica.wire.token_count
+        squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
+        return math.sqrt(float(squares) / seen) * replica.wire.token_count
 
     def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
         """Aggregate a segment as its owner had to, and compare what it has broadcast.

@@ -38,6 +38,7 @@ from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.team import ALONE, Team
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
+from model_zoo.optimizers.muon import USUAL_SIZE
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import Matrix, hidden_matrices
@@ -191,13 +192,24 @@ class Replica:
         if self.inner is not None and self.inner.waiting:
             self._step_inside()
 
+    def usual_distance(self, microbatches: int) -> float:
+        """Return how far a number comes in a local round, root mean square, times the tokens of a
+        microbatch: it goes to and fro, for honest rounds are up to some times as long."""
+        assert self.inner is not None
+        steps = microbatches / self.inner.microbatches
+        return USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.token_count
+
+    def _inner_rate(self) -> float:
+        assert self.inner is not None
+        scheduled = learning_rate(self.trained_by, self.version)
+        return scheduled if self.inner.rate is None else self.inner.rate
+
     def _step_inside(self) -> None:
         assert self.inner is not None
         tokens = self.inner.waiting * self.wire.token_count
         spec, squares = self.trained_by, squared_norm(self.gradient_sum)
         scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
-        rate = learning_rate(spec, self.version) if self.inner.rate is None else self.inner.rate
-        self.inner.step(self.slot, rate, scale)
+        self.inner.step(self.slot, self._inner_rate(), scale)
 
     def contribution(self, start: int, end: int) -> Tensor:
         """Return the elements from ``start`` to ``end`` of what this replica adds to the step; they

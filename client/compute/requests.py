@@ -51,6 +51,7 @@ from model_zoo.specs.state import StateSpec
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(ge=0, le=10)]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -314,7 +315,8 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
     that are still in the sums, one for each member; an empty one stands for no mask. `buckets`: as
     in `Contribute`; with the number of microbatches that count for each member.
-    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`.
+    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`. In local rounds it is
+    that of the steps inside the next round.
     """
 
     step: Count
@@ -325,7 +327,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     seeds: list[bytes] = []
     buckets: list[Count] = []
     microbatches: list[Count] = []
-    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
+    learning_rate: Rate | None = None
 
 
 class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
@@ -333,7 +335,7 @@ class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
 
     step: Count
     tokens: Positive
-    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
+    learning_rate: Rate | None = None
 
 
 class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
@@ -411,11 +413,16 @@ class Save(Request[Saved], frozen=True, kw_only=True):
 
 
 class Load(Request[Loaded], frozen=True, kw_only=True):
-    """Take over a checkpoint of this stage, verified before anything changes."""
+    """Take over a checkpoint of this stage, verified before anything changes.
+
+    `learning_rate`: of the steps inside the round that begins there, by an amendment; None: by the
+    schedule of `OpenStage`.
+    """
 
     path: str
     version: Count
     expected_hash: str | None = None
+    learning_rate: Rate | None = None
 
 
 class LoadStart(Request[Loaded], frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ def roughly_orthogonal(matrix: Tensor) -> Tensor:
     x = matrix / (norm * _ABOVE_NORM)
     if x.is_cuda:
         x = x.bfloat16()
-    wide = x if x.shape[0] <= x.shape[1] else x.T
+    wide: Tensor = x if x.shape[0] <= x.shape[1] else x.T
     for _ in range(ITERATIONS):
         gram = wide @ wide.T
         factor = torch.addmm(gram, gram, gram, beta=_CUBIC, alpha=_QUINTIC)

@@ -234,15 +234,43 @@ def test_a_contribution_that_is_not_in_the_sum_is_forgotten() -> None:
     assert not workers[1].executor._opened.averager._residual.any()
 
 
-def test_a_rate_by_an_amendment_holds_for_the_inner_steps() -> None:
-    moved = []
+def moved_by(worker: LocalWorker, step: int) -> float:
+    train(worker, step, step)
+    return float((weights(worker) - worker.replica.parameters).norm())
+
+
+def test_a_rate_by_an_amendment_holds_for_the_inner_steps(tmp_path: Path) -> None:
+    path, moved = tmp_path / "stage", []
     for rate in (None, 1e-4):
         worker = opened(0, [4], optimizer=MUON, local_rounds=LocalRounds(1))
         train(worker, 0, 0)
         worker.call(ApplyLocal(step=0, tokens=TOKENS_OF_ONE, learning_rate=rate))
-        train(worker, 1, 1)
-        moved.append(float((weights(worker) - worker.replica.parameters).norm()))
-    assert moved[1] == pytest.approx(moved[0] / 100, rel=0.05)
+        worker.call(Save(version=1, path=str(path)))
+        moved.append(moved_by(worker, 1))
+        worker.call(Load(path=str(path), version=1, learning_rate=rate))
+        moved.append(moved_by(worker, 1))
+    assert moved[2] == pytest.approx(moved[0] / 100, rel=0.05)
+    assert moved[3] == pytest.approx(moved[1] / 100, rel=0.05)
+
+
+@pytest.mark.parametrize("lie", [-1.0, 10.0, 0.0])
+def test_of_two_neither_goes_further_than_the_other_or_a_usual_round(lie: float) -> None:
+    """Two have no majority: a lie of an absurd size is cut down, and silence does not stop it."""
+    local = LocalRounds(1)
+    workers = [
+        opened(0, [4], optimizer=MUON, local_rounds=local, aggregation="centred-clipping")
+        for _ in range(2)
+    ]
+    base = weights(workers[0]).clone()
+    for index, worker in enumerate(workers):
+        train(worker, 0, *range(10 * index, 10 * index + 4))
+    honest = base - weights(workers[0])
+    weights(workers[1]).copy_(base - lie * honest)
+    round_of(workers, 0, [4, 4])
+    went = base - workers[0].replica.parameters
+    assert float(went.norm()) <= 1.1 * float(honest.norm())
+    if lie >= 0:
+        assert float(went @ honest) > 0.2 * float(honest @ honest)
 
 
 def test_each_device_of_a_group_would_train_alone() -> None:
