@@ -171,7 +171,7 @@ class Manifest(Description, frozen=True):
         """The layout of every stage's state."""
         if self.local_rounds is not None:
             return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name, self.delayed_update)
+        return StateSpec(self.optimizer.name)
 
     @property
     def inner_optimizer(self) -> str | None:

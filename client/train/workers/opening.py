@@ -148,7 +148,7 @@ def _fit_whole(
         )
         need = need_with()
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-        if graphs < 0:
+        if graphs < 0 or not devices.can_hold(need.offloaded_bytes):
             continue
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
@@ -166,8 +166,15 @@ def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE)
     """Check that this machine has memory for one stage at least; return for which it has.
 
     Raises:
-        UserError: for none; says what the last one tried needs.
+        UserError: for none; says what the last one tried needs. Or the devices are several, and
+            rounds are local.
     """
+    if manifest.local_rounds is not None and devices.ranks > 1:
+        raise UserError(
+            f"this swarm's rounds are local, and {devices.ranks} devices cannot share one",
+            "start a volunteer for each device: with its own VOLUNTEER_HOME and --devices N",
+            ExitCode.CONFIG,
+        )
     found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
@@ -228,7 +235,6 @@ def open_stage_request(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation,
-        delayed=manifest.delayed_update,
         local_rounds=manifest.local_rounds,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
