@@ -27,7 +27,8 @@ def described(**other: str) -> tuple[str, ...]:
     """Flags that describe four machines, so that nothing is measured."""
     flags = {"machines": "4", "gflops": "50", "memory": "8GB", "up": "20Mbit/s"}
     flags |= {"down": "100Mbit/s", "rtt-ms": "60", **other}
-    return ("--no-measure", *(w for name, text in flags.items() for w in (f"--{name}", text)))
+    run = ("--no-measure", "--averaging", "every-step")
+    return (*run, *(w for name, text in flags.items() for w in (f"--{name}", text)))
 
 
 DESCRIBED = described()
@@ -173,7 +174,7 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
     assert made.returncode == 0, made.stderr
-    founded = planned(within, "--swarm", str(path), *DESCRIBED[1:])
+    founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     assert founded["best"]["tokens_per_s"] == pytest.approx(flags["best"]["tokens_per_s"])
     for flag in (("--width", "64"), ("--stages", "4"), ("--boundary-codec", "bf16")):
@@ -200,7 +201,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within("plan", "--swarm", free, *DESCRIBED[1:])
+    done = within("plan", "--swarm", free, *DESCRIBED[3:])
     assert done.returncode == ExitCode.RUNTIME
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
@@ -218,7 +219,7 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
         msgspec.structs.replace(last, layers=first.layers + last.layers),
     )
     hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
-    done = within("plan", "--swarm", hollow, *DESCRIBED[1:])
+    done = within("plan", "--swarm", hollow, *DESCRIBED[3:])
     assert done.returncode == ExitCode.REFUSED
     assert "layers" in done.stderr  # no manifest may have a stage without one
 
