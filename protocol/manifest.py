@@ -171,6 +171,11 @@ class Manifest(Description, frozen=True):
         return StateSpec(self.optimizer.name)
 
     @property
+    def inner_optimizer(self) -> str | None:
+        """The optimizer of inner steps; None: there are none."""
+        return None if self.local_rounds is None else self.optimizer.name
+
+    @property
     def stage_count(self) -> int:
         """Number of stages S."""
         return len(self.stages)
