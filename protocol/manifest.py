@@ -171,7 +171,12 @@ class Manifest(Description, frozen=True):
         """The layout of every stage's state."""
         if self.local_rounds is not None:
             return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name, self.delayed_update)
+        return StateSpec(self.optimizer.name)
+
+    @property
+    def inner_optimizer(self) -> str | None:
+        """The optimizer of inner steps; None: there are none."""
+        return None if self.local_rounds is None else self.optimizer.name
 
     @property
     def stage_count(self) -> int:

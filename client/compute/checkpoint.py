@@ -40,14 +40,10 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 def format_name(state: StateSpec) -> str:
     """Return the name that the format has in files of such a state."""
-    optimizer = "" if state.optimizer == DEFAULT else f"-{state.optimizer}"
-    return f"volunteer-stage-1{optimizer}{'-ahead' if state.delayed else ''}"
+    return f"volunteer-stage-1{'' if state.optimizer == DEFAULT else f'-{state.optimizer}'}"
 
 
-_STATES = {
-    format_name(state): state
-    for state in (StateSpec(name, delayed) for name in OPTIMIZERS for delayed in (False, True))
-}
+_STATES = {format_name(state): state for state in map(StateSpec, OPTIMIZERS)}
 
 
 @dataclass(frozen=True, slots=True)

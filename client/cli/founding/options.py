@@ -120,7 +120,7 @@ class PipelineChoices:
     @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
-        return StateSpec(self.optimizer, self.delayed_update)
+        return StateSpec(self.optimizer)
 
 
 @Parameter(name="*", group=RUN)

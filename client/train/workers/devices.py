@@ -34,7 +34,11 @@ class Devices:
     def can_offload(self, size_bytes: int) -> bool:
         """Whether vectors of so many bytes may lie with the host; those of a group do not."""
         allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
-        return allowed and PINNED * size_bytes <= self.host_bytes
+        return allowed and self.can_hold(size_bytes)
+
+    def can_hold(self, size_bytes: int) -> bool:
+        """Whether the host has room for vectors of so many bytes."""
+        return PINNED * size_bytes <= self.host_bytes
 
     def why_uncut(self, manifest: Manifest) -> str:
         """Return why stages cannot be cut over the ranks; empty: they can."""

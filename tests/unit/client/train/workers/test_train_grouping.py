@@ -16,6 +16,7 @@ from client.train.workers.opening import (
     stage_need,
 )
 from model_zoo.specs.architecture import Lora
+from model_zoo.specs.local_rounds import LocalRounds
 from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
@@ -51,6 +52,14 @@ def test_a_stage_is_cut_where_it_does_not_fit_a_device() -> None:
     with pytest.raises(UserError, match="stage 0 needs"):
         fit_stage(swarm, 0, part, devices=ONE)
     assert all(check_fits(swarm, whole, devices=both))
+
+
+def test_devices_do_not_share_a_local_round() -> None:
+    local = replace(LARGE, local_rounds=LocalRounds(4))
+    assert all(check_fits(local, 1 << 40, devices=ONE))
+    with pytest.raises(UserError, match="2 devices cannot share one") as caught:
+        check_fits(local, 1 << 40, devices=Devices(2))
+    assert "a volunteer for each device" in caught.value.next_step
 
 
 def test_what_the_first_rank_keeps_lies_with_the_host_of_a_gpu() -> None:
