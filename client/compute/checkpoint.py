@@ -2,7 +2,7 @@
 
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
 `model_zoo.specs.state` defines its tensors, their order and names; the format's name tells the
-optimizer and whether updates are delayed. The bytes follow from version, stage and state alone:
+optimizer. The bytes follow from version, stage and state alone:
 replicas write identical files. `hash` in the metadata is the version's hash (`state_hash.py`).
 Imports no torch: the node reads and verifies with it too. Holds no state.
 """

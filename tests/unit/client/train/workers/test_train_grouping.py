@@ -81,8 +81,8 @@ def test_what_would_help_is_said() -> None:
 
     assert "add graphics cards (--devices)" in said(ONE)
     assert "MiB of memory of each device" in said(Devices(2, 10**12))
-    uncut = replace(LARGE, delayed_update=True)
-    assert "devices cannot cut it: updates are delayed" in said(Devices(4), uncut)
+    uncut = replace(LARGE, sequences_per_microbatch=3)
+    assert "devices cannot cut it: a microbatch has 3 sequences" in said(Devices(4), uncut)
 
 
 def test_more_ranks_need_less_each() -> None:
@@ -96,7 +96,6 @@ def test_more_ranks_need_less_each() -> None:
     [
         (1, {}, "there is one device"),
         (4, {"sequences_per_microbatch": 3}, "a microbatch has 3 sequences"),
-        (2, {"delayed_update": True}, "delayed by one step"),
         (
             2,
             {"model": replace(LARGE.model, lora=Lora(4, 8.0, ("attn.c_attn",)))},
