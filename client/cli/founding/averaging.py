@@ -23,6 +23,7 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import slices, whole_slice
 from protocol.manifest import StageCost
 
@@ -176,10 +177,11 @@ def _price(run: RunChoices, costs: Sequence[StageCost], usual: Length) -> tuple[
     assert run.steps
     most = max(cost.parameters for cost in costs)
     sent = CODECS[run.sent_codec].bytes_per_number * most
+    gap = gap_percent(run.steps, muon=OPTIMIZERS[run.update_rule].by_matrix)
     exact = CODECS["s8"].bytes_per_number * most * run.microbatches / usual.microbatches
     return (
         f"  a volunteer's contribution to a round of {run.microbatches} microbatches is "
         f"{human_bytes(sent)}, where steps of {usual.microbatches} would take {human_bytes(exact)}",
-        f"  the price: no audits, and a loss about {gap_percent(run.steps):.1f} % higher after as "
+        f"  the price: no audits, and a loss about {gap:.1f} % higher after as "
         f"many tokens, in {plural(run.steps, 'round')}; it falls with the number of rounds",
     )

@@ -15,7 +15,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
-from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.codec import AveragingCodec, BoundaryCodec, SumCodec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
@@ -64,8 +64,8 @@ OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 AveragingName = Literal["every-step", "local"]
 NEW_MODEL_OPTIMIZER = "muon"
 """Of a model that begins with random weights."""
-EVERY_STEP_CODEC: AveragingCodec = "s8"
-LOCAL_CODEC: AveragingCodec = "s8"
+EVERY_STEP_CODEC: SumCodec = "s8"
+LOCAL_CODEC: SumCodec = "q2"
 
 
 @Parameter(name="*", group=RUN)
@@ -82,10 +82,12 @@ class PipelineChoices:
     ] = None
     """Microbatches per step; with local rounds, per round (default: as many as suit this machine
     and its line)."""
-    boundary_codec: Codec = "s8"
+    boundary_codec: BoundaryCodec = "s8"
     """Wire format of tensors between stages."""
-    averaging_codec: Codec | None = None
-    """Wire format of what volunteers of a stage average (default: s8, with local rounds q2)."""
+    averaging_codec: SumCodec | None = None
+    """Wire format of what volunteers of a stage average (default: s8, with local rounds q2). q4, q3
+    and q2 take 4, 3 and 2 bits a number, and send later what they leave out; there are no audits
+    with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
     centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage

@@ -18,6 +18,7 @@ from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import (
     COSTS_NOTHING,
+    Load,
     Machine,
     Placement,
     Prediction,
@@ -30,6 +31,7 @@ from client.quantities import plural
 from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import frozen_bytes, slices
 from model_zoo.specs.tokens import BYTE_VOCAB
 
@@ -43,7 +45,9 @@ class StageLine(Struct, frozen=True):
     machines: dict[str, int]
     """How many of each kind."""
     memory_bytes: float
-    """That a machine needs for it."""
+    """That a machine needs for it, a GPU with a host beside `host_memory_bytes` of the host's."""
+    host_memory_bytes: float
+    """0: no machine of the stage has a host with memory, or it keeps nothing there."""
     frozen_bytes: int
     """Of weights beside adapters; 0 where everything is trained."""
     state_bytes: int
@@ -224,6 +228,7 @@ class _Found:
             return Way(method.name, *codecs, chosen, self.alternatives[-1].why)
         sent = max(terms.sent_bytes for terms in best.prediction.stages)
         per_day = sent * 86_400 / best.prediction.step_s
+        muon = OPTIMIZERS[method.optimizer].by_matrix
         rounds = wanted / (best.run.microbatches * best.run.tokens_per_microbatch)
         return Way(
             *(method.name, *codecs, chosen, ""),
@@ -234,7 +239,7 @@ class _Found:
             step_s=best.prediction.step_s,
             sent_bytes_per_day=per_day,
             sent_bytes_per_month=30 * per_day,
-            loss_percent=gap_percent(rounds) if method.local else 0.0,
+            loss_percent=gap_percent(rounds, muon=muon) if method.local else 0.0,
         )
 
 
@@ -284,23 +289,31 @@ def _stage_lines(
 ) -> list[StageLine]:
     costs = [load.cost for load in best.run.stages]
     parts, model = slices([cost.layers for cost in costs]), run.models[len(costs)]
+    each_bytes = best.run.averaging_bytes_per_parameter
     return [
         StageLine(
             stage=number,
-            layers=cost.layers,
-            parameters=cost.parameters,
+            layers=load.cost.layers,
+            parameters=load.cost.parameters,
             machines=dict(Counter(machine.name for machine in members)),
-            memory_bytes=cost.memory_bytes,
+            **_memory(load, members),
             frozen_bytes=frozen_bytes(model, part),
-            state_bytes=cost.parameters * way.method.state.bytes_per_parameter,
-            averaged_bytes=cost.parameters * best.run.averaging_bytes_per_parameter,
+            state_bytes=load.cost.parameters * way.method.state.bytes_per_parameter,
+            averaged_bytes=load.cost.parameters * each_bytes,
             terms=terms,
             bottleneck=number == found.bottleneck,
         )
-        for number, (cost, part, members, terms) in enumerate(
-            zip(costs, parts, best.placement, found.stages, strict=True)
+        for number, (load, part, members, terms) in enumerate(
+            zip(best.run.stages, parts, best.placement, found.stages, strict=True)
         )
     ]
+
+
+def _memory(load: Load, members: Sequence[Machine]) -> dict[str, float]:
+    """What a stage needs of a machine's memory and of its host's."""
+    if load.hosted_bytes and any(machine.host_bytes for machine in members):
+        return {"memory_bytes": load.beside_host_bytes, "host_memory_bytes": load.hosted_bytes}
+    return {"memory_bytes": load.cost.memory_bytes, "host_memory_bytes": 0.0}
 
 
 def _cost(run: Run, found: Prediction, wanted: int) -> Cost:

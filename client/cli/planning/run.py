@@ -18,7 +18,7 @@ from client.plan.model import Placement, Run
 from client.plan.rounds import paced
 from client.train.workers.opening import stage_need
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.codec import Codec
+from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
 from model_zoo.specs.state import StateSpec
@@ -44,6 +44,7 @@ class Method:
     state: StateSpec
     boundary_codec: str
     averaging_codec: str
+    optimizer: str
     local: bool = False
 
 
@@ -136,10 +137,9 @@ def _methods(
         EXACT,
         tuple(_runs(exact, models, sequences, usual, prices)),
         exact.state,
-        exact.boundary_codec,
-        exact.sent_codec,
+        *(exact.boundary_codec, exact.sent_codec, exact.update_rule),
     )
-    ways: list[tuple[str, Codec]] = [(LOCAL, run.boundary_codec)]
+    ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     for name, codec in ways:
         rule = None if RULES[run.rule].secret else run.aggregation
         local = replace(run, averaging="local", boundary_codec=codec, aggregation=rule, audit=None)
@@ -147,7 +147,8 @@ def _methods(
         if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
         runs = [each for size in sizes for each in _runs(local, models, size, usual, prices)]
-        yield Method(name, tuple(runs), local.state, codec, local.sent_codec, local=True)
+        rules = codec, local.sent_codec, local.update_rule
+        yield Method(name, tuple(runs), local.state, *rules, local=True)
 
 
 def _unrounded(run: PlanChoices) -> PlanChoices:
@@ -253,6 +254,7 @@ def _of_manifest(manifest: Manifest) -> PlannedRun:
     name = EXACT if rounds is None else LOCAL
     method = Method(
         *(name, (run,), manifest.state, manifest.boundary_codec, manifest.averaging_codec),
+        manifest.optimizer.name,
         local=rounds is not None,
     )
     return PlannedRun(

@@ -107,6 +107,11 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
     ]
     yield from aligned(head, rows)
     for line in stages:
+        if line.host_memory_bytes:
+            yield (
+                f"stage {line.stage}: {human_bytes(line.host_memory_bytes)} more in the memory of "
+                "a GPU's host"
+            )
         if line.frozen_bytes:
             yield (
                 f"stage {line.stage}: {human_bytes(line.frozen_bytes)} of frozen weights, "
@@ -123,7 +128,7 @@ def _comparison(rows: Sequence[Row]) -> Iterator[str]:
             str(each.stages),
             str(each.replicas) if not each.why else "-",
             str(each.in_flight) if not each.why else "-",
-            f"{each.tokens_per_s:.4g}" if not each.why else "-",
+            _speed(each.tokens_per_s) if not each.why else "-",
             each.why or WORDS[each.limit][0],  # type: ignore[index]
         )
         for each in rows
@@ -143,16 +148,19 @@ def _ways(answer: Answer) -> Iterator[str]:
     rows = [
         (
             *("*" if each.chosen else "", each.name),
-            f"{each.stages} x {each.replicas}" if not each.why else "-",
-            f"{each.tokens_per_s:.4g}" if not each.why else "-",
-            f"{each.share:.0%}" if not each.why else "-",
-            human_bytes(each.sent_bytes_per_day) if not each.why else "-",
-            human_bytes(each.sent_bytes_per_month) if not each.why else "-",
-            each.why or (f"+{each.loss_percent:.1f} %" if each.loss_percent else "0"),
+            f"{each.stages} x {each.replicas}",
+            _speed(each.tokens_per_s),
+            f"{each.share:.0%}",
+            human_bytes(each.sent_bytes_per_day),
+            human_bytes(each.sent_bytes_per_month),
+            f"+{each.loss_percent:.1f} %" if each.loss_percent else "0",
         )
+        if not each.why
+        else ("", each.name, *("-" * 6))
         for each in answer.ways
     ]
     yield from aligned(head, rows)
+    yield from (f"{each.name}: {each.why}" for each in answer.ways if each.why)
 
 
 def _cost(answer: Answer) -> Iterator[str]:
@@ -166,6 +174,10 @@ def _cost(answer: Answer) -> Iterator[str]:
 
 def _tokens(per_second: float) -> str:
     return f"{human_rate(per_second).removesuffix('/s')} tokens/s"
+
+
+def _speed(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
 
 
 def _rate(per_second: float) -> str:
