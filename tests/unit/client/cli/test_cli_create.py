@@ -30,9 +30,11 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
+from client.compute.memory import USUAL_GRAPHS
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
+from client.train.workers.opening import stage_need
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.precision import Compute
@@ -135,6 +137,13 @@ def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -
     assert settled_on(SLOW, averaging="local", outer_momentum=0.5).manifest.state == StateSpec(
         "nesterov"
     )
+
+
+@pytest.mark.parametrize("averaging", ["local", "every-step"])
+def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averaging: str) -> None:
+    manifest = settled_on(SLOW, averaging=averaging, audit=0).manifest
+    need = stage_need(manifest, 0, USUAL_GRAPHS, reruns_blocks=True)
+    assert manifest.stages[0].memory_bytes == need.total_bytes
 
 
 @pytest.mark.parametrize(
