@@ -104,6 +104,7 @@ class TensorSwarm:
             averaging_codec=self.averaging_codec,
             aggregation=self.aggregation,
             precision=plan.precision,
+            local_rounds=plan.local_rounds,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
             corpus=str(self.corpus) if place.first else "",
