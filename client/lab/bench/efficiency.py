@@ -38,6 +38,7 @@ REFERENCE_STEPS = 4
 """Steps of the single process, before the swarm and again after it."""
 RUN = RunChoices(
     name="efficiency",
+    optimizer="adamw",
     stages=2,
     steps=STEPS,
     sequences=8,
