@@ -42,7 +42,7 @@ MAX_SEGMENT_ELEMENTS = 15 * 2**20
 """Fit a frame in any codec: 60 MiB in fp32."""
 MAX_STAGE_PARAMETERS = 7_500_000_000
 """Fill so many segments, cut into equal shards of any number of replicas. 12 bytes each of state,
-16 too, fit a blob; with AdamW and delayed updates a state has 20."""
+the most of all optimizers, fit a blob."""
 MAX_LOST = 32
 """Peers that a heartbeat lists as lost."""
 MAX_MISSING = MAX_REPLICAS_IN_ROUND

@@ -125,9 +125,6 @@ class Manifest(Description, frozen=True):
     boundary_codec: Codec = "s8"
     averaging_codec: AveragingCodec = "s8"
     policy: Policy = Policy()
-    delayed_update: bool = False
-    """One-step-delayed update: a step is computed at the parameters from before the update of the
-    step before it, so that averaging takes place beside computing."""
     local_rounds: LocalRounds | None = None
     """Steps are rounds, between which replicas take steps of their own; None: all replicas average
     their gradients in every step."""
@@ -171,7 +168,12 @@ class Manifest(Description, frozen=True):
         """The layout of every stage's state."""
         if self.local_rounds is not None:
             return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name, self.delayed_update)
+        return StateSpec(self.optimizer.name)
+
+    @property
+    def inner_optimizer(self) -> str | None:
+        """The optimizer of inner steps; None: there are none."""
+        return None if self.local_rounds is None else self.optimizer.name
 
     @property
     def stage_count(self) -> int:
@@ -266,10 +268,6 @@ def inconsistency(manifest: Manifest) -> str | None:
             "centred-clipping",
         ),
         (
-            manifest.local_rounds is None or not manifest.delayed_update,
-            "local rounds have nothing to delay: leave out --delayed-update",
-        ),
-        (
             manifest.local_rounds is None or not manifest.secret,
             "secret sums take their scale from AdamW's second moment, which local rounds keep to "
             "themselves: take another --aggregation",
@@ -315,7 +313,7 @@ def inconsistency(manifest: Manifest) -> str | None:
     stages = (
         _wrong_start(manifest, number)
         or _miscounted(model, layers, number, stage.parameters)
-        or too_large(stage.parameters, manifest.state.bytes_per_parameter)
+        or too_large(stage.parameters)
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
@@ -382,13 +380,10 @@ def fits_a_frame(model: ModelSpec, sequences: int, *, masked: bool = False) -> b
     return boundary + beside <= limits.MAX_PAYLOAD_BYTES
 
 
-def too_large(parameters: int, state_bytes: int = 0) -> str | None:
-    """Return why replicas of a stage of so many parameters could not sum gradients, or copy a state
-    of ``state_bytes`` for each, or None."""
+def too_large(parameters: int) -> str | None:
+    """Return why replicas of a stage of so many parameters could not sum gradients, or None."""
     if parameters > limits.MAX_STAGE_PARAMETERS:
         return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
-    if parameters * state_bytes > limits.MAX_BLOB_BYTES:
-        return f"a stage of {parameters} parameters is too large to be copied: take more stages"
     return None
 
 

@@ -113,14 +113,13 @@ def leader(
     stage: int,
     step: int,
     *,
-    behind: int = 1,
     among: Collection[PeerId] = (),
 ) -> PeerId | None:
     """Return the leader of a step's round in ``stage``: the first of ``leaders``, or None.
 
-    ``view``, ``step``, ``behind`` and ``among`` are as for ``leaders``.
+    ``view``, ``step`` and ``among`` are as for ``leaders``.
     """
-    return next(iter(leaders(view, stage, step, behind=behind, among=among)), None)
+    return next(iter(leaders(view, stage, step, among=among)), None)
 
 
 def leaders(
@@ -128,7 +127,6 @@ def leaders(
     stage: int,
     step: int,
     *,
-    behind: int = 1,
     among: Collection[PeerId] = (),
 ) -> list[PeerId]:
     """Return the serving replicas of ``stage`` in ``view`` in the order in which they lead the
@@ -136,10 +134,10 @@ def leaders(
 
     Replicas ``among`` the stage's roll come alone, if any of them serves, the lowest rank first: a
     replica that only claims to serve must be in a round before it leads one. A replica more than
-    ``behind`` steps behind cannot lead before it has fetched the state. Every replica computes the
+    one step behind cannot lead before it has fetched the state. Every replica computes the
     order from its own view. While views differ two may lead, which costs an attempt but never
     exactness (protocol/SPEC.md, section 10).
     """
-    peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - behind]
+    peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - 1]
     proven = [peer for peer in peers if peer in among]
     return sorted(proven or peers, key=lambda peer: rank("leader", stage, step, peer))

@@ -80,7 +80,7 @@ class Averager:
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = not CODECS[replica.wire.averaging_codec].lossless
         feedback = lossy and RULES[rule].feedback
-        self._residual = replica.home.zeros(replica.size) if feedback else None
+        self._residual = replica.away.zeros(replica.size) if feedback else None
 
     @property
     def residual_bytes(self) -> int:
@@ -103,9 +103,10 @@ class Averager:
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
         replica = self._replica
-        replica.check_step(request.step)
+        replica.at(request.step)
         bounds = checked_bounds(request.bounds, replica.size)
         self._attempt = None
+        replica.close()
         # sum and code one segment after the other: it is still in the cache then
         sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
         self._begin(request.attempt, bounds, sent)
@@ -127,7 +128,7 @@ class Averager:
         scratch = self._scratch(attempt.bounds, request.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(request.segment, None)
-        usual = self.usual_norm(attempt.bounds, request.segment)
+        usual = self.usual_norm(attempt.bounds, request.segment, request.microbatches)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
         bounded = RULES[self._rule].leaves_out and sum(map(bool, request.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
@@ -161,18 +162,28 @@ class Averager:
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
 
-    def usual_norm(self, bounds: Sequence[int], segment: int) -> float:
+    def usual_norm(
+        self, bounds: Sequence[int], segment: int, microbatches: Sequence[int] = ()
+    ) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had
         lately, from the state that all replicas share; 0: the rule or the optimizer has no use for
-        it, or nothing is known."""
-        optimizer = self._replica.optimizer
-        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
-        if RULES[self._rule].linear or "second_moment" not in kept or not optimizer.steps_done:
+        it, or nothing is known.
+
+        In local rounds it follows from the schedule, and the ``microbatches`` of each member: how
+        far so many inner steps go.
+        """
+        if RULES[self._rule].linear:
             return 0.0
-        squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
+        replica, optimizer = self._replica, self._replica.optimizer
+        start, end = bounds[segment], bounds[segment + 1]
+        if replica.inner is not None:
+            return replica.usual_distance(max(microbatches, default=0)) * math.sqrt(end - start)
+        kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
+        if "second_moment" not in kept or not optimizer.steps_done:
+            return 0.0
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
-        of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
-        return of_a_token * self._replica.wire.token_count
+        squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
+        return math.sqrt(float(squares) / seen) * replica.wire.token_count
 
     def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
         """Aggregate a segment as its owner had to, and compare what it has broadcast.
@@ -255,7 +266,7 @@ class Averager:
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self._replica
-        replica.check_step(request.step)
+        replica.at(request.step)
         bounds = checked_bounds(request.bounds, replica.size)
         attempt = self._contribution(request, bounds)
         segments = len(bounds) - 1
@@ -272,7 +283,8 @@ class Averager:
 
     def apply_local(self, request: ApplyLocal) -> Applied:
         """Make the next version from this replica's own sum and its residual, if any."""
-        self._replica.check_step(request.step)
+        self._replica.at(request.step)
+        self._replica.close()
         total = self._with_residual(0, self._replica.size)
         self._clear_residual()
         squares = squared_norm(total)
@@ -288,13 +300,13 @@ class Averager:
         return Applied(version=self._replica.version, hash=digest, grad_norm=norm)
 
     def _with_residual(self, start: int, end: int) -> Tensor:
-        """Gradient sum plus residual from ``start`` to ``end``, in scratch."""
+        """Contribution plus residual from ``start`` to ``end``, in scratch."""
         self.forget_sums()
         scratch = self._replica.flat.gradients[start:end]
-        total = self._replica.gradient_sum[start:end]
+        total = self._replica.contribution(start, end)
         if self._residual is None:
             return scratch.copy_(total)
-        return torch.add(total, self._residual[start:end], out=scratch)
+        return torch.add(total, self._residual[start:end].to(total.device), out=scratch)
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
         """The buffer in which a segment's sum is decoded: gradients, which are scratch between
@@ -318,7 +330,7 @@ class Averager:
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
-        self._replica.check_step(step)
+        self._replica.at(step)
         if self._attempt is None or self._attempt.number != number:
             raise StaleRequest(f"attempt {number} of step {step} is not the one contributed to")
         return self._attempt
@@ -359,7 +371,8 @@ class Averager:
             sent = torch.empty(end - start)
             self._replica.wire.segment_back(attempt.sent[segment], sent)
             residual = self._residual[start:end]
-            residual.add_(self._replica.gradient_sum[start:end]).sub_(sent.to(residual.device))
+            ours = self._replica.contribution(start, end).to(residual.device)
+            residual.add_(ours).sub_(sent.to(residual.device))
             if (lost := attempt.lost_in_sum.get(segment)) is not None:
                 residual.add_(lost.to(residual.device))
 

@@ -2,7 +2,7 @@
 
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
 `model_zoo.specs.state` defines its tensors, their order and names; the format's name tells the
-optimizer and whether updates are delayed. The bytes follow from version, stage and state alone:
+optimizer. The bytes follow from version, stage and state alone:
 replicas write identical files. `hash` in the metadata is the version's hash (`state_hash.py`).
 Imports no torch: the node reads and verifies with it too. Holds no state.
 """
@@ -40,14 +40,10 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 def format_name(state: StateSpec) -> str:
     """Return the name that the format has in files of such a state."""
-    optimizer = "" if state.optimizer == DEFAULT else f"-{state.optimizer}"
-    return f"volunteer-stage-1{optimizer}{'-ahead' if state.delayed else ''}"
+    return f"volunteer-stage-1{'' if state.optimizer == DEFAULT else f'-{state.optimizer}'}"
 
 
-_STATES = {
-    format_name(state): state
-    for state in (StateSpec(name, delayed) for name in OPTIMIZERS for delayed in (False, True))
-}
+_STATES = {format_name(state): state for state in map(StateSpec, OPTIMIZERS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,7 @@ def _compile(blocks: CompiledBlocks, replica: Replica) -> None:
     apart = max(_apart(stage, block, blocks) for block in stage.blocks.values())
     if not apart <= TOLERANCE[stage.precision]:
         raise ArithmeticError(f"compiled ones compute other numbers, {apart:.1g} apart")
-    for slot in replica.slots:
-        slot.module.runner = blocks
+    stage.runner = blocks
     warm_up(replica)
 
 

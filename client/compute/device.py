@@ -225,7 +225,7 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
 
 
 def _measure_once(replica: Replica) -> tuple[float, float]:
-    wire, slot = replica.wire, replica.slots[0]
+    wire, slot = replica.wire, replica.slot
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)

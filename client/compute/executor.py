@@ -313,6 +313,8 @@ class Executor:
             loaded = load_start(replica, request)
         else:
             loaded = saving.load(replica, request)
+            if replica.inner is not None:
+                replica.inner.rate = request.learning_rate
         self._stage.averager.forget()
         self._stage.auditor.forget()
         return loaded

@@ -52,7 +52,7 @@ class MaskedAverager(Averager):
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
         """Mask gradient sum plus residual, segment by segment."""
         replica, masks = self._replica, request.masks
-        replica.check_step(request.step)
+        replica.at(request.step)
         bounds = _blocks(checked_bounds(request.bounds, replica.size))
         if len(masks) < LEAST_MEMBERS or not request.tokens:
             raise ShapeError(f"{len(masks)} masks hide nothing")
@@ -94,7 +94,7 @@ class MaskedAverager(Averager):
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
         """Open the sums with the members' seeds, and make the next version of them."""
         replica, members = self._replica, len(request.seeds)
-        replica.check_step(request.step)
+        replica.at(request.step)
         bounds = _blocks(checked_bounds(request.bounds, replica.size))
         if members < LEAST_MEMBERS or len(payloads) != len(bounds) - 1:
             raise ShapeError(f"{members} seeds and {len(payloads)} sums do not open a step")

@@ -32,9 +32,7 @@ _SHARDS = 2
 # A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
 # or comes. As much was measured where a pass turns back and at its end.
 _WHOLE_UNITS = 3
-# Buffers as long as the parameters beside the state: a gradient sum for every version that can be
-# worked at, and one scratch gradient.
-_SCRATCH_BUFFERS = 1
+_SCRATCH_BUFFERS = 1  # of gradients, as long as the parameters
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
 # Logits, their log-softmax and the gradients of both.
@@ -86,6 +84,7 @@ def required_bytes(
     graphs_kept: int,
     averaging_codec: AveragingCodec,
     state: StateSpec,
+    inner: str | None = None,
     aggregation: str = SUM,
     precision: Compute = DEFAULT,
     reruns_blocks: bool = False,
@@ -104,17 +103,19 @@ def required_bytes(
         graphs_kept: forward graphs held for their backward; one more is in use.
         averaging_codec: codec of contributions; a lossy one needs a residual.
         state: layout of a version.
+        inner: the optimizer of inner steps, in local rounds; None: there are none.
         aggregation: name of the aggregation rule.
         precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
-        offload: whether all vectors but the parameters lie in a GPU's host memory.
+        offload: whether all vectors but those that passes are run at lie in a GPU's host memory.
         ranks: over which the stage is cut; then this is the memory of each, with an equal share of
             what the first one has beside its shards.
-        host: whether that lies in other memory than the shards, as beside a GPU: then it is
-            offloaded and does not count here.
+        host: whether a GPU computes, whose host has memory of its own: what ranks have beside their
+            shards lies there, and what a local round or an inner step touches once.
     """
     held = _Held(model, layers_per_stage, stage, sequences, tokens, precision, reruns_blocks)
-    need = _need_alone(held, graphs_kept, averaging_codec, state, aggregation, offload=offload)
+    kept = _Kept(averaging_codec, state, inner, aggregation, offload=offload, host=host or offload)
+    need = _need_alone(held, graphs_kept, kept)
     if ranks == 1:
         return need
     return _need_of_each(held, need, ranks, host=host)
@@ -169,39 +170,59 @@ class _Held:
         return _head_bytes(self.model, sequences * self.tokens) if self.is_last else 0
 
 
-def _need_alone(
-    held: _Held,
-    graphs_kept: int,
-    averaging_codec: AveragingCodec,
-    state: StateSpec,
-    aggregation: str,
-    *,
-    offload: bool,
-) -> MemoryNeed:
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept beside a pass; the fields are as in `required_bytes`."""
+
+    averaging_codec: AveragingCodec
+    state: StateSpec
+    inner: str | None
+    aggregation: str
+    offload: bool
+    host: bool
+
+    @property
+    def lossy(self) -> bool:
+        """Whether contributions are, so that there is a residual."""
+        return not CODECS[self.averaging_codec].lossless
+
+    @property
+    def vectors(self) -> tuple[int, int]:
+        """How many vectors as long as the parameters lie beside those that passes are run at, and
+        how many lie in the host's memory."""
+        passing = 1 + _SCRATCH_BUFFERS  # the gradient sum
+        rounds = len(self.state.sections) - 1 + self.lossy
+        if self.inner is not None:
+            rounds += 1 + len(OPTIMIZERS[self.inner].vectors)  # the version's parameters
+        if self.offload:
+            return 0, passing + rounds
+        if self.inner is not None and self.host:
+            return passing, rounds
+        return passing + rounds, 0
+
+    def averaging_bytes(self, parameters: int) -> int:
+        """Of what is encoded, and of contributions that are kept until all are here."""
+        rule = RULES[self.aggregation]
+        # at most 2 bytes a number; a secret rule has them before their masks too, a mask, and the
+        # other buckets' sums
+        sent = 2 * parameters * (self.lossy + rule.secret * rule.buckets)
+        return sent + (0 if rule.streams else parameters * NUMBER_BYTES)
+
+
+def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:
     """What one process needs that has the whole stage."""
     parameters = held.parameters
-    # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
-    lossy = not CODECS[averaging_codec].lossless
-    averaging = parameters * 2 * lossy
-    if RULES[aggregation].secret:  # the contribution before its masks, and a mask
-        averaging += parameters * 2
-        averaging += parameters * 2 * (RULES[aggregation].buckets - 1)  # the others' sums
-    if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
-        averaging += parameters * NUMBER_BYTES
-    scratch = OPTIMIZERS[state.optimizer].matrix_scratch * largest_matrix(held.model)
-    buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS + lossy
-    offloaded = 0
-    if offload:  # those that passes are run at stay: the parameters, and two points of them
-        resident = 3 if state.delayed else 1
-        offloaded = parameters * NUMBER_BYTES * (buffers - resident)
-        window = min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * (buffers - resident)
-        averaging = averaging * 2 // 3 + window  # what is sent lies with the host, not what comes
-        buffers = resident
+    averaging = kept.averaging_bytes(parameters)
+    optimizer = kept.state.optimizer if kept.inner is None else kept.inner
+    scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(held.model)
+    here, away = kept.vectors
+    if away:  # what is sent lies with the host, not what comes
+        averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
     whole = held.whole_graph_bytes(held.sequences)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
     return MemoryNeed(
-        state_bytes=parameters * NUMBER_BYTES * buffers + averaging + scratch,
-        offloaded_bytes=offloaded,
+        state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
+        offloaded_bytes=parameters * NUMBER_BYTES * away,
         graph_bytes=graph_bytes,
         block_bytes=block_bytes,
         graphs=1 if held.is_last else graphs_kept + 1,

@@ -80,8 +80,7 @@ def forward(
     given = stage_input(replica, payload, 0, request.tokens)
     _check_size(replica, given.x, request.microbatch)
     slot.graphs.pop(request.microbatch, None)
-    kept = sum(len(each.graphs) for each in replica.slots)
-    keep = request.keep_graph and kept < replica.graphs_kept
+    keep = request.keep_graph and len(slot.graphs) < replica.graphs_kept
 
     def run() -> tuple[Graph | None, memoryview]:
         parts = parts_of(replica)
@@ -107,7 +106,7 @@ def forward_backward(
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=False)
     loss, gradient = loss_and_gradient(replica, slot, request, payloads)
-    slot.count(request.microbatch)
+    replica.count(request.microbatch)
     replica.outliers.count(request.microbatch)
     return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
 
@@ -140,7 +139,7 @@ def backward(
         return True, _recomputed_backward(replica, slot, given, gradient)
 
     recomputed, sent_back = within_memory(replica, run)
-    slot.count(request.microbatch)
+    replica.count(request.microbatch)
     replica.outliers.count(request.microbatch)
     return BackwardDone(recomputed=recomputed), sent_back
 
@@ -150,10 +149,15 @@ def subtract(
 ) -> tuple[Subtracted, list[memoryview]]:
     """Recompute a counted microbatch and subtract its gradient from the sum.
 
+    In local rounds it has moved the weights by now, and stays in them; but it weighs no more.
+
     `replica` computes; `request` names the microbatch and documents its `payloads`.
     """
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=True)
+    if replica.inner is not None:
+        slot.counted.discard(request.microbatch)
+        return Subtracted(), []
     if replica.part.has_head:
         loss_and_gradient(replica, slot, request, payloads)
     else:
@@ -265,7 +269,7 @@ def run_loss(
             stage,
             stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
             targets,
-            z_weight=replica.optimizer.spec.z_loss,
+            z_weight=replica.trained_by.z_loss,
             weight=replica.loss_weight,
         )
     return Graph(leaf, whole), loss

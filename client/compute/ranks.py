@@ -14,13 +14,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
@@ -103,23 +101,13 @@ class Ranks:
             StaleRequest: this rank is not at the version, or not at the one before.
         """
         if self._rank != _LEADER:
-            replica.follow(request.version, advanced=request.advanced)
+            replica.follow(request.version)
         if replica.version != request.version:
             raise StaleRequest(f"rank {self._rank} is at version {replica.version}")
-        for slot in replica.slots:
-            if isinstance(slot, ShardedSlot):
-                slot.shards.load(slot.flat.values)
-                return VersionShared(digest="")
-        for tensor in _shared(replica, advanced=request.advanced):
-            dist.broadcast(tensor, _LEADER)
+        if isinstance(replica.slot, ShardedSlot):
+            replica.slot.shards.load(replica.parameters)
+            return VersionShared(digest="")
+        dist.broadcast(replica.parameters, _LEADER)
         return VersionShared(
             digest=hashlib.blake2b(host_bytes(replica.parameters), digest_size=32).hexdigest()
         )
-
-
-def _shared(replica: Replica, *, advanced: bool) -> Sequence[Tensor]:
-    """The vectors that passes compute with; after an update, those that it has changed."""
-    if not replica.delayed:
-        return (replica.parameters,)
-    changed = replica.slots[-1:] if advanced else replica.slots
-    return (replica.parameters, *(slot.flat.values for slot in changed))

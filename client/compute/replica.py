@@ -5,12 +5,9 @@ autograd writes (`flat.gradients`) are scratch; a microbatch enters `gradient_su
 whole backward pass has succeeded, so a failure halfway leaves the sum exact. That, and taking
 microbatches out again, costs one more buffer of the parameters' length.
 
-With the one-step-delayed update step n + 1 is computed while step n is averaged, so the version
-that it will change, n + 1, is not known yet. Its gradient is computed at where that version would
-be if the next update were like the last: version n plus (version n minus version n - 1). So at
-version n there are the parameters and two slots: one at the point of step n, one at that of step
-n + 1, whose microbatches may be run already. Only step n's can be averaged and applied. Source:
-Chen et al., arXiv 1809.02839 (weight prediction), with the last update as the prediction.
+In local rounds the weights move between two versions (`inner_steps`). The replica contributes how
+far they have come, times the tokens that it counts: like a gradient sum, it is summed over the
+replicas and divided by the tokens of all.
 
 Shapes: N parameters of the stage.
 """
@@ -30,19 +27,22 @@ from torch import Tensor
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, StaleRequest
 from client.compute.followed import Followed
-from client.compute.offload import vectors_for
+from client.compute.inner_steps import InnerSteps
+from client.compute.offload import OffloadedVectors, vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
 from client.compute.sharding import ShardedSlot, Shards
-from client.compute.slot import Slot, open_slots
+from client.compute.slot import Slot
 from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.team import ALONE, Team
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
+from model_zoo.optimizers.muon import USUAL_SIZE
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
-from model_zoo.specs.matrices import hidden_matrices
-from model_zoo.specs.optimizer import learning_rate, stage_clip
+from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.matrices import Matrix, hidden_matrices
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
@@ -61,14 +61,12 @@ class Replica:
     """The stage that a worker holds."""
 
     swarm: str
-    slots: list[Slot]
-    """One for each step that can be worked at: `version` first, then the one after it."""
-    parameters: Tensor
-    """Those of `version`, (N,); without delayed updates they are the slot's own buffer."""
+    slot: Slot
+    """What the microbatches of step `version` are run with."""
     optimizer: FlatOptimizer
+    """It makes the versions."""
     wire: Wire
     graphs_kept: int
-    """In all slots together."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
     home: Vectors
@@ -79,6 +77,8 @@ class Replica:
     """The source of the first stage's microbatches; None if the node sends them."""
     loss_weight: float = 1.0
     """What the loss of a learned token is multiplied with before it is run back."""
+    inner: InnerSteps | None = None
+    """None: the weights stay until the next version."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it is known already."""
@@ -90,44 +90,55 @@ class Replica:
         self.sequences_at_once = self.sequences_at_once or self.wire.sequences
 
     @property
-    def delayed(self) -> bool:
-        """Whether updates are delayed by one step."""
-        return len(self.slots) > 1
-
-    @property
     def state(self) -> StateSpec:
         """The layout of a version: the sections of `state_tensors`, in their order."""
-        return StateSpec(self.optimizer.spec.name, self.delayed)
+        return StateSpec(self.optimizer.spec.name)
+
+    @property
+    def trained_by(self) -> OptimizerSpec:
+        """The optimizer that gradients are computed for."""
+        return self.optimizer.spec if self.inner is None else self.inner.optimizer.spec
+
+    @property
+    def away(self) -> Vectors:
+        """Where what a round touches once lies."""
+        return self.home if self.inner is None else self.inner.optimizer.home
+
+    @property
+    def parameters(self) -> Tensor:
+        """Those of `version`, (N,)."""
+        return self.flat.values if self.inner is None else self.inner.base
 
     @property
     def module(self) -> Stage:
         """The stage's module, as step `version` runs it."""
-        return self.slots[0].module
+        return self.slot.module
 
     @property
     def version_stage(self) -> Stage:
         """A module with the parameters of `version`, for passes that count for no step."""
-        if not self.delayed:
+        if self.inner is None:
             return self.module
         if self._version_stage is None:
             self._version_stage = twin(self.module)
-            self.flat.bind(self._version_stage, self.parameters)
+            values = self.inner.base.to(self.flat.values.device)
+            self.flat.bind(self._version_stage, values)
         return self._version_stage
 
     @property
     def flat(self) -> FlatParameters:
-        """The parameters that step `version` is computed at, and the scratch of all steps."""
-        return self.slots[0].flat
+        """The weights that passes compute with, and the scratch."""
+        return self.slot.flat
 
     @property
     def gradient_sum(self) -> Tensor:
         """The gradient sum of step `version`, (N,)."""
-        return self.slots[0].gradient_sum
+        return self.slot.gradient_sum
 
     @property
     def counted(self) -> set[int]:
-        """The microbatches of step `version` in the gradient sum."""
-        return self.slots[0].counted
+        """The microbatches of step `version` that count for this replica."""
+        return self.slot.counted
 
     @property
     def part(self) -> StageSlice:
@@ -142,91 +153,104 @@ class Replica:
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
         """The tensors of a version: a vector (N,) for each section of its `state`."""
-        points = [slot.flat.values for slot in self.slots] if self.delayed else []
-        return self.parameters, *self.optimizer.vectors, *points
+        return self.parameters, *self.optimizer.vectors
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
         """Every tensor (N,) that is held."""
-        sums = (slot.gradient_sum for slot in self.slots)
-        return *self.state_tensors, *sums, self.flat.gradients
+        own = () if self.inner is None else (self.flat.values, *self.inner.optimizer.vectors)
+        return *self.state_tensors, *own, self.gradient_sum, self.flat.gradients
 
     @property
     def held_bytes(self) -> int:
         """Memory of all that is held, shards included."""
-        shards = (slot.shards.nbytes for slot in self.slots if isinstance(slot, ShardedSlot))
-        return sum(each.nbytes for each in self.buffers if not each.is_meta) + sum(shards)
+        shards = self.slot.shards.nbytes if isinstance(self.slot, ShardedSlot) else 0
+        return sum(each.nbytes for each in self.buffers if not each.is_meta) + shards
 
     def at(self, step: int) -> Slot:
-        """The slot in which the microbatches of a step are run.
+        """Return what the microbatches of a step are run with.
 
         Raises:
-            StaleRequest: this version has none for that step.
-        """
-        ahead = step - self.version
-        if not 0 <= ahead < len(self.slots):
-            raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
-        return self.slots[ahead]
-
-    def check_step(self, step: int) -> None:
-        """Refuse a round of another step.
-
-        Raises:
-            StaleRequest: it does.
+            StaleRequest: the stage is at another one.
         """
         if step != self.version:
             raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
+        return self.slot
 
     def drop_graphs(self) -> None:
         """Free all kept graphs: every one can be recomputed."""
-        for slot in self.slots:
-            slot.graphs.clear()
+        self.slot.graphs.clear()
+
+    def count(self, microbatch: int) -> None:
+        """Count a microbatch, whose gradient is in scratch; in local rounds, maybe step."""
+        self.slot.count(microbatch)
+        if self.inner is not None and self.inner.counted():
+            self._step_inside()
+
+    def close(self) -> None:
+        """Nothing more is counted: in local rounds, step with what is in the sum."""
+        if self.inner is not None and self.inner.waiting:
+            self._step_inside()
+
+    def usual_distance(self, microbatches: int) -> float:
+        """Return how far a number comes in a local round, root mean square, times the tokens of a
+        microbatch: it goes to and fro, for honest rounds are up to some times as long."""
+        assert self.inner is not None
+        steps = microbatches / self.inner.microbatches
+        return USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.token_count
+
+    def _inner_rate(self) -> float:
+        assert self.inner is not None
+        scheduled = learning_rate(self.trained_by, self.version)
+        return scheduled if self.inner.rate is None else self.inner.rate
+
+    def _step_inside(self) -> None:
+        assert self.inner is not None
+        tokens = self.inner.waiting * self.wire.token_count
+        spec, squares = self.trained_by, squared_norm(self.gradient_sum)
+        scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
+        self.inner.step(self.slot, self._inner_rate(), scale)
+
+    def contribution(self, start: int, end: int) -> Tensor:
+        """Return the elements from ``start`` to ``end`` of what this replica adds to the step; they
+        may be the gradient sum's own."""
+        if self.inner is None:
+            return self.gradient_sum[start:end]
+        tokens = len(self.counted) * self.wire.token_count
+        return self.inner.moved(self.slot, start, end).mul_(tokens)
 
     def update(
         self, total: Tensor, squared_norm: float, tokens: int, rate: float | None = None
     ) -> float:
-        """Make the next version; return the norm of the mean gradient.
+        """Make the next version; return the norm of the mean gradient, or of the mean difference.
 
         Equal inputs give bit-identical versions at all replicas.
 
         Args:
-            total: gradient sum of the step, (N,).
+            total: of the contributions to the step, (N,).
             squared_norm: of `total`.
             tokens: tokens that it sums over.
             rate: the learning rate; None: that of the schedule.
         """
-        config, slot = self.optimizer.spec, self.slots[0]
+        config = self.optimizer.spec
+        if self.inner is not None:
+            self.inner.rate, rate = rate, None
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
-        if self.delayed:
-            slot.flat.values.copy_(self.parameters)
         self.optimizer.step(total, rate, scale)
-        if self.delayed:  # the point of the step after next: as far again
-            last = torch.sub(self.parameters, slot.flat.values, out=slot.flat.values)
-            last.add_(self.parameters)
-        self.advance()
+        self._begin(self.version + 1)
         return math.sqrt(squared_norm) / tokens
 
-    def advance(self) -> None:
-        """Switch to the next version, whose parameters, or the point of the step after it, are in
-        the current step's slot."""
-        self.slots[0].clear()
-        self.slots.append(self.slots.pop(0))
-        self.version, self.known_hash = self.version + 1, None
+    def _begin(self, version: int) -> None:
+        """Begin the step of a version, whose parameters are there, with nothing accumulated."""
+        self.slot.clear()
+        if self.inner is not None:
+            self.inner.begin(self.slot)
+        self.version, self.known_hash, self._version_stage = version, None, None
 
-    def follow(self, version: int, *, advanced: bool) -> None:
-        """Switch to a version whose parameters will come from the process that makes them.
-
-        Args:
-            version: its number.
-            advanced: whether an update made it of this one: then what was computed ahead stays.
-        """
-        if advanced:
-            self.advance()
-        else:
-            for slot in self.slots:
-                slot.clear()
-            self.version, self.known_hash = version, None
+    def follow(self, version: int) -> None:
+        """Switch to a version whose parameters will come from the process that makes them."""
+        self._begin(version)
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -237,15 +261,15 @@ class Replica:
         for own, new in zip(self.state_tensors, tensors, strict=True):
             if own.data_ptr() != new.data_ptr() or own.device != new.device:
                 own.copy_(new)
-        for slot in self.slots:
-            slot.clear()
         self.optimizer.steps_done = version
-        self.version, self.known_hash = version, None
+        if self.inner is not None:
+            self.inner.forget()
+        self._begin(version)
 
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what is frozen beside adapters, by name, each on the device and in its type."""
         for name, parameter in self.module.named_parameters():
-            if not parameter.requires_grad:  # all slots have the same
+            if not parameter.requires_grad:
                 parameter.data = tensors[name]
 
     @property
@@ -287,14 +311,15 @@ def open_replica(
     except ValueError as error:
         raise ShapeError(str(error)) from error
     spec = request.model
+    if request.local_rounds is not None and (cutting is not None or request.follows):
+        raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     if cutting is None:
-        slots, home = _whole_slots(request, part, device)
+        slot, home = _whole_slot(request, part, device)
     else:
-        slots, home = _cut_slots(request, part, cutting)
-    for slot in slots:
-        slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
-        slot.module.reruns_blocks = request.reruns_blocks
-    flat = slots[0].flat
+        slot, home = _cut_slot(request, part, cutting)
+    slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
+    slot.module.reruns_blocks = request.reruns_blocks
+    flat = slot.flat
     wire = Wire(
         request.sequences,
         request.tokens,
@@ -307,44 +332,61 @@ def open_replica(
         packed=request.packed,
         departures=departures,
     )
-    parameters = flat.values.clone() if request.delayed else flat.values
+    matrices = hidden_matrices(spec, part)
     make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
-    optimizer = make_optimizer(
-        parameters, flat.decay_size, request.optimizer, hidden_matrices(spec, part), home
-    )
+    optimizer = make_optimizer(flat.values, flat.decay_size, request.optimizer, matrices, home)
+    inner = None
+    if request.local_rounds is not None:
+        optimizer, inner = _local(request, request.local_rounds, flat, matrices, device)
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
-    kept = request.graphs_kept
     weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
         request.swarm,
-        slots,
-        parameters,
+        slot,
         optimizer,
         wire,
-        kept,
+        request.graphs_kept,
         outliers,
         home,
         cutting.ring if cutting else ALONE,
         samples,
         weight,
+        inner,
     )
 
 
-def _whole_slots(
-    request: OpenStage, part: StageSlice, device: torch.device
-) -> tuple[list[Slot], Vectors]:
+def _local(
+    request: OpenStage,
+    local: LocalRounds,
+    flat: FlatParameters,
+    matrices: tuple[Matrix, ...],
+    device: torch.device,
+) -> tuple[FlatOptimizer, InnerSteps]:
+    """Return the optimizer that makes versions, and the inner steps.
+
+    What a round or an inner step touches once lies in a GPU's host memory.
+    """
+    away = Vectors(device) if device.type == "cpu" else OffloadedVectors(device)
+    base = away.zeros(flat.values.numel()).copy_(flat.values)
+    make_inner, spec = flat_optimizer(request.optimizer), request.optimizer
+    inner = make_inner(flat.values, flat.decay_size, spec, matrices, away)
+    inner.alone = True
+    outer = flat_optimizer(local.outer)(base, 0, local.outer, home=away)
+    return outer, InnerSteps(base, inner, local.inner_microbatches)
+
+
+def _whole_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
     make = blank_stage if request.imported else build_stage
     module = make(request.model, part, request.seed)
     module.to(device)
     home = vectors_for(request, device)
-    return open_slots(module, 2 if request.delayed else 1, home), home
+    flat = FlatParameters(module, vectors=home)
+    return Slot(module, flat, home.zeros(flat.values.numel()), home), home
 
 
-def _cut_slots(
-    request: OpenStage, part: StageSlice, cutting: FullShards
-) -> tuple[list[Slot], Vectors]:
+def _cut_slot(request: OpenStage, part: StageSlice, cutting: FullShards) -> tuple[Slot, Vectors]:
     """The first rank has whole vectors on the processor; the others know what is where in them."""
     ring = cutting.ring
     make = blank_stage if request.imported else build_stage
@@ -358,7 +400,7 @@ def _cut_slots(
     stage = cutting.cut(request.model, part)
     total = home.zeros(flat.values.numel())
     shards = Shards(stage, cutting, flat.layout, total)
-    return [ShardedSlot(stage, flat, total, home, shards=shards)], home
+    return ShardedSlot(stage, flat, total, home, shards=shards), home
 
 
 def _part(request: OpenStage) -> StageSlice:

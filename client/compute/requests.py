@@ -51,6 +51,7 @@ from model_zoo.specs.state import StateSpec
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(ge=0, le=10)]
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -110,9 +111,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """What the file has, where it has tokens and not a text."""
     local_rounds: LocalRounds | None = None
     """How the replica steps between two versions; None: it does not."""
-    delayed: bool = False
-    """Whether updates are delayed by one step: then microbatches of the step after the version's
-    are taken as well, and a version has the parameters of the one before in its state."""
     ranks: Positive = 1
     """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
@@ -133,7 +131,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         """The layout of a version of the stage."""
         if self.local_rounds is not None:
             return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name, self.delayed)
+        return StateSpec(self.optimizer.name)
 
 
 class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
@@ -317,7 +315,8 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
     that are still in the sums, one for each member; an empty one stands for no mask. `buckets`: as
     in `Contribute`; with the number of microbatches that count for each member.
-    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`.
+    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`. In local rounds it is
+    that of the steps inside the next round.
     """
 
     step: Count
@@ -328,7 +327,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     seeds: list[bytes] = []
     buckets: list[Count] = []
     microbatches: list[Count] = []
-    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
+    learning_rate: Rate | None = None
 
 
 class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
@@ -336,7 +335,7 @@ class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
 
     step: Count
     tokens: Positive
-    learning_rate: Annotated[float, Meta(ge=0, le=10)] | None = None
+    learning_rate: Rate | None = None
 
 
 class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
@@ -414,11 +413,16 @@ class Save(Request[Saved], frozen=True, kw_only=True):
 
 
 class Load(Request[Loaded], frozen=True, kw_only=True):
-    """Take over a checkpoint of this stage, verified before anything changes."""
+    """Take over a checkpoint of this stage, verified before anything changes.
+
+    `learning_rate`: of the steps inside the round that begins there, by an amendment; None: by the
+    schedule of `OpenStage`.
+    """
 
     path: str
     version: Count
     expected_hash: str | None = None
+    learning_rate: Rate | None = None
 
 
 class LoadStart(Request[Loaded], frozen=True, kw_only=True):

@@ -394,4 +394,4 @@ def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> No
 
 
 def _words(state: StateSpec) -> str:
-    return f"with {state.optimizer}, {'with' if state.delayed else 'without'} delayed updates"
+    return f"with {state.optimizer}"

@@ -1,9 +1,7 @@
-"""A slot holds one step's working set: parameters, gradient sum, ledger and graphs.
+"""A slot holds a step's working set: parameters, gradient sum, ledger and graphs.
 
-A replica has one slot; with the one-step-delayed update it has two. They alternate and are not
-copied into each other, because a kept graph refers to the buffer of its parameters and is valid
-while that does not change. The gradients that autograd writes (`flat.gradients`) are scratch shared
-by the slots, because passes and rounds run one at a time.
+A replica has one; an audit has another, of an earlier version. The gradients that autograd writes
+(`flat.gradients`) are scratch that both share, because passes and rounds run one at a time.
 
 Shapes: N parameters of the stage.
 """
@@ -80,17 +78,3 @@ class Slot:
         self.gradient_sum.zero_()
         self.counted.clear()
         self.graphs.clear()
-
-
-def open_slots(module: Stage, count: int, home: Vectors) -> list[Slot]:
-    """``count`` slots with the parameters of a module, which is taken over, and one scratch.
-
-    ``home`` is where the gradients and their sums lie.
-    """
-    copies = [twin(module) for _ in range(count - 1)]
-    first = FlatParameters(module, vectors=home)
-    flats = [first, *(FlatParameters(other, first.gradients, home) for other in copies)]
-    return [
-        Slot(own, flat, home.zeros(flat.values.numel()), home)
-        for own, flat in zip([module, *copies], flats, strict=True)
-    ]

@@ -174,9 +174,8 @@ class _Values:
     def use(self) -> None:
         """Begin with them."""
         replica, zeros = self._replica, torch.zeros(1).expand(self._replica.size)
-        points = len(replica.slots) if replica.delayed else 0
-        kept = len(replica.state_tensors) - 1 - points
-        replica.replace_state(0, [self._values, *[zeros] * kept, *[self._values] * points])
+        kept = len(replica.state_tensors) - 1
+        replica.replace_state(0, [self._values, *[zeros] * kept])
 
 
 class _Base:

@@ -68,8 +68,6 @@ class Run:
     """Per step: M."""
     tokens_per_microbatch: int
     averaging_bytes_per_parameter: float
-    delayed: bool = False
-    """One-step-delayed update: filling, draining and averaging of adjacent steps overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +132,11 @@ def predict(run: Run, placement: Placement) -> Prediction:
     way = sum(t.compute_s + t.boundary_s for t in terms)
     steady = run.microbatches * tau
 
-    def step_s(exposed: float, rounds: float) -> float:
-        alone = (run.microbatches - 1) * tau + max(tau, way + exposed)
-        # a step waits for the update of the one before the last; there is one round at a time
-        return max(steady, alone / 2, rounds) if run.delayed else alone
+    def step_s(exposed: float) -> float:
+        return (run.microbatches - 1) * tau + max(tau, way + exposed)
 
-    step = step_s(max(t.exposed_s for t in terms), max(t.averaging_s for t in terms))
-    filling = step_s(exposed=0.0, rounds=0.0) - steady
+    step = step_s(max(t.exposed_s for t in terms))
+    filling = step_s(exposed=0.0) - steady
     computing = terms[slowest].compute_per_s <= terms[slowest].link_per_s
     parts: dict[Limit, float] = {
         "compute": steady if computing else 0.0,

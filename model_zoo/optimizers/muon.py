@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model_zoo.optimizers.newton_schulz import orthogonal
+from model_zoo.optimizers.newton_schulz import orthogonal, roughly_orthogonal
 from model_zoo.optimizers.optimizer import FlatOptimizer
 from model_zoo.specs.matrices import Matrix, between
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -53,7 +53,8 @@ class FlatMuon(FlatOptimizer):
             share = g.mul(scale).mul_(1 - beta)
             m.mul_(beta).add_(share)
             share.add_(m * beta)  # Nesterov's
-            update = orthogonal(share.view(matrix.rows, matrix.columns)).flatten()
+            made = roughly_orthogonal if self.alone else orthogonal
+            update = made(share.view(matrix.rows, matrix.columns)).flatten()
             update.mul_(-lr * _factor(matrix.rows, matrix.columns))
             p.add_(update.to(torch.float32))
 

@@ -43,6 +43,24 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x
 
 
+def roughly_orthogonal(matrix: Tensor) -> Tensor:
+    """Return about the same, (R, C), where no other machine has to make the same bits: in fp32, or
+    in bfloat16 on a GPU.
+
+    ``matrix`` (R, C) fp32 is finite.
+    """
+    norm = torch.linalg.vector_norm(matrix).clamp_min_(torch.finfo(matrix.dtype).tiny)
+    x = matrix / (norm * _ABOVE_NORM)
+    if x.is_cuda:
+        x = x.bfloat16()
+    wide: Tensor = x if x.shape[0] <= x.shape[1] else x.T
+    for _ in range(ITERATIONS):
+        gram = wide @ wide.T
+        factor = torch.addmm(gram, gram, gram, beta=_CUBIC, alpha=_QUINTIC)
+        wide = torch.addmm(wide, factor, wide, beta=_LINEAR)
+    return wide if x.shape[0] <= x.shape[1] else wide.T
+
+
 def _factor(wide: Tensor) -> Tensor:
     """Return what the cubic and the quintic term multiply, (R, R)."""
     gram = _round(wide @ wide.T)

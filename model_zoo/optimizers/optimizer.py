@@ -30,6 +30,7 @@ class FlatOptimizer(ABC):
         values: parameters (N,) fp32, maybe shared with the model; `decay_size` leading ones decay.
         vectors: what is kept between steps, (N,) fp32 each, as `specs.optimizer` lists it.
         steps_done: updates applied so far.
+        alone: whether no other replica has to make the same bits.
 
     Args:
         values: parameters, (N,) fp32.
@@ -53,7 +54,7 @@ class FlatOptimizer(ABC):
         self.spec = spec
         self.home = Vectors(values.device) if home is None else home
         self.vectors = tuple(self.home.zeros(values.numel()) for _ in OPTIMIZERS[spec.name].vectors)
-        self.steps_done = 0
+        self.steps_done, self.alone = 0, False
         size = min(self.home.chunk, values.numel())
         self._scratch = torch.empty(2, size, device=self.home.device)
 

@@ -1,9 +1,8 @@
 """The layout of a stage's state: its tensors, their order, their type and their size.
 
-A state is one vector of N numbers after the other, its sections: the parameters, what the optimizer
-keeps, and with the one-step-delayed update the points that the version's step and the next one are
-computed at (`client.compute.replica`). In every section
-the tensors lie in the same order, matrices first. Checkpoints, transfers and hashes have it so.
+A state is one vector of N numbers after the other, its sections: the parameters, and what the
+optimizer that makes versions keeps. In every section the tensors lie in the same order, matrices
+first. Checkpoints, transfers and hashes have it so.
 
 Shapes: N parameters of the stage.
 """
@@ -29,19 +28,17 @@ class StateSpec:
     """The layout of the state of every stage of a run.
 
     Fields:
-        optimizer: name of an optimizer of the zoo.
-        delayed: whether updates are delayed by one step.
+        optimizer: of the zoo, by name; in local rounds the outer one.
     """
 
     optimizer: str = DEFAULT
-    delayed: bool = False
 
     @property
     def sections(self) -> tuple[str, ...]:
         """The prefixes of tensor names, one per section, in order; the first section holds the
         parameters under their own names."""
         kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer].vectors)
-        return "", *kept, *(("this_step/", "next_step/") if self.delayed else ())
+        return "", *kept
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -56,7 +53,7 @@ class StateSpec:
 
 
 ADAMW_STATE = StateSpec()
-"""Of runs with AdamW, without delayed updates."""
+"""Of runs with AdamW that average in every step."""
 
 
 def section_order(tensors: Mapping[str, Sequence[int]]) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta, Struct
 
 from model_zoo.specs.course import Course, Turn
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.agreed import AgreedAmendment, AgreedList
@@ -47,6 +48,10 @@ class Beginning(Protocol):
     @property
     def optimizer(self) -> OptimizerSpec:
         """The optimizer with its schedule."""
+
+    @property
+    def local_rounds(self) -> LocalRounds | None:
+        """How replicas step between two versions; None: they do not."""
 
     @property
     def steps(self) -> int:
@@ -230,7 +235,19 @@ class Amendments:
         return Course(self._run.optimizer, tuple(turns))
 
     def rate(self, agreed: AgreedList, step: int) -> float | None:
-        """Return the learning rate of a step by a list; None: the manifest's schedule holds."""
+        """Return the learning rate that goes with the update of a step, by a list; None: the
+        manifest's schedule holds.
+
+        In local rounds it is that of the next step: those inside this one have been taken.
+        """
+        return self._rate_of(agreed, step if self._run.local_rounds is None else step + 1)
+
+    def rate_at(self, version: int) -> float | None:
+        """Return the learning rate of the steps inside a round that begins at a version, by the
+        newest of our lists; None: the manifest's schedule holds."""
+        return self._rate_of(self.agreed, version)
+
+    def _rate_of(self, agreed: AgreedList, step: int) -> float | None:
         if all(one.from_step > step for one in agreed):
             return None
         return self.course(agreed).learning_rate(step)

@@ -34,8 +34,6 @@ class Averaging:
     """Per step."""
     bytes_per_parameter: float
     """On the wire, of a contribution."""
-    delayed: bool = False
-    """Whether averaging takes place beside the computing of the next step."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Averaging:
@@ -43,7 +41,6 @@ class Averaging:
         return cls(
             manifest.microbatches_per_step,
             CODECS[manifest.averaging_codec].bytes_per_number,
-            manifest.delayed_update is True,
         )
 
     def added(self, cost: StageCost, bytes_per_s: float, flops: float, level: float) -> float:
@@ -60,5 +57,4 @@ class Averaging:
         if not (bytes_per_s > 0 and flops > 0):
             return float("inf")
         round_s = self.bytes_per_parameter / bytes_per_s + WORK_PER_PARAMETER / flops
-        steps = 2 * cost.parameters * round_s * level / (self.microbatches * MICRO)
-        return max(0.0, steps - 1) if self.delayed else steps
+        return 2 * cost.parameters * round_s * level / (self.microbatches * MICRO)

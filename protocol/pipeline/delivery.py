@@ -309,10 +309,8 @@ class Deliveries:
         return []
 
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """idle | asking -> offered, or idle until a replica appears, is free or near enough."""
+        """idle | asking -> offered, or idle until a replica appears or is free."""
         delivery.deadline = None
-        if delivery.too_early(self._committed):
-            return []
         if (chosen := self._choose(delivery, now)) is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []

@@ -9,9 +9,6 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey, SendPayload
 from protocol.wire.messages import Forward
 
-TAKEN_AHEAD = 2
-"""A stage takes boundaries of its step and the next one, and of one more where updates are delayed;
-what is sent too early is refused, and sent for nothing."""
 BUSY_RETRY_S = 0.02
 BUSY_RETRY_MAX_S = 1.0
 SPOILT_RETRY_S = 1.0
@@ -98,10 +95,6 @@ class Delivery:
     def held_by(self, peer: PeerId) -> Holder | None:
         """Return a replica's part in it."""
         return next((holder for holder in self.holders() if holder.peer == peer), None)
-
-    def too_early(self, committed: int) -> bool:
-        """Return whether the next stage, at that version, does not take it yet."""
-        return self.step > committed + TAKEN_AHEAD
 
     def helpful(self, live: set[PeerId], committed: int) -> set[PeerId]:
         """Return the replicas of the next stage, at version ``committed``, that may bring its

@@ -25,11 +25,10 @@ class LeaseServer:
     Args:
         step: the step whose ids it leases.
         per_step: microbatches per step.
-        delayed: whether another lease server leases work of the next step at the same time.
     """
 
-    def __init__(self, step: int, per_step: int, *, delayed: bool = False) -> None:
-        self._per_step, self._delayed = per_step, delayed
+    def __init__(self, step: int, per_step: int) -> None:
+        self._per_step = per_step
         self._early: dict[PeerId, int] = {}
         self.step = step
         self._book = LeaseBook(self._ids())
@@ -37,8 +36,7 @@ class LeaseServer:
         self._changed_at: float | None = None
         self._heard: dict[PeerId, HasLedger] = {}
         self._second: SecondLease | None = None
-        self._in_vain: set[PeerId] = set()
-        self.seconds = SecondLeases(per_step, delayed=delayed)
+        self.seconds = SecondLeases(per_step)
         self.bound = NOBODY
         """What newcomers of the stage may have."""
         self._taken_at: float | None = None
@@ -49,27 +47,14 @@ class LeaseServer:
         self.step, self._fresh, self._changed_at = step, fresh, None
         self._book, self._second = LeaseBook(self._ids()), None
         self.seconds.start_step()
-        self._heard, self._in_vain, self._taken_at = {}, set(), None
+        self._heard, self._taken_at = {}, None
         early, self._early = self._early, {}
         for peer, want in early.items():
             self._book.ask(peer, want)
 
-    def successor(self, *, fresh: bool) -> LeaseServer:
-        """Return the lease server of the next step, with what was asked of it already."""
-        successor = LeaseServer(self.step, self._per_step, delayed=self._delayed)
-        successor._early, self._early = self._early, {}
-        successor.seconds, successor.bound = self.seconds.successor(), self.bound
-        successor.start_step(self.step + 1, fresh=fresh)
-        return successor
-
-    def begin(self) -> None:
-        """Its step is the current one from now on: reports say who holds what was leased ahead."""
-        self._changed_at = None
-
     def take_over(self) -> None:
         """We have become the leader in the middle of a step: rely on reports only."""
         self._fresh = False
-        self._in_vain.clear()
 
     def ask(self, peer: PeerId, step: int, want: int, held: int | None = None) -> None:
         """Note a request for work.
@@ -96,8 +81,7 @@ class LeaseServer:
         self._book.release(peer)
         self.seconds.released(peer)
         self._early.pop(peer, None)
-        self._in_vain.discard(peer)
-        self._claim(reports)
+        self._claim({other: report for other, report in reports.items() if other != peer})
 
     def grant(
         self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
@@ -148,15 +132,6 @@ class LeaseServer:
                 if before is None or before.done != report.done:
                     self._taken_at = now
 
-    def in_vain(self) -> list[PeerId]:
-        """Return the replicas that wait for work of this step although nothing is left; each of
-        them once."""
-        if not self._fresh or self._book.free:
-            return []
-        waiting = [peer for peer in self._book.waiting() if peer not in self._in_vain]
-        self._in_vain.update(waiting)
-        return waiting
-
     def grant_second(self, now: float) -> SecondLease | None:
         """Lease a late microbatch to another replica as well, if one is due."""
         second = self._second = self.seconds.next(self._book, self.step, now)
@@ -167,21 +142,12 @@ class LeaseServer:
         self._second = self.seconds.next(self._book, self.step, now)
         return second
 
-    def tick(
-        self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool = True
-    ) -> None:
-        """Free ids that were leased a while ago and that no replica reports.
-
-        Args:
-            reports: newest ledger report of each replica.
-            now: monotonic seconds.
-            all_said: all replicas have reported; before that nothing is freed.
-        """
+    def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
+        """Free ids that were leased a while ago and that none of the ``reports``, the newest of
+        each replica, names at ``now``."""
         if self._changed_at is None or now < self._changed_at + STRAY_S:
             return
         self._changed_at = now
-        if not all_said:
-            return
         known = frozenset().union(*(r.done | r.in_flight for r in reports.values()))
         self._book.reclaim(known)
 

@@ -4,10 +4,6 @@ State: one ``MicrobatchState`` per microbatch of the current step, of the next s
 while our round closes) and of the last step for as long as a neighbour stage may still ask for it.
 It orders the worker's tasks (backward before forward, oldest first), answers Forward, Have and
 Backward, and never touches tensors. It does not decide when a step closes: the round does.
-
-With the one-step-delayed update the worker can compute the next step as well, at the parameters of
-our version, while the current step, computed at those before, is still open: microbatches of the
-next step run when the current step has nothing to do.
 """
 
 from __future__ import annotations
@@ -57,13 +53,6 @@ WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
 to the node; more would let a forward overtake a backward that has just arrived. A worker that runs
 several at a time gets one more than it runs."""
-STEPS_BEHIND = 2
-"""Steps before the current one that are kept while, as far as we see, a neighbour has not closed
-them: with the delayed update it may be two behind. A replica that has set a whole stage aside does
-not see its progress, although its own stage continues."""
-DEPTH_AHEAD = 1
-"""The same for tasks of the next step: what closes the current one waits behind them. A worker that
-runs several at a time gets as many."""
 
 
 class Pipeline:
@@ -72,7 +61,6 @@ class Pipeline:
     Args:
         place: where this replica stands.
         step: the step that it begins with.
-        delayed: whether the run uses the one-step-delayed update.
         audited: whether the run has audits.
         at_once: tasks that the worker runs at a time.
     """
@@ -82,15 +70,12 @@ class Pipeline:
         place: Place,
         step: int,
         *,
-        delayed: bool = False,
         audited: bool = False,
         at_once: int = 1,
     ) -> None:
         self._place = place
         self.step = step
         self._more = at_once - 1
-        self._ahead = 1 if delayed else 0
-        """Steps after the current one that the worker can compute."""
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
         self._deliveries = Deliveries(
@@ -106,14 +91,14 @@ class Pipeline:
 
     # --- queries ---------------------------------------------------------------------------
 
-    def done(self, step: int | None = None) -> Set[int]:
-        """Return the ledger of a step, by default of the current one. It goes on changing."""
-        return self._microbatches.done(self.step if step is None else step)
+    def done(self) -> Set[int]:
+        """Return the ledger of the current step. It goes on changing."""
+        return self._microbatches.done(self.step)
 
-    def in_flight(self, step: int | None = None) -> Set[int]:
-        """Return the microbatches of a step, by default the current one, that we hold and have not
-        counted. They change as the step goes on."""
-        return self._microbatches.in_flight(self.step if step is None else step)
+    def in_flight(self) -> Set[int]:
+        """Return the microbatches of the current step that we hold and have not counted. They
+        change as the step goes on."""
+        return self._microbatches.in_flight(self.step)
 
     @property
     def in_flight_bits(self) -> bytes:
@@ -129,15 +114,6 @@ class Pipeline:
     def revision(self) -> int:
         """Rises with every change of what is counted of the current step, or in flight."""
         return self._microbatches.revision(self.step)
-
-    @property
-    def newest(self) -> int:
-        """The newest step of which anything has been begun, at least the current one."""
-        begun = [phase for phase in Phase if phase is not Phase.QUEUED]
-        steps = (
-            step for step in self._microbatches.steps() if self._microbatches.count(step, *begun)
-        )
-        return max(steps, default=self.step)
 
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
@@ -170,7 +146,7 @@ class Pipeline:
     @property
     def waiting(self) -> int:
         """Microbatches that the worker could work on now."""
-        return sum(self._microbatches.count(step, *READY) for step in self._ready_steps())
+        return 0 if self._closed else self._microbatches.count(self.step, *READY)
 
     def owed_for(self, now: float) -> dict[PeerId, float]:
         """Return by replica of the next stage for how many seconds it has brought nothing."""
@@ -227,9 +203,10 @@ class Pipeline:
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
             effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
-        # a step is closed of what both neighbour stages made after they had closed the one before
+        # a step is closed of what both neighbour stages made after they had closed the one before;
+        # a replica that has set a whole stage aside does not see that it goes on
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
-        safe = max(safe, self.step - STEPS_BEHIND)
+        safe = max(safe, self.step - 1)
         for step in range(self._oldest_kept, safe):
             self._microbatches.forget(step)
             self._deliveries.forget(step)
@@ -252,7 +229,7 @@ class Pipeline:
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
-        """Stage 0: queue leased microbatches of a step that we can compute.
+        """Stage 0: queue leased microbatches of the current step.
 
         Args:
             ids: the leased microbatches.
@@ -260,7 +237,7 @@ class Pipeline:
             now: monotonic seconds.
         """
         for microbatch in ids:
-            if self._computable(step := microbatch // self._place.per_step):
+            if (step := microbatch // self._place.per_step) == self.step:
                 self._microbatches.add(MicrobatchState(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
@@ -294,7 +271,7 @@ class Pipeline:
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
             return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
-        if not self.step <= message.step <= self.step + 1 + self._ahead:
+        if not self.step <= message.step <= self.step + 1:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
             return [Penalise(sender, "microbatch-of-another-step")]
@@ -335,7 +312,7 @@ class Pipeline:
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
             return [Penalise(sender, "gradient-not-asked-for", points=2)]
         state = self._microbatches.get(message.microbatch)
-        if state is None or state.phase is not Phase.SENT or not self._computable(state.step):
+        if state is None or state.phase is not Phase.SENT or state.step != self.step:
             return []
         state.giver = sender
         self._microbatches.move(state, Phase.RETURNED)
@@ -354,7 +331,7 @@ class Pipeline:
         task's key."""
         self._computing -= 1
         state = self._microbatches.get(task.microbatch)
-        if state is None or state.step != task.step or not self._computable(task.step):
+        if state is None or not state.step == task.step == self.step:
             return self._schedule(now)
         if state.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
             return self._schedule(now)  # we gave it away meanwhile, and it has come again
@@ -382,19 +359,6 @@ class Pipeline:
         return self._deliveries.next_deadline()
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _computable(self, step: int) -> bool:
-        """Whether the worker holds the parameters for a step, or will when it gets there."""
-        return self.step <= step <= self.step + self._ahead
-
-    def _ready_steps(self) -> range:
-        """Return the steps of which the worker can be given something."""
-        return range(self.step + 1 if self._closed else self.step, self.step + self._ahead + 1)
-
-    def _next(self) -> MicrobatchState | None:
-        """Return what the worker does next: by step, oldest backward, then oldest forward."""
-        firsts = (self._microbatches.first_waiting(step) for step in self._ready_steps())
-        return next((state for state in firsts if state is not None), None)
 
     def _tokens_bytes(self, microbatch: int) -> int:
         state = self._microbatches.get(microbatch)
@@ -438,11 +402,9 @@ class Pipeline:
     def _schedule(self, now: float) -> list[PipelineEffect]:
         """Keep the worker's queue filled."""
         effects: list[PipelineEffect] = []
-        while self._computing < WORKER_DEPTH + self._more:
-            state = self._next()
+        while self._computing < WORKER_DEPTH + self._more and not self._closed:
+            state = self._microbatches.first_waiting(self.step)
             if state is None:
-                break
-            if state.step > self.step and self._computing >= DEPTH_AHEAD + self._more:
                 break
             self._computing += 1
             effects.append(Compute(self._task(state)))

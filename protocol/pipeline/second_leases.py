@@ -2,10 +2,6 @@
 
 Holds when what was leased and how long replicas take from lease to ledger, as their reports show it
 (a report may be a second old, for all replicas alike). Decides with ``backups``; leases nothing.
-
-With the one-step-delayed update no replica is idle near the end of a step: one that gets no more of
-it computes the next step. A second lease then waits for what its taker has begun, and delays the
-taker's part in closing the step. So it is given only for work that is late beyond doubt.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from protocol.pipeline.backups import (
     BackupBudget,
     Due,
     allowance,
-    backup_at,
     first_due,
     slower_at,
 )
@@ -72,24 +67,12 @@ class SecondLease(Due):
 
 
 class SecondLeases:
-    """The leader's view of the leases in flight.
+    """The leader's view of the leases in flight."""
 
-    Args:
-        delayed: whether a waiting replica computes the next step.
-    """
-
-    def __init__(self, per_step: int, *, delayed: bool = False) -> None:
-        self._delayed = delayed
+    def __init__(self, per_step: int) -> None:
         self.budget = BackupBudget(allowance(per_step, 1))
         self._timings: dict[PeerId, Timing] = {}
         self.start_step()
-
-    def successor(self) -> SecondLeases:
-        """Return those of the next step; what is measured of replicas is common to both."""
-        successor = SecondLeases(1, delayed=self._delayed)
-        successor.budget = BackupBudget(self.budget.allowed)
-        successor.budget.enabled, successor._timings = self.budget.enabled, self._timings
-        return successor
 
     def start_step(self) -> None:
         """Nothing is out; what was measured of replicas stands."""
@@ -155,10 +138,7 @@ class SecondLeases:
 
     def _due(self, lease: _Lease, peer: PeerId, now: float) -> float:
         held = self._timings.get(lease.peer) or Timing()
-        other = self._timings[peer]
-        if self._delayed:
-            return backup_at(held, lease.queue, lease.at, other)
-        return slower_at(held, lease.queue, lease.at, other, now)
+        return slower_at(held, lease.queue, lease.at, self._timings[peer], now)
 
     def _idle(self, peer: PeerId) -> Timing | None:
         """Return how long a replica takes if it has nothing to do and that is known."""

@@ -38,9 +38,9 @@ class Draining:
         return self.begun and waiting and self._pipeline.empty
 
     def begin(self, *, alone: bool) -> list[PipelineEffect]:
-        """Take no more work; ``alone``: none of the steps after those that have been begun."""
-        step, self._began_at = self._pipeline.step, self._pipeline.newest
-        return list(self._pipeline.refuse_from(self._began_at + 1 if alone else step))
+        """Take no more work; ``alone``: none of the steps after this one."""
+        self._began_at = step = self._pipeline.step
+        return list(self._pipeline.refuse_from(step + 1 if alone else step))
 
     def go_on(self) -> None:
         """Those we left the work to drain as well: take the step whole in which we began to."""
@@ -51,10 +51,11 @@ class Draining:
         """Stay after all."""
         self._pipeline.refused_from = None
 
-    def wants_work(self, step: int) -> bool:
-        """Whether microbatches of a step may still be leased."""
+    @property
+    def wants_work(self) -> bool:
+        """Whether microbatches of the current step may still be leased."""
         refused_from = self._pipeline.refused_from
-        return refused_from is None or step < refused_from
+        return refused_from is None or self._pipeline.step < refused_from
 
 
 def others_stay(view: SwarmView, place: Place) -> bool:

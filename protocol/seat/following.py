@@ -44,11 +44,10 @@ class Following:
     Args:
         stage: ours.
         alarms: who has said so alone before.
-        delayed: whether the run uses the one-step-delayed update: a neighbour may be two ahead.
     """
 
-    def __init__(self, stage: int, alarms: Alarms, *, delayed: bool = False) -> None:
-        self._stage, self._alarms, self._lag = stage, alarms, 2 if delayed else 1
+    def __init__(self, stage: int, alarms: Alarms) -> None:
+        self._stage, self._alarms = stage, alarms
         self._alone: tuple[PeerId, int] | None = None
         """The only one that says that a step is closed, and the step."""
         self._needs_nobody = False
@@ -129,7 +128,7 @@ class Following:
         near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
         near = tuple(replica for replica in near if replica.peer not in hearsay)
         newer = [replica for replica in said if replica.peer not in hearsay]
-        if not newer and all(replica.version <= step + self._lag for replica in near):
+        if not newer and all(replica.version <= step + 1 for replica in near):
             self._behind_since = self._believed_since = self._alone = None
             self._hear(now, possible=not in_touch)
             return None
@@ -137,7 +136,7 @@ class Following:
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
-        past = [replica for replica in near if replica.version > step + self._lag]
+        past = [replica for replica in near if replica.version > step + 1]
         ahead = {replica.peer for replica in (*newer, *past)}
         self._alone = (min(ahead), step) if len(ahead) == 1 else None
         self._needs_nobody = suffice({replica.peer for replica in newer})

@@ -1,155 +1,22 @@
-"""Leases of one replica of stage 0: of the current step and, with the one-step-delayed update, of
-the next one, which may be computed while the current one is being closed.
-
-A replica asks for the next step only after the leader of the current one has said that no leases
-are left. Leases of the next step are in no ledger report before it is the current one; a leader
-that takes over waits until then.
-"""
+"""Leases of one replica of stage 0: it asks the leader of its step for work, and hands work out
+while it leads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import SPARE, Flight
 from protocol.pipeline.lease_server import LeaseServer
-from protocol.pipeline.newcomers import Bound, Newcomers
+from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
-from protocol.view import Replica, SwarmView, leader
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
-
-
-class LeaseClient:
-    """Asks for leases, and owns the lease server used while we lead; idle at other stages.
-
-    Args:
-        place: where this replica stands.
-        flight: measured ways of microbatches.
-        lease_server: used while we lead.
-    """
-
-    def __init__(self, place: Place, flight: Flight, lease_server: LeaseServer) -> None:
-        self._place, self._lease_server = place, lease_server
-        self._asked: tuple[PeerId, int] | None = None
-        self._asked_at = 0.0
-        self._flight = flight
-
-    def start_step(self, step: int, *, fresh: bool) -> None:
-        """Begin a step; ``fresh`` if we lead it from the start."""
-        self._asked = None
-        self._lease_server.start_step(step, fresh=fresh)
-
-    def successor(self, *, fresh: bool) -> LeaseClient:
-        """Return the client of the next step, with the requests made to it already."""
-        return LeaseClient(self._place, self._flight, self._lease_server.successor(fresh=fresh))
-
-    # --- asking ----------------------------------------------------------------------------
-
-    def ask(
-        self, leader: PeerId, view: SwarmView, in_flight: int, held: int, now: float
-    ) -> list[Send]:
-        """Ask for as much as we can take, unless we have asked for exactly that already.
-
-        Args:
-            leader: leader of the step.
-            view: the live replicas.
-            in_flight: microbatches that we work on, of any step.
-            held: microbatches of this step that we have, including counted ones.
-            now: monotonic seconds.
-        """
-        want = self.in_flight_cap(view) - in_flight
-        if want <= 0 or self._asked == (leader, want):
-            return []
-        if self._asked is None:
-            self._asked_at = now
-        self._asked = (leader, want)
-        return [Send(leader, LeaseRequest(self._lease_server.step, want, held))]
-
-    def got_work(self, now: float) -> None:
-        """A lease came: what we asked for is settled."""
-        if self._asked is not None:
-            self._flight.leased(now - self._asked_at)
-        self._asked = None
-
-    def in_flight_cap(self, view: SwarmView) -> int:
-        """Return the microbatches that we keep in flight at stage 0.
-
-        As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
-        lines are so long that those do not keep them busy.
-        """
-        return max(
-            usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
-        )
-
-    # --- handing out -----------------------------------------------------------------------
-
-    def asked(self, sender: PeerId, message: LeaseRequest) -> None:
-        """Note a request for work."""
-        self._lease_server.ask(sender, message.step, message.want, message.held)
-
-    def take_over(self) -> None:
-        """We have become the leader in the middle of a step."""
-        self._lease_server.take_over()
-
-    def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
-        """A replica died: what it held is free, unless a survivor holds it too."""
-        self._lease_server.release(peer, {p: r for p, r in reports.items() if p != peer})
-
-    def grant(
-        self,
-        reports: Mapping[PeerId, HasLedger],
-        at_step: set[PeerId],
-        now: float,
-        *,
-        say_none: bool = False,
-    ) -> list[Send | Explain]:
-        """Lease free microbatches to replicas that asked; near the end also late ones again.
-
-        Args:
-            reports: newest ledger report of each replica.
-            at_step: live replicas of this step.
-            now: monotonic seconds.
-            say_none: tell each waiting replica once when nothing is left.
-        """
-        granted = self._lease_server.grant(reports, at_step, now)
-        effects: list[Send | Explain] = [
-            Send(peer, Lease(self._lease_server.step, ids, again)) for peer, again, ids in granted
-        ]
-        if second := self._lease_server.grant_second(now):
-            effects.append(
-                Send(second.peer, Lease(self._lease_server.step, [second.microbatch], True))
-            )
-            effects.append(Explain("pipeline", second.words(now)))
-        told = self._lease_server.in_vain() if say_none else []
-        return [*effects, *(Send(peer, Lease(self._lease_server.step, [], False)) for peer in told)]
-
-    def without_backups(self) -> None:
-        """Lease nothing twice on suspicion of being slow; to compare."""
-        self._lease_server.seconds.budget.enabled = False
-
-    def bound(self, newcomers: Bound) -> None:
-        """These are newcomers of our stage, which get a bounded share."""
-        self._lease_server.bound = newcomers
-
-    def begin(self) -> None:
-        """Its step is the current one from now on."""
-        self._lease_server.begin()
-
-    def tick(self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool) -> None:
-        """Free ids that were leased a while ago and that no replica reports.
-
-        ``reports``, ``now`` and ``all_said`` are as for ``LeaseServer.tick``.
-        """
-        self._lease_server.tick(reports, now, all_said=all_said)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return self._lease_server.next_deadline()
 
 
 def usual_in_flight(view: SwarmView, place: Place) -> int:
@@ -177,101 +44,40 @@ class Leasing:
         place: where this replica stands.
         step: the step that it begins with.
         pipeline: which holds what was leased.
-        delayed: whether the next step may be begun.
         audited: whether the run has audits.
     """
 
     def __init__(
-        self,
-        place: Place,
-        step: int,
-        pipeline: Pipeline,
-        *,
-        delayed: bool,
-        audited: bool = False,
+        self, place: Place, step: int, pipeline: Pipeline, *, audited: bool = False
     ) -> None:
-        self._newcomers = Newcomers(active=audited)
         self._place, self._pipeline = place, pipeline
-        self._flight = Flight(ahead=delayed)
-        self.lease_client = LeaseClient(
-            place, self._flight, LeaseServer(step, place.per_step, delayed=delayed)
-        )
-        self._next = self.lease_client.successor(fresh=False) if delayed else None
-        self._leads_next = False
-        self._none_left: dict[int, set[PeerId]] = {}
-        """By step: the replicas that have told us that nothing is left of it."""
+        self.lease_server = LeaseServer(step, place.per_step)
+        """Used while we lead."""
+        self._newcomers, self._flight = Newcomers(active=audited), Flight()
+        self._asked: tuple[PeerId, int] | None = None
+        """Whom we have asked, and for how many."""
+        self._asked_at = 0.0
 
-    def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
-        """Begin ``step`` with the leases granted earlier; ``led_by`` leads it in ``view``."""
-        leads = led_by == self._place.me
-        self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
+    def start_step(self, step: int, *, leads: bool) -> None:
+        """Begin a step; whether we lead it from the start."""
+        self._asked = None
         self._flight.start_step()
         self._newcomers.settle()
-        if self._next is None:
-            self.lease_client.start_step(step, fresh=leads)
-            return
-        led_before = self._leads_next
-        self._leads_next = self._leader_of_next(view) == self._place.me
-        self.lease_client, self._next = self._next, self._next.successor(fresh=self._leads_next)
-        self.lease_client.begin()
-        if leads and not led_before:
-            self.lease_client.take_over()
+        self.lease_server.start_step(step, fresh=leads)
 
     def update_view(self, view: SwarmView, *, took_over: bool) -> None:
-        """Take a new view; ``took_over``: we lead the current step since this view."""
-        bound = self._newcomers.update(view.serving(self._place.stage))
-        self.lease_client.bound(bound)
-        if self._next is not None:
-            self._next.bound(bound)
+        """Take a new view; ``took_over``: we lead the step since this view."""
+        self.lease_server.bound = self._newcomers.update(view.serving(self._place.stage))
         if took_over:
-            self.lease_client.take_over()
-        leads, led_before = self._leader_of_next(view) == self._place.me, self._leads_next
-        self._leads_next = leads
-        if self._next is not None and leads and not led_before:
-            self._next.take_over()
+            self.lease_server.take_over()
 
-    def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
-        """A replica died: what it held is free, unless a survivor holds it too."""
-        self.lease_client.release(peer, reports)
-        if self._next is not None:
-            self._next.release(peer, {})
-
-    def tick(self, view: SwarmView, reports: Mapping[PeerId, HasLedger], now: float) -> None:
-        """Grant and lease again what is due in the current step, which we lead.
-
-        Args:
-            view: the live replicas.
-            reports: newest ledger report of each replica.
-            now: monotonic seconds.
-        """
-        step = self._pipeline.step
-        said = {r.peer for r in view.serving(0) if self._may_hold(r, step)} <= reports.keys()
-        self.lease_client.tick(reports, now, all_said=said or self._next is None)
-
-    def _may_hold(self, replica: Replica, step: int) -> bool:
-        """Whether it may have been leased something of a step."""
-        return replica.version == step or (self._next is not None and replica.version == step - 1)
-
-    def asked(self, sender: PeerId, message: LeaseRequest) -> None:
-        """Note a request for work."""
-        of_next = self._next if message.step > self._pipeline.step else None
-        (of_next or self.lease_client).asked(sender, message)
-
-    def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
-        """Take a lease of ``sender`` at ``now``; return the ids that we must compute.
-
-        Args:
-            sender: who leases it.
-            message: step and ids.
-            now: monotonic seconds.
-        """
-        client = self.lease_client if message.step == self._pipeline.step else self._next
-        if client is None or not 0 <= message.step - self._pipeline.step <= 1:
+    def leased(self, message: Lease, now: float) -> list[int]:
+        """Return the ids that we must compute of a lease that came at ``now``."""
+        if message.step != self._pipeline.step:
             return []
-        if message.ids:
-            client.got_work(now)
-        else:
-            self._none_left.setdefault(message.step, set()).add(sender)
+        if self._asked is not None:
+            self._flight.leased(now - self._asked_at)
+        self._asked = None
         return message.ids
 
     def follow_up(
@@ -281,55 +87,64 @@ class Leasing:
         led_by: PeerId | None,
         now: float,
         *,
-        steps: int,
         leads: bool,
-        wants: tuple[bool, bool],
+        wants: bool,
     ) -> list[Send | Explain]:
         """Grant leases if we lead, and ask for leases if we can take work.
 
         Args:
             view: the live replicas.
-            reports: ledger reports of the current step, if we lead it.
-            led_by: leader of the current step.
+            reports: ledger reports of the step, if we lead it.
+            led_by: its leader.
             now: monotonic seconds.
-            steps: steps of the whole run; later ones are not leased.
             leads: whether we lead and microbatches may be leased.
-            wants: whether we may take work of the current step and of the next one.
+            wants: whether we may take work.
         """
-        step, of = self._pipeline.step, self._pipeline
-        in_flight, done = of.in_flight(), of.done()
-        ahead, ahead_done = self._held_of_next()
-        few = usual_in_flight(view, self._place) if self._next is not None else 1
-        both = in_flight | ahead if ahead else in_flight
-        self._flight.observe(both, (done, ahead_done), now, few=few)
+        self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
         effects: list[Send | Explain] = []
         if leads:
-            at_step = {r.peer for r in view.serving(0) if self._may_hold(r, step)}
-            effects += self.lease_client.grant(
-                reports, at_step, now, say_none=self._next is not None
-            )
-        busy = len(in_flight) + len(ahead)
-        if wants[0] and led_by is not None:
-            held = len(in_flight) + len(done)
-            effects += self.lease_client.ask(led_by, view, busy, held, now)
-        if self._next is None or step + 1 >= steps:
-            return effects
-        if self._leads_next:
-            effects += self._next.grant({}, set(), now)
-        to = self._leader_of_next(view)
-        if wants[1] and to is not None and led_by in self._none_left.get(step, ()):
-            held = len(ahead) + len(ahead_done)
-            effects += self._next.ask(to, view, busy, held, now)
+            at_step = {r.peer for r in view.serving(0) if r.version == self._pipeline.step}
+            effects += self._grant(reports, at_step, now)
+        if wants and led_by is not None:
+            effects += self._ask(led_by, view, now)
         return effects
 
-    def _held_of_next(self) -> tuple[Set[int], Set[int]]:
-        if self._next is None:
-            return frozenset(), frozenset()
-        step = self._pipeline.step + 1
-        return self._pipeline.in_flight(step), self._pipeline.done(step)
+    def in_flight_cap(self, view: SwarmView) -> int:
+        """Return the microbatches that we keep in flight.
 
-    def _leader_of_next(self, view: SwarmView) -> PeerId | None:
-        """Return the leader of the next step; a replica one step behind will have caught up."""
-        if self._next is None:
-            return None
-        return leader(view, self._place.stage, self._pipeline.step + 1, behind=2)
+        As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
+        lines are so long that those do not keep them busy.
+        """
+        return max(
+            usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
+        )
+
+    def without_backups(self) -> None:
+        """Lease nothing twice on suspicion of being slow; to compare."""
+        self.lease_server.seconds.budget.enabled = False
+
+    def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
+        """Ask for as much as we can take, unless we have asked for exactly that already."""
+        busy = len(self._pipeline.in_flight())
+        want = self.in_flight_cap(view) - busy
+        if want <= 0 or self._asked == (leader, want):
+            return []
+        if self._asked is None:
+            self._asked_at = now
+        self._asked = (leader, want)
+        held = busy + len(self._pipeline.done())
+        return [Send(leader, LeaseRequest(self._pipeline.step, want, held))]
+
+    def _grant(
+        self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
+    ) -> list[Send | Explain]:
+        """Lease free microbatches to replicas that asked; near the end also late ones again."""
+        step, server = self._pipeline.step, self.lease_server
+        granted = server.grant(reports, at_step, now)
+        effects: list[Send | Explain] = [
+            Send(peer, Lease(step, ids, again)) for peer, again, ids in granted
+        ]
+        if second := server.grant_second(now):
+            effects.append(Send(second.peer, Lease(step, [second.microbatch], True)))
+            effects.append(Explain("pipeline", second.words(now)))
+        return effects

@@ -163,7 +163,6 @@ class Seat:
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
         met: whom our earlier seats met in this stage and lineage (``rounds/beginnings.py``).
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
-        delayed: whether the run uses the one-step-delayed update.
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
         audits: what audits go by; None: the run has none.
@@ -188,7 +187,6 @@ class Seat:
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         met: Met | None = None,
         promise: tuple[int, int] = (0, 0),
-        delayed: bool = False,
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
         secret: bytes = b"",
@@ -198,7 +196,7 @@ class Seat:
         at_once: int = 1,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self.unamended_steps, self._tokens_per_step, self._delayed = steps, tokens_per_step, delayed
+        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
         self._amendments = amendments
         self._agreed: AgreedList = amendments.agreed if amendments else ()
         """The amendments on which our stage has agreed at our version."""
@@ -224,9 +222,7 @@ class Seat:
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(
-            place, step, delayed=delayed, audited=audits is not None, at_once=at_once
-        )
+        self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
@@ -249,9 +245,7 @@ class Seat:
             least,
             (self._to_agree_on, lambda: self._agreed),
         )
-        self.leasing = Leasing(
-            place, step, self.pipeline, delayed=delayed, audited=audits is not None
-        )
+        self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(
             place,
@@ -266,7 +260,7 @@ class Seat:
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         alarms = Alarms() if touch is None else touch.alarms
-        self._following = Following(place.stage, alarms, delayed=delayed)
+        self._following = Following(place.stage, alarms)
         self._obstruction = Obstruction()
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
@@ -376,7 +370,7 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        leases = self.leasing.lease_client.next_deadline() if leads else None
+        leases = self.leasing.lease_server.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report, telling = (None, None) if self._is_over else (self._reporter.due, self._telling.due)
         report = None if self.member.hashing else report
@@ -413,7 +407,7 @@ class Seat:
         effects += [] if self._open.kept else self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            self.leasing.release(peer, self.leader.reports)
+            self.leasing.lease_server.release(peer, self.leader.reports)
             effects += self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
@@ -540,7 +534,7 @@ class Seat:
         if self.standing.without(self._seen) != self._view:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
-            self.leasing.tick(self._view, self.leader.reports, now)
+            self.leasing.lease_server.tick(self.leader.reports, now)
         effects += self.auditing.tick(now)
         effects += self._follow_siblings(now) if self._following.looks_again else []
         effects += self._ask_for_shares(now)
@@ -691,14 +685,14 @@ class Seat:
 
     def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
         """Work on what is leased to us."""
-        ids = self.leasing.leased(sender, message, now)
+        ids = self.leasing.leased(message, now)
         return list(self.pipeline.lease(ids, again=message.again, now=now))
 
     def on_lease_request(
         self, sender: PeerId, message: LeaseRequest, now: float
     ) -> list[SeatEffect]:
         """Note a request for work."""
-        self.leasing.asked(sender, message)
+        self.leasing.lease_server.ask(sender, message.step, message.want, message.held)
         return []
 
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
@@ -892,7 +886,7 @@ class Seat:
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
-        self.leasing.start_step(self.step, self._view, self.current_leader())
+        self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):
             replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
@@ -1023,11 +1017,9 @@ class Seat:
         return effects
 
     def _evaluate(self) -> list[Compute]:
-        """Run held-out microbatches, unless the step is being closed; with delayed updates beside
-        that, as those of the next step are."""
+        """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
-        free = self._delayed or self.member.plan_followed is None
-        return self.evaluating.work(may_begin=may_begin, free=free)
+        return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
@@ -1059,8 +1051,6 @@ class Seat:
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
         leads = self.leader.leading and bool(self.may_train())
-        more = self.training_allowed and not self._is_over
-        wants = [more and self.draining.wants_work(self.step + k) for k in (0, 1)]
+        wants = self.training_allowed and not self._is_over and self.draining.wants_work
         seen = (self._view, self.leader.reports, self.current_leader(), now)
-        how = (wants[0], wants[1])
-        return list(self.leasing.follow_up(*seen, steps=self._steps, leads=leads, wants=how))
+        return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))

@@ -191,10 +191,10 @@ class LeaseRequest(Wire, frozen=True):
 
 
 class Lease(Wire, frozen=True):
-    """Leases of a step; no ids: the whole step is leased already."""
+    """Leases of a step."""
 
     step: StepIndex
-    ids: Annotated[list[MicrobatchId], Meta(max_length=1024)]
+    ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
     again: bool
     """They were leased before, to a replica that died."""
     era: Era = 0

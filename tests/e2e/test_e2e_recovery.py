@@ -19,7 +19,6 @@ from client.store.records import COMPANY, Companions
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
-from tests.support.cases import usual
 from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
@@ -44,7 +43,7 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
         yield swarm
 
 
-def _found(folder: Path, steps: int, *, delayed: bool = False, every: int = EVERY) -> SwarmFile:
+def _found(folder: Path, steps: int, *, every: int = EVERY) -> SwarmFile:
     run = RunChoices(
         name="recovery",
         stages=2,
@@ -56,7 +55,6 @@ def _found(folder: Path, steps: int, *, delayed: bool = False, every: int = EVER
         boundary_codec="fp32",
         averaging_codec="fp32",
         dual_homing=False,
-        delayed_update=delayed,
     )
     return found(folder, "volunteer-1", run)
 
@@ -142,11 +140,10 @@ def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> No
         assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)
 
 
-@pytest.mark.parametrize("delayed", usual(1, [False, True]))
 def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
-    folder: Path, processes: LocalSwarm, delayed: bool
+    folder: Path, processes: LocalSwarm
 ) -> None:
-    swarm = _found(folder, steps=50_000, delayed=delayed, every=SELDOM)
+    swarm = _found(folder, steps=50_000, every=SELDOM)
     members = _start(processes, 2)
     wait_for(lambda: _copied(members, swarm), "copies of both stages", members)
     for member in members:  # as by a power cut: nothing is handed over, nothing is saved
@@ -164,11 +161,10 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("delayed", [False, True])
 def test_a_stage_of_which_every_replica_died_is_restored(
-    folder: Path, processes: LocalSwarm, delayed: bool
+    folder: Path, processes: LocalSwarm
 ) -> None:
-    swarm = _found(folder, steps=50_000, delayed=delayed)
+    swarm = _found(folder, steps=50_000)
     members = _start(processes, 4)
     _at_step(members[0], members, 2 * EVERY)
     holders = wait_for(lambda: _two_each(members), "two replicas in each stage", members)

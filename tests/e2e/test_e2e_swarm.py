@@ -20,7 +20,6 @@ from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
-from tests.support.cases import usual
 from tests.support.e2e_local import (
     HOST,
     JOIN,
@@ -90,11 +89,8 @@ def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
     return [first, *rest]
 
 
-@pytest.mark.parametrize("delayed", usual(1, [False, True]))
-def test_two_volunteers_train_what_one_process_trains(
-    folder: Path, processes: LocalSwarm, delayed: bool
-) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=8, delayed_update=delayed))
+def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: LocalSwarm) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=8))
     members = _start(processes, 2)
     losses: dict[int, float] = {}
 

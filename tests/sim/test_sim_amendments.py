@@ -73,15 +73,11 @@ def losses(world: TrainingWorld, steps: int) -> list[float]:
     return [world.losses[step] for step in range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("stages", "delayed"), usual(1, [(4, False), (2, True), (1, False), (2, False)])
-)
+@pytest.mark.parametrize("stages", usual(1, [4, 1, 2]))
 @pytest.mark.parametrize("seed", usual(1, range(2)))
-def test_a_rate_turns_everywhere_at_one_step(
-    lab: Lab, stages: int, delayed: bool, seed: int
-) -> None:
+def test_a_rate_turns_everywhere_at_one_step(lab: Lab, stages: int, seed: int) -> None:
     """One volunteer of the first stage hears of it, and nobody else: plans bring it to all."""
-    plan = plan_for("gpt", stages, STEPS, delayed=delayed)
+    plan = plan_for("gpt", stages, STEPS)
     run = run_of(plan)
     world = lab.world(plan, 2, seed=seed, amended=run)
     first = next(peer for peer in world.peers.values() if peer.stage == 0)
@@ -110,12 +106,11 @@ def test_two_amendments_after_each_other(lab: Lab) -> None:
     assert largest_difference(found, lab.reference(expected)) < CLOSE
 
 
-@pytest.mark.parametrize("delayed", usual(1, [True, False]))
 @pytest.mark.parametrize("seed", usual(1, range(2)))
-def test_deaths_and_late_members_change_no_loss(lab: Lab, delayed: bool, seed: int) -> None:
+def test_deaths_and_late_members_change_no_loss(lab: Lab, seed: int) -> None:
     """Newcomers come before, while and after the stages agree, and know of nothing; one replica of
     each stage dies."""
-    plan = plan_for("gpt", 2, STEPS, delayed=delayed)
+    plan = plan_for("gpt", 2, STEPS)
     run = run_of(plan)
     world = lab.world(plan, 3, seed=seed, amended=run)
     hears = world.random.sample(alive(world), 2)
@@ -144,9 +139,8 @@ def test_deaths_and_late_members_change_no_loss(lab: Lab, delayed: bool, seed: i
     assert largest_difference(found, reference) < CLOSE, f"seed {seed}"
 
 
-@pytest.mark.parametrize("delayed", usual(1, [True, False]))
-def test_a_finished_run_goes_on(lab: Lab, delayed: bool) -> None:
-    plan = plan_for("gpt", 2, 12, delayed=delayed)
+def test_a_finished_run_goes_on(lab: Lab) -> None:
+    plan = plan_for("gpt", 2, 12)
     run = run_of(plan)
     world = lab.world(plan, 2, amended=run)
     losses(world, 12)

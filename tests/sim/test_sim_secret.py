@@ -42,8 +42,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(folder)
 
 
-def secret(lab: Lab, replicas: int, stages: int = 1, *, delayed: bool = False) -> TrainingWorld:
-    plan = plan_for("gpt", stages, STEPS, delayed=delayed)
+def secret(lab: Lab, replicas: int, stages: int = 1) -> TrainingWorld:
+    plan = plan_for("gpt", stages, STEPS)
     return lab.world(plan, replicas, averaging="ring16", aggregation="secure")
 
 
@@ -59,8 +59,8 @@ def watch(world: TrainingWorld, seen: Callable[[SimPeer, PeerId, Message, bytes]
     world.send = send  # type: ignore[method-assign]
 
 
-def losses_are_near(lab: Lab, world: TrainingWorld, stages: int = 1) -> None:
-    expected = lab.reference(plan_for("gpt", stages, STEPS, delayed=world.config.delayed))
+def losses_are_near(lab: Lab, world: TrainingWorld) -> None:
+    expected = lab.reference(plan_for("gpt", 1, STEPS))
     got = [world.losses.get(step, expected[step]) for step in range(STEPS)]
     assert len(world.losses) >= STEPS - 2
     assert largest_difference(got, expected) < CLOSE
@@ -72,12 +72,6 @@ def test_a_secret_sum_is_the_sum(lab: Lab, replicas: int, stages: int) -> None:
     losses = train(world)
     expected = lab.reference(plan_for("gpt", stages, STEPS))
     assert largest_difference(losses, expected) < CLOSE
-
-
-def test_with_delayed_updates(lab: Lab) -> None:
-    world = secret(lab, 4, 2, delayed=True)
-    train(world)
-    losses_are_near(lab, world, 2)
 
 
 @pytest.mark.parametrize(("replicas", "lost"), usual(1, [(4, 1), (8, 2), (16, 2)]))

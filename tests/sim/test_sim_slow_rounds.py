@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts
 from client.lab.simulate.training import TrainingWorld, WorldConfig
@@ -12,7 +10,6 @@ from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.wire.messages import Forward, Message, Segment
 
 LIMIT_S = 400.0
-both_updates = pytest.mark.parametrize("delayed", [False, True])
 
 
 class SlowLines(TrainingWorld):
@@ -55,10 +52,9 @@ def run(world: SlowLines) -> None:
     assert steps == set(range(1, world.config.steps + 1))
 
 
-@both_updates
-def test_a_round_that_takes_longer_than_its_time_closes(*, delayed: bool) -> None:
+def test_a_round_that_takes_longer_than_its_time_closes() -> None:
     """A leader may give up its first round; later ones get the measured time."""
-    config = WorldConfig(stages=1, replicas=2, per_step=4, steps=4, delayed=delayed)
+    config = WorldConfig(stages=1, replicas=2, per_step=4, steps=4)
     late_s = 1.2 * ROUND_TIMEOUT_S
     world = SlowLines(config, {0: late_s})
     run(world)
@@ -66,11 +62,10 @@ def test_a_round_that_takes_longer_than_its_time_closes(*, delayed: bool) -> Non
     assert given_up <= config.replicas, "once by each of those who lead in turn, at most"
 
 
-@both_updates
-def test_early_work_does_not_keep_out_what_a_dead_sibling_held(*, delayed: bool) -> None:
+def test_early_work_does_not_keep_out_what_a_dead_sibling_held() -> None:
     """While one stage averages, what the stage before it sends of the next step fills its queue;
     then a replica dies, and what it had counted has to be run again before the step can close."""
-    config = WorldConfig(stages=2, replicas=2, per_step=64, steps=4, seed=0, delayed=delayed)
+    config = WorldConfig(stages=2, replicas=2, per_step=64, steps=4, seed=0)
     world = DeathInARound(config, {1: 3.0})
     for number in range(6):
         world._open_seat(world.add_peer(0, f"more/{number}"), step=0, serving=True)
@@ -79,10 +74,9 @@ def test_early_work_does_not_keep_out_what_a_dead_sibling_held(*, delayed: bool)
     assert not world.victim.alive
 
 
-@both_updates
-def test_boundaries_are_not_sent_before_they_can_be_taken(*, delayed: bool) -> None:
-    """With delayed updates a stage may be two steps behind the one before it."""
-    config = WorldConfig(stages=2, replicas=4, per_step=16, steps=5, delayed=delayed)
+def test_boundaries_are_not_sent_before_they_can_be_taken() -> None:
+    """A stage averages while the one before it sends of the next step."""
+    config = WorldConfig(stages=2, replicas=4, per_step=16, steps=5)
     world = SlowLines(config, {1: 10.0})
     run(world)
     assert world.forwards <= 1.3 * config.per_step * config.steps

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from model_zoo.reference import TrainingPlan
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.amendments.amendment import Amendment, digest_of, sign_amendment
 from protocol.ids import PeerId, SwarmId
@@ -22,6 +23,7 @@ class Run:
     steps: int
     stage_count: int
     founder: PeerId = FOUNDER.peer
+    local_rounds: LocalRounds | None = None
 
 
 def run_of(plan: TrainingPlan) -> Run:

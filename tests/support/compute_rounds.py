@@ -37,7 +37,11 @@ def contribute_and_reduce(workers, step, attempt, bounds, owners):
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
         request = Reduce(
-            step=step, attempt=attempt, segment=segment, microbatches=[1] * len(workers), own=owner
+            step=step,
+            attempt=attempt,
+            segment=segment,
+            microbatches=[max(1, len(worker.replica.counted)) for worker in workers],
+            own=owner,
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)

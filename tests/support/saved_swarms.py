@@ -21,11 +21,11 @@ SIGNER = Signer(b"\x07" * 32)
 """The founder."""
 
 
-def little_swarm(text: Path, name: str = "little", *, delayed: bool = False) -> SwarmFile:
+def little_swarm(text: Path, name: str = "little") -> SwarmFile:
     """Found a swarm of two stages that trains on a text."""
     founding = found_swarm(
         SIGNER.peer,
-        RunChoices(name=name, data=str(text), stages=2, measure=False, delayed_update=delayed),
+        RunChoices(name=name, data=str(text), stages=2, measure=False),
         ModelChoices(layers=2, width=32, heads=2, context=16),
         OptimizerChoices(),
     )

@@ -103,7 +103,7 @@ class StragglerWorld(TrainingWorld):
         super()._open_seat(peer, step, serving)
         if not self._backups and peer.seat:
             peer.seat.pipeline.without_backups()
-            peer.seat.leasing.lease_client.without_backups()
+            peer.seat.leasing.without_backups()
 
     def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         if isinstance(effect, Rerouted):

@@ -51,10 +51,10 @@ LIMIT_S = 3600.0
 """Virtual seconds a run may take."""
 
 
-def plan_for(model: str, stages: int, steps: int, *, delayed: bool = False) -> TrainingPlan:
+def plan_for(model: str, stages: int, steps: int) -> TrainingPlan:
     """Four microbatches of two sequences per step; a learning rate at which losses really fall."""
     optimizer = OptimizerSpec(1e-3, 1e-4, warmup_steps=5, decay_steps=steps, beta2=0.95)
-    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2, delayed)
+    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2)
 
 
 def write_text(path: Path) -> None:

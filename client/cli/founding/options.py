@@ -83,9 +83,6 @@ class PipelineChoices:
     on, a lying minority moves the average little. secure: from four on, nobody sees another's
     gradients, only their sum, so that nobody can judge them. secure-clipping: from eight on, the
     sums of fours are seen, and those far from most others are left out; twelve bound one liar."""
-    delayed_update: Annotated[bool, Parameter(negative="")] = False
-    """Compute the next step while a step is averaged. Faster on slow lines with several volunteers
-    per stage. Every update is one step late, which slows learning, most in the first steps."""
     compute_dtype: Compute = PRECISION
     """Type of numbers in which passes compute. bf16 is for swarms of graphics cards; most
     processors are several times slower in it than in fp32. auto, where there are no audits: each
@@ -120,7 +117,7 @@ class PipelineChoices:
     @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
-        return StateSpec(self.optimizer, self.delayed_update)
+        return StateSpec(self.optimizer)
 
 
 @Parameter(name="*", group=RUN)

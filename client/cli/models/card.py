@@ -163,10 +163,7 @@ def _training(facts: Facts) -> Iterator[str]:
         f"{facts.version:,} of {_steps(facts):,} steps of {batch:,} tokens, "
         f"{facts.version * batch:,} tokens"
     )
-    yield (
-        f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} "
-        f"steps of warm-up{', updates one step late' if manifest.delayed_update else ''}"
-    )
+    yield (f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up")
     if manifest.compute != "fp32":
         types = " or ".join(POSSIBLE[manifest.compute])
         yield f"passes in {types}, parameters and updates in fp32"

@@ -81,9 +81,8 @@ def _run(manifest: Manifest) -> Iterator[str]:
     rule = manifest.optimizer
     schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
     z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
-    late = ", one step late" if manifest.delayed_update else ""
-    if rule.name != DEFAULT or schedule or z_loss or late:
-        yield f"  updates    by {rule.name}{schedule}{z_loss}{late}"
+    if rule.name != DEFAULT or schedule or z_loss:
+        yield f"  updates    by {rule.name}{schedule}{z_loss}"
     if manifest.aggregation != SUM:
         about = RULES[manifest.aggregation].about
         yield f"  averaging  {manifest.aggregation}: gradients are {about}"

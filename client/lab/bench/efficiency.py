@@ -94,7 +94,6 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         steps=manifest.steps,
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
-        delayed=manifest.delayed_update,
         precision=precision_on(manifest.compute, fast_in_bf16=False),
     )
 

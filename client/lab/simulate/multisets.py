@@ -69,32 +69,19 @@ class MultisetWorker:
     """A ``SimWorker`` whose gradients are multisets of microbatch ids.
 
     Args:
-        delayed: with the one-step-delayed update the next step may be computed as well.
         hashes_later: whether a version's hash is said when it is asked for, as the real worker
             does, or with the version itself.
         line: goes into every hash: what two lines of a run make is not the same.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        delayed: bool = False,
-        hashes_later: bool = False,
-        line: bytes = b"",
-    ) -> None:
-        self._place, self._ahead, self._hashes_later = place, int(delayed), hashes_later
-        self._line = line
+    def __init__(self, place: Place, *, hashes_later: bool = False, line: bytes = b"") -> None:
+        self._place, self._hashes_later, self._line = place, hashes_later, line
         self._kept, self._audited = -1, Counter[int]()
         """The step whose version is kept for an audit, and what was computed again of it."""
         self._version = 0
-        self._sums: dict[int, Counter[int]] = {}
-        self.parameters = "initial"
-
-    @property
-    def accumulated(self) -> Counter[int]:
+        self.accumulated = Counter[int]()
         """The multiset of the current step's gradient sum."""
-        return self._sum_of(self._version)
+        self.parameters = "initial"
 
     @property
     def size(self) -> int:
@@ -104,7 +91,7 @@ class MultisetWorker:
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         match task:
-            case ForwardTask() | LossTask() | BackwardTask() if not self._computable(task.step):
+            case ForwardTask() | LossTask() | BackwardTask() if task.step != self._version:
                 return Outcome(error="stale")  # as the real worker answers
             case ForwardTask(step, m):
                 payloads[PayloadKey(step, "tokens", m)] = b""
@@ -112,9 +99,9 @@ class MultisetWorker:
             case LossTask() | BackwardTask():
                 return self._backward(task, payloads)
             case SubtractTask(step, m):
-                counted = self._sum_of(step)
-                expect(counted[m] == 1, f"I1: {m} is taken out but was not counted")
-                counted[m] -= 1
+                expect(step == self._version, f"I1: step {step} at version {self._version}")
+                expect(self.accumulated[m] == 1, f"I1: {m} is taken out but was not counted")
+                self.accumulated[m] -= 1
             case ContributeTask(step, attempt, bounds):
                 expect(step == self._version, f"I1: a round of step {step} at {self._version}")
                 whole = encode_ids(self.accumulated)
@@ -147,7 +134,7 @@ class MultisetWorker:
 
     def load(self, version: int, saved: str) -> str:
         """See ``SimWorker.load``."""
-        self.parameters, self._version, self._sums = saved, version, {}
+        self.parameters, self._version, self.accumulated = saved, version, Counter()
         return saved
 
     def _audit(
@@ -169,23 +156,13 @@ class MultisetWorker:
         agree = all(payloads[key] == ours for key in task.segments if key)
         return Outcome(apart=(0.0, 0.0) if agree else (WRONG, WRONG))
 
-    def _computable(self, step: int) -> bool:
-        return self._version <= step <= self._version + self._ahead
-
-    def _sum_of(self, step: int) -> Counter[int]:
-        """Return the sum of a step; only steps whose parameters are here can be computed."""
-        words = f"I1: step {step} is computed at version {self._version}"
-        expect(self._computable(step), words)
-        return self._sums.setdefault(step, Counter())
-
     def _backward(self, task: LossTask | BackwardTask, payloads: Payloads) -> Outcome:
         m = task.microbatch
         if isinstance(task, BackwardTask):
             gradient = payloads[PayloadKey(task.step, "grad_in", m)]
             expect(gradient == _one(m), f"microbatch {m} got a foreign gradient")
-        counted = self._sum_of(task.step)
-        expect(not counted[m], f"I1: {m} is counted twice by one replica")
-        counted[m] += 1
+        expect(not self.accumulated[m], f"I1: {m} is counted twice by one replica")
+        self.accumulated[m] += 1
         payloads[PayloadKey(task.step, "grad_out", m)] = _one(m)
         return Outcome(loss_sum=1.0)
 
@@ -211,8 +188,7 @@ class MultisetWorker:
         chained = self.parameters.encode() + exact + self._line
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
         expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
-        self._sums.pop(step, None)
-        self._version = step + 1
+        self._version, self.accumulated = step + 1, Counter()
         return Outcome(hash="" if self._hashes_later else self.parameters)
 
 
@@ -224,14 +200,13 @@ class LyingWorker(MultisetWorker):
         self,
         place: Place,
         *,
-        delayed: bool = False,
         hashes_later: bool = False,
         contributes: Callable[[int], bool],
         sums: Callable[[int], bool],
         audits: bool,
         absurd: Callable[[int], bool] = lambda _step: False,
     ) -> None:
-        super().__init__(place, delayed=delayed, hashes_later=hashes_later)
+        super().__init__(place, hashes_later=hashes_later)
         self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
         self._contributes_absurd = absurd
 

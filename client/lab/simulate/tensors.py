@@ -85,7 +85,6 @@ class TensorSwarm:
             steps=plan.steps,
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
-            delayed=plan.delayed,
             secret=RULES[self.aggregation].secret,
             bucketed=RULES[self.aggregation].buckets > 1,
             amended=amended,
@@ -104,7 +103,6 @@ class TensorSwarm:
             boundary_codec=self.boundary_codec,
             averaging_codec=self.averaging_codec,
             aggregation=self.aggregation,
-            delayed=plan.delayed,
             precision=plan.precision,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
@@ -143,7 +141,7 @@ class TensorWorker:
     def __init__(
         self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
     ) -> None:
-        self._exact = MultisetWorker(place, delayed=request.delayed)
+        self._exact = MultisetWorker(place)
         place_of = place.me, place.first, place.last
         self._place = SeatConstants(*place_of, tokens_per_step, request.packed)
         self._executor = Executor()

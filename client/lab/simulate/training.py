@@ -60,8 +60,6 @@ class WorldConfig:
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
     detect_s: Range = (0.01, 0.3)
-    delayed: bool = False
-    """Whether the run uses the one-step-delayed update."""
     secret: bool = False
     bucketed: bool = False
     """Whether no replica sees another's contribution."""
@@ -83,7 +81,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         self.losses: dict[int, float] = {}
         """Mean token loss of every committed step."""
         self.messages = 0
-        self._open_worker = open_worker or partial(MultisetWorker, delayed=config.delayed)
+        self._open_worker = open_worker or MultisetWorker
         for stage in range(config.stages):
             for index in range(config.replicas):
                 self.add_peer(stage, f"{stage}/{index}")
@@ -179,7 +177,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
-            delayed=config.delayed,
             secret=self.random.randbytes(32) if config.secret else b"",
             bucketed=config.bucketed,
             amendments=peer.amendments,

@@ -43,8 +43,6 @@ FETCH_S = 60.0
 """Seconds without a chunk after which a fetch has failed."""
 RETRY_S = 30.0
 """Seconds before a failed copy is tried again, unless it is offered again."""
-AHEAD = 2
-"""Versions by which a neighbouring stage may be ahead of ours: one, with delayed updates two."""
 WINDOW = 1
 SPARE_BYTES = 256 << 20
 """Disk space that a copy leaves free for our own checkpoints."""
@@ -160,12 +158,12 @@ class Buddies:
             self._event_sink.set()
 
     def _reached(self, stage: int) -> int:
-        """Return the newest version that a neighbouring stage can have; it bounds what a liar can
-        claim."""
+        """Return the newest version that a neighbouring stage can have, one more than ours; it
+        bounds what a liar can claim."""
         view = self._view()
         beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
         ours = max((r.version for r in beside if r.peer == self._me), default=0)
-        return min(view.committed(stage), ours + AHEAD, self._steps())
+        return min(view.committed(stage), ours + 1, self._steps())
 
     def _due(self, stage: int) -> int:
         """Return the newest version that the stage's replicas checkpoint."""

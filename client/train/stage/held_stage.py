@@ -445,7 +445,6 @@ class HeldStageDriver:
             has_left=terms.history.machine.has_left,
             met=terms.history.met(self.stage, era, afresh=afresh),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
-            delayed=manifest.delayed_update,
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",

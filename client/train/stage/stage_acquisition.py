@@ -383,11 +383,14 @@ class StageAcquisition:
             return offer.kind == "start"
         return offer.size_bytes != start[self.stage].size_bytes
 
+    def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
+        rate = self._terms.amendments().rate_at(version)
+        return Load(path=str(path), version=version, expected_hash=expected, learning_rate=rate)
+
     async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
         self._waits(Phase.LOADING)
         expected = lineage.hashes[self.stage].hex()
-        load = Load(path=str(path), version=lineage.version, expected_hash=expected)
-        await self._worker.call(load)
+        await self._worker.call(self._load(path, lineage.version, expected))
 
     async def _first_of(
         self, donors: list[PeerId], load: Callable[[list[PeerId]], Awaitable[bool]]
@@ -450,7 +453,7 @@ class StageAcquisition:
         self._waits(Phase.LOADING)
         problem = "its hash differs from the one that the stage's leader sent"
         try:
-            loaded, _ = await self._worker.call(Load(path=str(path), version=admit.version))
+            loaded, _ = await self._worker.call(self._load(path, admit.version))
         except RequestFailed as failure:
             if failure.kind != "checkpoint":
                 raise

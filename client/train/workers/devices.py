@@ -8,7 +8,6 @@ from typing import Literal
 import psutil
 
 from client.config import Settings
-from model_zoo.specs.model import ModelSpec
 from protocol.manifest import Manifest
 
 _HOST_SHARE = 0.85
@@ -34,43 +33,27 @@ class Devices:
     def can_offload(self, size_bytes: int) -> bool:
         """Whether vectors of so many bytes may lie with the host; those of a group do not."""
         allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
-        return allowed and PINNED * size_bytes <= self.host_bytes
+        return allowed and self.can_hold(size_bytes)
+
+    def can_hold(self, size_bytes: int) -> bool:
+        """Whether the host has room for vectors of so many bytes."""
+        return PINNED * size_bytes <= self.host_bytes
 
     def why_uncut(self, manifest: Manifest) -> str:
         """Return why stages cannot be cut over the ranks; empty: they can."""
-        return why_uncut(
-            manifest.model,
-            ranks=self.ranks,
-            sequences=manifest.sequences_per_microbatch,
-            delayed=manifest.delayed_update,
-            whole=manifest.stage_count == 1,
-        )
+        model, sequences = manifest.model, manifest.sequences_per_microbatch
+        if self.ranks == 1:
+            return "there is one device"
+        if model.lora is not None:
+            return "what is frozen beside adapters is not cut"
+        if manifest.stage_count == 1 and model.tied is True:
+            return "the only stage's output projection is its embedding"
+        if sequences < self.ranks:
+            return f"a microbatch has {sequences} sequences, and each device needs at least one"
+        return ""
 
 
 ONE = Devices()
-
-
-def why_uncut(model: ModelSpec, *, ranks: int, sequences: int, delayed: bool, whole: bool) -> str:
-    """Return why stages of a model cannot be cut over ranks; empty: they can.
-
-    Args:
-        model: the whole model.
-        ranks: over which.
-        sequences: of a microbatch.
-        delayed: whether updates are delayed by one step.
-        whole: whether there is only one stage.
-    """
-    if ranks == 1:
-        return "there is one device"
-    if model.lora is not None:
-        return "what is frozen beside adapters is not cut"
-    if delayed:
-        return "updates are delayed by one step, which needs two points of each parameter"
-    if whole and model.tied is True:
-        return "the only stage's output projection is its embedding"
-    if sequences < ranks:
-        return f"a microbatch has {sequences} sequences, and each device needs at least one"
-    return ""
 
 
 def devices_now(settings: Settings, *, has_host: bool) -> Devices:

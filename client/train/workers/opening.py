@@ -30,7 +30,7 @@ class Fit:
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
     offloaded_bytes: int = 0
-    """Vectors that lie with a GPU's host; 0: all lie beside the parameters."""
+    """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
     ranks: int = 1
     """Over which it is cut; 1: each of a group has all of it."""
 
@@ -64,6 +64,7 @@ def stage_need(
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
         state=manifest.state,
+        inner=manifest.inner_optimizer,
         aggregation=manifest.aggregation,
         precision=manifest.compute,
         reruns_blocks=reruns_blocks,
@@ -136,17 +137,18 @@ def _fit_cut(manifest: Manifest, stage: int, available_bytes: int, devices: Devi
 def _fit_whole(
     manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int, devices: Devices
 ) -> Fit | None:
+    host = devices.host_bytes > 0
     away_bytes = stage_need(manifest, stage, offload=True).offloaded_bytes
     ways = [] if devices.offload == "on" and devices.can_offload(0) else [False]
     if devices.can_offload(away_bytes):
         ways.append(True)
     for offload, reruns_blocks in product(ways, (False, True)):
         need_with = partial(
-            stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=offload
+            stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=offload, host=host
         )
         need = need_with()
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-        if graphs < 0:
+        if graphs < 0 or not devices.can_hold(need.offloaded_bytes):
             continue
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
@@ -155,7 +157,7 @@ def _fit_whole(
             graphs,
             need_with(graphs).total_bytes,
             reruns_blocks,
-            offloaded_bytes=need.offloaded_bytes,
+            offloaded_bytes=need.offloaded_bytes if offload else 0,
         )
     return None
 
@@ -164,8 +166,15 @@ def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE)
     """Check that this machine has memory for one stage at least; return for which it has.
 
     Raises:
-        UserError: for none; says what the last one tried needs.
+        UserError: for none; says what the last one tried needs. Or the devices are several, and
+            rounds are local.
     """
+    if manifest.local_rounds is not None and devices.ranks > 1:
+        raise UserError(
+            f"this swarm's rounds are local, and {devices.ranks} devices cannot share one",
+            "start a volunteer for each device: with its own VOLUNTEER_HOME and --devices N",
+            ExitCode.CONFIG,
+        )
     found: list[bool] = []
     for stage in range(manifest.stage_count):
         try:
@@ -226,7 +235,6 @@ def open_stage_request(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
         aggregation=manifest.aggregation,
-        delayed=manifest.delayed_update,
         local_rounds=manifest.local_rounds,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,

@@ -31,11 +31,7 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
     [
         (StateSpec(), ("", "first_moment/", "second_moment/")),
         (StateSpec("lion"), ("", "momentum/")),
-        (StateSpec("muon", delayed=True), ("", "momentum/", "this_step/", "next_step/")),
-        (
-            StateSpec(delayed=True),
-            ("", "first_moment/", "second_moment/", "this_step/", "next_step/"),
-        ),
+        (StateSpec("sgd"), ("",)),
     ],
 )
 def test_sections(state: StateSpec, sections: tuple[str, ...]) -> None:
@@ -44,10 +40,10 @@ def test_sections(state: StateSpec, sections: tuple[str, ...]) -> None:
 
 
 def test_tensors_come_section_by_section(spec: ModelSpec) -> None:
-    layout, state = stage_layout(spec, whole_slice(spec)), StateSpec(delayed=True)
+    layout, state = stage_layout(spec, whole_slice(spec)), StateSpec()
     names = [name for name, _ in state.tensors(layout)]
     assert names[: len(layout)] == [name for name, _ in layout]
-    assert names[-len(layout) :] == [f"next_step/{name}" for name, _ in layout]
+    assert names[-len(layout) :] == [f"second_moment/{name}" for name, _ in layout]
 
 
 def test_specs_and_the_protocol_load_neither_torch_nor_numpy() -> None:

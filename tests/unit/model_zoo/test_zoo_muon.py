@@ -9,7 +9,7 @@ import torch
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers import newton_schulz
 from model_zoo.optimizers.muon import FlatMuon
-from model_zoo.optimizers.newton_schulz import orthogonal
+from model_zoo.optimizers.newton_schulz import orthogonal, roughly_orthogonal
 from model_zoo.specs.architecture import Experts
 from model_zoo.specs.matrices import Matrix, between, hidden_matrices, largest_matrix, rows_of
 from model_zoo.specs.model import ModelSpec
@@ -50,6 +50,18 @@ def test_singular_values_come_near_one(shape: tuple[int, int], scale: float) -> 
 
 def test_nothing_becomes_nothing() -> None:
     assert not orthogonal(torch.zeros(3, 4)).any()
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (8, 300), (300, 8), (1, 7)])
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_where_bits_do_not_count_it_is_nearly_the_same(
+    shape: tuple[int, int], scale: float
+) -> None:
+    matrix = random(*shape) * scale
+    roughly = roughly_orthogonal(matrix)
+    assert roughly.dtype == torch.float32
+    torch.testing.assert_close(roughly, orthogonal(matrix).float(), rtol=0, atol=1e-5)
+    assert not roughly_orthogonal(torch.zeros(shape)).any()
 
 
 @pytest.mark.parametrize("shape", [(64, 512), (512, 64), (96, 96)])

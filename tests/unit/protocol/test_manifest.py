@@ -13,10 +13,12 @@ from model_zoo.specs.architecture import Experts, Lora, Rope, Scales
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.state import StateSpec
+from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.limits import MAX_BLOB_BYTES
+from protocol.limits import MAX_BLOB_BYTES, MAX_STAGE_PARAMETERS
 from protocol.manifest import (
     MAX_IMPORTED_STAGES,
     MAX_MANIFEST_BYTES,
@@ -156,12 +158,11 @@ def with_start(base: Manifest, **sizes: int) -> Manifest:
 @pytest.mark.parametrize(
     "other",
     [
-        manifest(delayed_update=True),
         manifest(purpose="Haiku in Basque"),
         manifest(aggregation="centred-clipping"),
         with_start(manifest()),
     ],
-    ids=["delayed update", "purpose", "aggregation", "imported weights"],
+    ids=["purpose", "aggregation", "imported weights"],
 )
 def test_whatever_it_says_makes_another_swarm(other: Manifest) -> None:
     encoded = encode_manifest(other)
@@ -205,8 +206,6 @@ def test_imported_weights_fit_the_stages() -> None:
         ("policy.dual_homing", 1),
         ("microbatches_per_step", 16_385),
         ("steps", 2**41),
-        ("delayed_update", None),
-        ("delayed_update", 1),
         ("compute", "fp16"),
         ("compute", None),
         ("surprise", 1),
@@ -322,7 +321,6 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"data": tokens(size=2 * 64)}, "shorter than one sample"),
         ({"data": tokens(vocab=257)}, "257 tokens, and the model's embedding 256"),
         ({"ffn": 911_359}, "too large to be averaged: take more stages"),
-        ({"ffn": 834_692, "delayed_update": True}, "too large to be copied: take more stages"),
         ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum.*: install"),
         ({"aggregation": "../x"}, "unknown"),
         ({"purpose": "a\u202eb"}, "no line for people: it has a character"),
@@ -350,12 +348,17 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
         {"data": mixture("a", "b", tokens=65)},
         {"data": mixture(*"abcdefgh", tokens=10**12)},
         {"ffn": 911_358},
-        {"ffn": 834_691, "delayed_update": True, "averaging_codec": "fp32"},
     ],
 )
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
     large = changed(changes)
     assert decode_manifest(encode_manifest(large)) == large
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_state_of_the_largest_stage_can_be_copied(optimizer: str) -> None:
+    size = StateSpec(optimizer).bytes_per_parameter * MAX_STAGE_PARAMETERS
+    assert size + MAX_HEADER_BYTES <= MAX_BLOB_BYTES
 
 
 @pytest.mark.parametrize(("sequences", "fits"), [(4095, True), (4096, False)])
@@ -438,7 +441,7 @@ def test_only_the_canonical_spelling_is_accepted() -> None:
     [
         *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8"), ("prompts", [])),
         *(("evaluation", None), ("audit_percent", 0), ("compute", "fp32"), ("start", [])),
-        *(("delayed_update", False), ("policy.private", False), ("data.answers", None)),
+        *(("policy.private", False), ("data.answers", None)),
         *(("model.bias", False), ("model.norm_eps", 1e-5), ("model.vocab", 256)),
         *(("model.gelu", "exact"), ("optimizer.name", "adamw"), ("optimizer.lr", 0.001)),
         *(("optimizer.z_loss", 0.0), ("optimizer.eps", 1e-8)),

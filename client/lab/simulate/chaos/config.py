@@ -32,8 +32,6 @@ class ChaosConfig:
     settle_s: float = 600.0
     """Seconds within which every stage resumes after the last fault."""
     checkpoint_every: int = 2
-    delayed: bool = False
-    """Whether the run uses the one-step-delayed update."""
     hashes_later: bool = False
     """Whether workers compute a version's hash beside the next step's passes."""
     lies: tuple[str, ...] = ()

@@ -244,7 +244,6 @@ class ChaosWorld(ChaosSwarm):
             has_left=volunteer.recovery.has_left,
             met=volunteer.disk.beginnings.met(volunteer.stage, era, afresh=afresh),
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
-            delayed=config.delayed,
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
         )
@@ -259,17 +258,15 @@ class ChaosWorld(ChaosSwarm):
         self._show(volunteer)
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
-        delayed, lies, begins = self.config.delayed, self.config.lies, self.config.lies_from
+        lies, begins = self.config.lies, self.config.lies_from
         if not volunteer.lies:
             return MultisetWorker(
                 place,
-                delayed=delayed,
                 hashes_later=self.config.hashes_later,
                 line=str(volunteer.recovery.lineage.era).encode() if self.config.parting else b"",
             )
         return LyingWorker(
             place,
-            delayed=delayed,
             hashes_later=self.config.hashes_later,
             contributes=lambda step: "gradients" in lies and step >= begins,
             sums=lambda step: "sums" in lies and step >= begins,

@@ -20,7 +20,7 @@ from protocol.wire.envelope import Signer
 
 @pytest.fixture
 def facts() -> Facts:
-    run = RunChoices(measure=False, delayed_update=True)
+    run = RunChoices(measure=False)
     founder = Signer(b"\x07" * 32).peer
     manifest = found_swarm(founder, run, ModelChoices(), OptimizerChoices()).manifest
     return Facts(
@@ -57,7 +57,6 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         "869,504 parameters",
         "50 of 200 steps",
         f"{tokens:,} tokens",
-        "updates one step late",
         "1.5000 nats a token, on 128 sequences of ",
         manifest.data.digest,
         f"founded by `{manifest.founder}`",

@@ -76,15 +76,6 @@ def test_measured_costs_balance_the_stages() -> None:
     assert manifest.layers_per_stage == (1, 1)
 
 
-@pytest.mark.parametrize("chosen", [True, False])
-def test_the_manifest_says_whether_updates_are_delayed(chosen: bool) -> None:
-    run = RunChoices(measure=False, delayed_update=chosen)
-    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
-    encoded = encode_manifest(founding.manifest)
-    assert decode_manifest(encoded).delayed_update is chosen
-    assert (b"delayed_update" in encoded) is chosen
-
-
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [

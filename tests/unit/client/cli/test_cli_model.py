@@ -55,14 +55,6 @@ def test_stages_from_different_folders_make_the_whole_model(
     assert all(torch.equal(trained.state[name], tensor) for name, tensor in expected.items())
 
 
-def test_the_parameters_of_the_version_before_are_not_loaded(text: Path, tmp_path: Path) -> None:
-    """A delayed swarm's checkpoints have them; nobody who reads the model looks at them."""
-    swarm = little_swarm(text, delayed=True)
-    write_checkpoints(swarm, tmp_path, 5, [0, 1])
-    trained = load_newest(swarm, [tmp_path])
-    assert trained.state.keys() == build_whole(swarm.manifest.model, seed=1).state_dict().keys()
-
-
 def test_a_newer_version_that_lacks_a_stage_does_not_count(
     swarm: SwarmFile, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from client.compute.checkpoint import (
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_stages import opened, tokens_of
 
@@ -43,31 +44,26 @@ def train(worker, step):
     return worker.call(ApplyLocal(step=step, tokens=100))[0]
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path, delayed) -> None:
+def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
     path = tmp_path / "stage"
-    original = trained(delayed=delayed)
+    original = trained()
     saved, _ = original.call(Save(version=2, path=str(path)))
-    resumed = opened(0, [4], delayed=delayed)
+    resumed = opened(0, [4])
     loaded, _ = resumed.call(Load(path=str(path), version=2, expected_hash=saved.hash))
     assert (loaded.version, loaded.hash) == (2, original.replica.state_hash())
     for step in (2, 3):
         assert train(original, step).hash == train(resumed, step).hash
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_replicas_write_identical_files(tmp_path: Path, delayed) -> None:
+def test_replicas_write_identical_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        trained(delayed=delayed).call(
-            Save(version=2, path=str(tmp_path / name), durable=name == "a")
-        )
+        trained().call(Save(version=2, path=str(tmp_path / name), durable=name == "a"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_the_reply_and_the_header_describe_the_file(tmp_path: Path, delayed) -> None:
+def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     path = tmp_path / "stage"
-    worker = trained(delayed=delayed)
+    worker = trained()
     saved, _ = worker.call(Save(version=2, path=str(path)))
     data = path.read_bytes()
     chunks = [data[i : i + CHUNK_BYTES] for i in range(0, len(data), CHUNK_BYTES)]
@@ -76,14 +72,14 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path, delayed) -> 
     info = verify(path)
     assert info == read_info(path)
     assert (info.version, info.stage, info.stages, info.hash) == (2, 0, 1, saved.hash)
-    assert info.state == StateSpec(delayed=delayed)
+    assert info.state == StateSpec()
     assert info.parameters == worker.replica.size
 
 
 HASH = "0726660d8ba9c5a27049f2f3b59ca3fea259ec9361462583c0b2465f892ec210"
 
 
-def test_the_format_of_a_run_without_delayed_updates_stays(tmp_path: Path) -> None:
+def test_the_format_stays(tmp_path: Path) -> None:
     """The file and the hash of a made-up state."""
     worker, path = opened(1, [3, 1]), tmp_path / "stage"
     ramp = torch.arange(worker.replica.size, dtype=torch.float32)
@@ -150,15 +146,14 @@ def slow(write, may_write: threading.Event, begun: threading.Event):
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-@pytest.mark.parametrize("delayed", [False, True])
-def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, delayed, hashed) -> None:
+def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, hashed) -> None:
     """What is not written yet is copied before the step is applied; the file has the version."""
     path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
     monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
     monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
     write = slow(saving.write_atomically, may_write, begun)
     monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained(delayed=delayed)
+    worker = trained()
     expected = worker.replica.state_hash()
     worker.replica.known_hash = expected if hashed else None
     worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
@@ -170,16 +165,15 @@ def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, delayed, has
     assert verify(path).hash == expected
 
 
-@pytest.mark.parametrize("delayed", [False, True])
 def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
-    tmp_path: Path, monkeypatch, delayed
+    tmp_path: Path, monkeypatch
 ) -> None:
     path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
     monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
     monkeypatch.setattr(saving._Data, "detach", lambda _data: False)
     write = slow(saving.write_atomically, may_write, begun)
     monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained(delayed=delayed)
+    worker = trained()
     expected = worker.replica.state_hash()
     worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
     assert begun.wait(30)
@@ -317,9 +311,9 @@ def test_where_no_thread_can_be_started_training_goes_on(tmp_path: Path, monkeyp
     assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_copies_do_not_mix_versions(tmp_path: Path, delayed) -> None:
-    worker = trained(1, delayed=delayed)
+@pytest.mark.parametrize("rounds", [None, LocalRounds(1)])
+def test_copies_do_not_mix_versions(tmp_path: Path, rounds) -> None:
+    worker = trained(1, local_rounds=rounds)
     for version in range(1, 4):
         saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
         assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.chunk_digests)
@@ -401,18 +395,15 @@ def test_another_stages_checkpoint_is_refused(checkpoint: Path, options) -> None
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "checkpoint"
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_a_checkpoint_with_or_without_delayed_updates_is_not_taken_for_the_other(
-    tmp_path: Path, delayed
-) -> None:
+def test_a_checkpoint_of_local_rounds_is_not_taken_for_another(tmp_path: Path) -> None:
     path = tmp_path / "stage"
-    trained(delayed=delayed).call(Save(version=2, path=str(path)))
-    worker = opened(0, [4], delayed=not delayed)
+    trained(local_rounds=LocalRounds(1)).call(Save(version=2, path=str(path)))
+    worker = opened(0, [4])
     worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
     before = [buffer.clone() for buffer in worker.replica.buffers]
     failed = worker.fails(Load(path=str(path), version=2))
     assert failed.kind == "checkpoint"
-    assert "delayed updates" in failed.message
+    assert "with sgd" in failed.message
     assert (worker.replica.version, worker.replica.counted) == (0, {0})
     assert all(map(torch.equal, worker.replica.buffers, before))
 
@@ -455,7 +446,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "disk"
 
 
-def small_file(*, delayed=False, **changes) -> bytes:
+def small_file(**changes) -> bytes:
     layout = (("a", (2, 3)), ("b", (4,)))
     header = build_header(
         swarm="ab",
@@ -464,7 +455,7 @@ def small_file(*, delayed=False, **changes) -> bytes:
         version=5,
         digest="00" * 32,
         layout=layout,
-        state=StateSpec(delayed=delayed),
+        state=StateSpec(),
     )
     fields = json.loads(header[8:])
     for key, value in changes.items():
@@ -474,7 +465,7 @@ def small_file(*, delayed=False, **changes) -> bytes:
         else:
             fields[section] = value
     text = json.dumps(fields).encode()
-    return len(text).to_bytes(8, "little") + text + bytes((5 if delayed else 3) * 40)
+    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
@@ -483,10 +474,9 @@ def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
     return read_info(path)
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_the_small_file_is_sound(tmp_path: Path, delayed) -> None:
-    info = parse(tmp_path, small_file(delayed=delayed))
-    assert info.state == StateSpec(delayed=delayed)
+def test_the_small_file_is_sound(tmp_path: Path) -> None:
+    info = parse(tmp_path, small_file())
+    assert info.state == StateSpec()
     assert info.layout == (("a", (2, 3)), ("b", (4,)))
     assert info.parameters == 10
 
@@ -502,9 +492,9 @@ HOSTILE_HEADERS = {
     "more tensors": {"c": {"dtype": "F32", "shape": [1], "data_offsets": [120, 124]}},
     "no tensor": {"a": None},
     "format": {"__format": "other"},
-    "format of delayed updates": {"__format": "volunteer-stage-1-delayed"},
-    "format without delayed updates": {"delayed": True, "__format": "volunteer-stage-1"},
-    "no point of the next step": {"delayed": True, "next_step/b": None},
+    "format of another optimizer": {"__format": "volunteer-stage-1-muon"},
+    "format of an unknown one": {"__format": "volunteer-stage-1-delayed"},
+    "no moment of a tensor": {"second_moment/b": None},
     "version": {"__version": "x"},
     "negative version": {"__version": "-1"},
     "huge version": {"__version": "9" * 5000},

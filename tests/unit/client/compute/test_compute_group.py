@@ -78,13 +78,11 @@ def numbers(shard: bytes, size: int) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize(("count", "delayed"), [(2, True), (2, False), (4, False), (4, True)])
-async def test_a_group_makes_the_versions_of_one_process(
-    count: int, delayed: bool, tmp_path: Path
-) -> None:
-    alone = opened(0, [4], delayed=delayed)
+@pytest.mark.parametrize("count", [2, 4])
+async def test_a_group_makes_the_versions_of_one_process(count: int, tmp_path: Path) -> None:
+    alone = opened(0, [4])
     async with ranks(count) as worker:
-        await worker.call(open_request(0, [4], delayed=delayed))
+        await worker.call(open_request(0, [4]))
         for step in range(4):
             found = await losses(worker, step)
             for microbatch, loss in zip(of_step(step), found, strict=True):

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from client.compute.memory import graphs_that_fit, required_bytes
+from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import summed_loss
@@ -42,29 +45,65 @@ def test_parameters_are_counted_exactly(model, stage) -> None:
     assert stage_parameters(MODELS[model], CUT, stage) == replica.size
 
 
-@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
-def test_the_state_is_what_the_worker_reports(codec, delayed) -> None:
+def test_the_state_is_what_the_worker_reports(codec) -> None:
     worker = LocalWorker()
-    reply, _ = worker.call(open_request(1, CUT, averaging=codec, delayed=delayed))
+    reply, _ = worker.call(open_request(1, CUT, averaging=codec))
     vector = 4 * worker.replica.size
     contribution = 0 if codec == "fp32" else vector // 2  # 2 bytes each, when it is made
-    predicted = need(MODELS["gpt"], 1, averaging_codec=codec, state=StateSpec(delayed=delayed))
+    predicted = need(MODELS["gpt"], 1, averaging_codec=codec, state=StateSpec())
     assert predicted.state_bytes == reply.state_bytes + contribution
-    assert reply.state_bytes == ((8 if delayed else 5) + (codec != "fp32")) * vector
+    assert reply.state_bytes == (5 + (codec != "fp32")) * vector
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_every_buffer_is_counted_once(delayed) -> None:
-    """The count equals the buffers present: none twice, and the modules own no others."""
-    replica = opened(1, CUT, delayed=delayed).replica
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("codec", ["fp32", "s8"])
+def test_local_rounds_are_what_the_worker_reports(codec, momentum) -> None:
+    """Weights, the version's and their moments, sum and scratch; outer momentum and residual."""
+    worker, rounds = LocalWorker(), LocalRounds(2, outer_momentum=momentum)
+    reply, _ = worker.call(open_request(1, CUT, averaging=codec, local_rounds=rounds))
+    vector = 4 * worker.replica.size
+    contribution = 0 if codec == "fp32" else vector // 2
+    predicted = need(
+        MODELS["gpt"],
+        1,
+        averaging_codec=codec,
+        state=StateSpec(rounds.outer.name),
+        inner="adamw",
+    )
+    assert predicted.state_bytes == reply.state_bytes + contribution
+    assert reply.state_bytes == (6 + (codec != "fp32") + (momentum > 0)) * vector
+
+
+def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
+    model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
+    found = need(
+        model,
+        0,
+        layers_per_stage=[24],
+        sequences=1,
+        graphs_kept=0,
+        state=StateSpec("sgd"),
+        inner="muon",
+        averaging_codec="s8",
+        host=True,
+    )
+    parameters = stage_parameters(model, [24], 0)
+    assert found.offloaded_bytes == 12 * parameters
+    scratch = OPTIMIZERS["muon"].matrix_scratch * largest_matrix(model)
+    assert found.state_bytes - scratch <= 14 * parameters
+
+
+@pytest.mark.parametrize("rounds", [None, LocalRounds(2), LocalRounds(2, outer_momentum=0.5)])
+def test_every_buffer_is_counted_once(rounds) -> None:
+    """The count equals the buffers present: none twice, and the module owns no others."""
+    replica = opened(1, CUT, local_rounds=rounds).replica
     held = {buffer.data_ptr() for buffer in replica.buffers}
     assert len(held) == len(replica.buffers)
     storages = {buffer.untyped_storage().data_ptr() for buffer in replica.buffers}
-    for slot in replica.slots:
-        for parameter in slot.module.parameters():
-            assert parameter.untyped_storage().data_ptr() in storages
-            assert parameter.grad.untyped_storage().data_ptr() in storages
+    for parameter in replica.module.parameters():
+        assert parameter.untyped_storage().data_ptr() in storages
+        assert parameter.grad.untyped_storage().data_ptr() in storages
 
 
 def saved_bytes(replica, run) -> int:

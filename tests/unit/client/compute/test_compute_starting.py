@@ -39,13 +39,10 @@ def written(imported: Imported, folder: Path, stage: int) -> Written:
     return write_start(imported, slices(CUT)[stage], lambda digest: folder / f"{digest}.bin")
 
 
-@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("stage", range(len(CUT)))
-def test_a_stage_begins_with_its_tensors(
-    imported: Imported, tmp_path: Path, stage: int, delayed: bool
-) -> None:
+def test_a_stage_begins_with_its_tensors(imported: Imported, tmp_path: Path, stage: int) -> None:
     start = written(imported, tmp_path, stage)
-    worker = opened(stage, CUT, model="llama", delayed=delayed)
+    worker = opened(stage, CUT, model="llama")
     seeded = worker.replica.flat.values.clone()
     loaded, _ = worker.call(LoadStart(path=str(start.path), digest=start.digest))
     replica = worker.replica
@@ -59,19 +56,18 @@ def test_a_stage_begins_with_its_tensors(
     assert all(torch.equal(newest, previous) for previous in before)
 
 
-@pytest.mark.parametrize("delayed", [False, True])
 def test_no_weights_are_drawn_for_a_stage_that_is_imported(
-    imported: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delayed: bool
+    imported: Imported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = written(imported, tmp_path, 0)
-    drawn = opened(0, CUT, model="llama", delayed=delayed)
+    drawn = opened(0, CUT, model="llama")
     drawn.call(LoadStart(path=str(start.path), digest=start.digest))
 
     def refuse(*_: object) -> torch.Tensor:
         raise AssertionError("weights were drawn")
 
     monkeypatch.setattr("model_zoo.stages.initial_tensor", refuse)
-    worker = opened(0, CUT, model="llama", delayed=delayed, imported=True)
+    worker = opened(0, CUT, model="llama", imported=True)
     assert not worker.replica.flat.values.any()
     worker.call(LoadStart(path=str(start.path), digest=start.digest))
     assert worker.replica.state_hash() == drawn.replica.state_hash()

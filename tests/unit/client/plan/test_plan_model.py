@@ -212,43 +212,6 @@ def test_terms_add_up_and_stay_within_the_bound(swarm: tuple[Run, list[list[Mach
     assert found.tokens_per_s <= lowest * this.tokens_per_microbatch * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("microbatches", "expected"), [(10, 10.0), (2, 5.1 / 2)])
-def test_a_delayed_step_is_filled_and_drained_beside_its_neighbours(
-    microbatches: int, expected: float
-) -> None:
-    # tau = 1 s, L = 4.1 s; with two microbatches half of 1 + 4.1 s is more than 2 s
-    found = predict(replace(run(microbatches=microbatches), delayed=True), [[MACHINE], [MACHINE]])
-    assert found.step_s == pytest.approx(expected)
-    assert terms(found) == (microbatches, 0, expected - microbatches, 0)
-
-
-def test_a_delayed_step_is_averaged_beside_the_next() -> None:
-    this = replace(run(1, parameters=1_000_000), delayed=True)
-    found = predict(this, [[MACHINE, MACHINE]])
-    assert terms(found) == (5, 0, 0, 0), "synchronous: 0.5 s of latency, 1.25 s of averaging"
-    # a round of 10 s and 2.5 trips: they follow each other, while computing takes 5 s
-    longer = replace(run(1, parameters=10_000_000), delayed=True)
-    assert terms(predict(longer, [[MACHINE, MACHINE]])) == (5, 0, 0, pytest.approx(5.25))
-
-
-@settings(max_examples=200, deadline=None)
-@given(swarm=swarms())
-def test_a_delayed_step_takes_half_of_a_synchronous_one_or_what_a_stage_needs(
-    swarm: tuple[Run, list[list[Machine]]],
-) -> None:
-    this, placement = swarm
-    alone, found = predict(this, placement), predict(replace(this, delayed=True), placement)
-    steady = alone.compute_s + alone.link_s
-    assert found.compute_s + found.link_s == pytest.approx(steady)
-    half = alone.step_s / 2
-    rounds = max(stage.averaging_s for stage in found.stages)
-    assert found.step_s == pytest.approx(max(steady, half, rounds))
-    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s]
-    assert sum(parts) == pytest.approx(found.step_s)
-    assert min(parts) >= -1e-9 * found.step_s
-    assert found.step_s <= alone.step_s * (1 + 1e-9)
-
-
 @settings(max_examples=100, deadline=None)
 @given(swarm=swarms(), more=st.integers(2, 10))
 def test_longer_steps_are_used_better(swarm: tuple[Run, list[list[Machine]]], more: int) -> None:

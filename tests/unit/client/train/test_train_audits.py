@@ -65,7 +65,6 @@ def lie(worker: LocalWorker, factor: float) -> None:
     usual(
         2,
         [
-            ((0, 1, 1, 1), {"delayed_update": True}),
             ((0, 0, 0, 1), {"averaging_codec": "fp32"}),
             ((0, 0, 1, 1), {}),
             ((0, 1, 1, 1), {}),

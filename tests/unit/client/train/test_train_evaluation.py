@@ -72,7 +72,7 @@ async def trained(swarm: TestSwarm, stages: tuple[int, ...]) -> dict[int, Versio
         2,
         [
             (1, (0,), {}),
-            (2, (0, 1, 0, 1), {"delayed_update": True}),
+            (2, (0, 1, 0, 1), {}),
             (2, (0, 1), {}),
             (3, (0, 1, 1, 2, 2, 0), {}),
         ],

@@ -104,11 +104,3 @@ async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: 
         swarm.vanish(grouped)
         await swarm.until_done()
         swarm.assert_exact()
-
-
-@pytest.mark.long
-async def test_a_group_applies_updates_that_are_delayed(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, delayed_update=True, steps=60, **CHOICES) as swarm:
-        await two_by_two(swarm, 0)
-        await swarm.until_done()
-        swarm.assert_exact()

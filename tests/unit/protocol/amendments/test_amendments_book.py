@@ -1,12 +1,14 @@
 """What counts of what a founder has signed, and what does not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
 from msgspec import structs
 
 from model_zoo.specs.course import Course, Turn
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol import limits
 from protocol.agreed import AgreedAmendment, AgreedList
@@ -199,6 +201,17 @@ class TestRates:
         agreed = listed((hot, 20))
         assert book(hot).rate(agreed, 19) is None
         assert book(hot).rate(agreed, 20) == learning_rate(self.HOT, 20)
+
+    def test_in_local_rounds_an_update_brings_the_rate_of_the_next_round(self) -> None:
+        hot = amendment(RUN, SWARM, lr=5e-3, min_lr=5e-4)
+        agreed = listed((hot, 20))
+        known = Amendments(replace(RUN, local_rounds=LocalRounds(4)), SWARM)
+        known.take(hot)
+        known.settle(agreed)
+        assert known.rate(agreed, 18) is None
+        assert known.rate(agreed, 19) == learning_rate(self.HOT, 20)
+        assert known.rate_at(19) is None
+        assert known.rate_at(20) == learning_rate(self.HOT, 20)
 
     def test_of_several_the_last_that_holds_counts(self) -> None:
         course = Course(

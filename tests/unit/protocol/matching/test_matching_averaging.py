@@ -30,11 +30,10 @@ def swarm(
     parameters: int = LARGE,
     line: float = HOUSEHOLD,
     microbatches: int = 8,
-    delayed: bool = False,
 ) -> Population:
     stages = [stage(parameters)] * (max(homes) + 1)
     members = [member(number, home, line) for number, home in enumerate(homes)]
-    averaging = Averaging(microbatches, 1.0, delayed)
+    averaging = Averaging(microbatches, 1.0)
     return Population(members, stages, 2, averaging=averaging)
 
 
@@ -45,7 +44,7 @@ def worth(population: Population, *, held: bool = False) -> bool:
 
 def test_a_run_says_what_its_averaging_is() -> None:
     averaging = Averaging.of(manifest(2))
-    assert averaging == Averaging(8, 1 + 2 / 128, delayed=False)
+    assert averaging == Averaging(8, 1 + 2 / 128)
 
 
 def test_a_round_of_both_stages_takes_what_is_sent_over_the_slower_direction_and_computing() -> (
@@ -58,12 +57,6 @@ def test_a_round_of_both_stages_takes_what_is_sent_over_the_slower_direction_and
     assert averaging.added(stage(1), 0.0, 1e12, level) == float("inf")
 
 
-def test_averaging_beside_computing_counts_only_where_it_takes_longer() -> None:
-    late = Averaging(8, 1.0, delayed=True)
-    assert late.added(stage(1_000_000), 1e6, 1e30, 2e6) == 0.0
-    assert late.added(stage(1_000_000), 1e6, 1e30, 8e6) == pytest.approx(1.0)
-
-
 def test_two_volunteers_of_two_large_stages_hold_one_each_on_slow_lines() -> None:
     """86M parameters, steps of 8 s: on a household's line 35 s more, on any line 3.4 s."""
     for held in (False, True):
@@ -71,10 +64,9 @@ def test_two_volunteers_of_two_large_stages_hold_one_each_on_slow_lines() -> Non
         assert worth(swarm([0, 1], line=LAN), held=held)
 
 
-def test_large_steps_small_stages_and_delayed_updates_pay_for_a_second_stage() -> None:
+def test_large_steps_and_small_stages_pay_for_a_second_stage() -> None:
     assert worth(swarm([0, 1], microbatches=1000))
     assert worth(swarm([0, 1], parameters=SMALL))
-    assert worth(swarm([0, 1], line=LAN, delayed=True))
 
 
 def test_the_answer_does_not_depend_on_who_holds_two_stages() -> None:

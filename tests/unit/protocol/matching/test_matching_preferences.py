@@ -54,11 +54,11 @@ def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
     assert abs(bucket) <= preferences.MAX_BUCKET
 
 
-@pytest.mark.parametrize(("delayed", "bytes_"), [(False, 12), (True, 20)])
-def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: int) -> None:
-    """With delayed updates a newcomer downloads the points of two steps, too."""
+@pytest.mark.parametrize(("optimizer", "bytes_"), [("adamw", 12), ("lion", 8)])
+def test_a_download_takes_as_long_as_the_state_is_large(optimizer: str, bytes_: int) -> None:
     example = manifest(2)
-    example = msgspec.structs.replace(example, delayed_update=delayed)
+    rule = msgspec.structs.replace(example.optimizer, name=optimizer)
+    example = msgspec.structs.replace(example, optimizer=rule)
     newcomer = member(1)
     view = of_nobody(example, FULL).evolve({newcomer.peer: newcomer})
     seconds = example.stages[0].parameters * bytes_ / newcomer.downlink_bytes_per_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.pipeline.effects import DropStep
-from protocol.pipeline.pipeline import STEPS_BEHIND, Pipeline
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward
@@ -21,13 +21,10 @@ def view(step: int, before: int | None, after: int | None) -> SwarmView:
     return SwarmView.of([[Replica(p, v, True)] if v is not None else [] for p, v in said])
 
 
-@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("unseen", ["before", "after", "both", "left behind"])
-def test_steps_are_dropped_though_a_stage_beside_ours_is_out_of_sight(
-    unseen: str, delayed: bool
-) -> None:
+def test_steps_are_dropped_though_a_stage_beside_ours_is_out_of_sight(unseen: str) -> None:
     """We have set all of it aside, and our siblings go on with it."""
-    made = Pipeline(Place(ME, 1, 3, PER_STEP), 0, delayed=delayed)
+    made = Pipeline(Place(ME, 1, 3, PER_STEP), 0)
     dropped: list[int] = []
     for step in range(STEPS):
         before = None if unseen in ("before", "both") else step
@@ -37,14 +34,14 @@ def test_steps_are_dropped_though_a_stage_beside_ours_is_out_of_sight(
         for microbatch in range(step * PER_STEP, (step + 1) * PER_STEP):
             message = Forward(1, step, microbatch, 1, 8, again=False)
             made.forward(BEFORE, message, float(step))
-        assert len(made._microbatches) <= (STEPS_BEHIND + 1) * PER_STEP
+        assert len(made._microbatches) <= 2 * PER_STEP
         made.start_step(step + 1, float(step))
-    assert dropped == list(range(STEPS - 1 - STEPS_BEHIND))
+    assert dropped == list(range(STEPS - 2))
 
 
-@pytest.mark.parametrize("lag", range(STEPS_BEHIND + 1))
+@pytest.mark.parametrize("lag", [0, 1])
 def test_what_a_stage_beside_ours_has_yet_to_close_is_kept(lag: int) -> None:
-    made = Pipeline(Place(ME, 1, 3, PER_STEP), 10)
+    made = Pipeline(Place(ME, 1, 3, PER_STEP), 11)
     made.step = 12
     effects = made.update_view(view(12, 12 - lag, 12), 0.0)
-    assert [e.step for e in effects if isinstance(e, DropStep)] == [10, 11][: 2 - lag]
+    assert [e.step for e in effects if isinstance(e, DropStep)] == [11][lag:]

@@ -110,33 +110,6 @@ class TestLeaseServer:
         lease_server.start_step(3, fresh=True)
         assert lease_server.grant({}, set(), 0.0) == []
 
-    def test_what_was_leased_before_the_step_began_is_no_stray_when_it_begins(self) -> None:
-        """The round of the step before took long; its holder has not reported this one."""
-        lease_server = LeaseServer(1, PER_STEP, delayed=True).successor(fresh=True)
-        lease_server.ask(A, 2, PER_STEP)
-        lease_server.grant({}, set(), 0.0)
-        began = 3 * STRAY_S
-        lease_server.begin()
-        lease_server.grant({}, {A, B}, began)
-        lease_server.tick({}, began)
-        lease_server.ask(B, 2, PER_STEP)
-        assert lease_server.grant({}, {A, B}, began + 1) == []
-        lease_server.tick({}, began + STRAY_S, all_said=False)
-        assert lease_server.grant({}, {A, B}, began + STRAY_S) == []
-        lease_server.tick({}, began + 2 * STRAY_S)
-        assert ids_of(lease_server.grant({}, {A, B}, began + 2 * STRAY_S), B)
-
-    def test_who_was_lost_and_is_back_hears_again_that_nothing_is_left(self) -> None:
-        lease_server = self.fresh(2)
-        lease_server.ask(A, 2, PER_STEP)
-        lease_server.grant({}, {A, B}, 0.0)
-        lease_server.ask(B, 2, 1)
-        assert lease_server.in_vain() == [B]
-        assert lease_server.in_vain() == []
-        lease_server.release(B, {})
-        lease_server.ask(B, 2, 1)
-        assert lease_server.in_vain() == [B]
-
     def test_requests_for_other_steps_are_dropped(self) -> None:
         lease_server = self.fresh()
         for step in (0, 1, 4, 2**40):
@@ -229,11 +202,9 @@ class TestLeaseServer:
 class TestSecondLeases:
     """B has nothing to do, nothing is free, and A has had its two for long."""
 
-    def led(
-        self, took_s: float = 1.0, *, delayed: bool = False
-    ) -> tuple[LeaseServer, dict[PeerId, Report], float]:
+    def led(self, took_s: float = 1.0) -> tuple[LeaseServer, dict[PeerId, Report], float]:
         """A step whose first six microbatches were done, three by each."""
-        lease_server = LeaseServer(1, PER_STEP, delayed=delayed)
+        lease_server = LeaseServer(1, PER_STEP)
         lease_server.start_step(2, fresh=True)
         now, done = 0.0, {A: frozenset[int](), B: frozenset[int]()}
         reports = {A: Report(), B: Report()}
@@ -260,16 +231,6 @@ class TestSecondLeases:
         assert second is not None
         assert (second.microbatch, second.holder, second.peer) == (23, A, B)
         assert "nothing left" in second.words(now)
-
-    def test_with_work_of_the_next_step_to_do_only_for_what_is_late(self) -> None:
-        lease_server, _, now = self.led(delayed=True)
-        for _ in range(20):
-            lease_server.seconds._timings[A].note(4.0)
-        assert lease_server.grant_second(now) is None
-        due = lease_server.next_deadline()
-        assert due is not None
-        assert due - now > 5
-        assert lease_server.grant_second(due) is not None
 
     def test_a_single_one_when_it_is_late(self) -> None:
         lease_server, reports, now = self.led()

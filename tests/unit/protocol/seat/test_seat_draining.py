@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from protocol.effects import Send
-from protocol.pipeline.effects import ApplyLocalTask, ForwardTask, Outcome, SendPayload
+from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.routing import addressed_stage
@@ -14,6 +14,7 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Forward,
     Have,
+    Lease,
     LeaseRequest,
     Message,
     Plan,
@@ -25,7 +26,7 @@ ME, SIBLING, BEFORE, AFTER = peer(1), peer(2), peer(3), peer(4)
 PER_STEP = 4
 
 
-def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3, delayed: bool = False) -> Seat:
+def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
     """A replica in the middle of three stages, everybody at the same version."""
     seat = Seat(
         Place(ME, stage, 3, PER_STEP),
@@ -34,7 +35,6 @@ def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3, delayed: bo
         tokens_per_step=1,
         step=step,
         serving=True,
-        delayed=delayed,
     )
     stages = [[Replica(BEFORE, step, True)], [Replica(AFTER, step, True)]]
     own = [Replica(ME, step, True)] + ([] if alone else [Replica(SIBLING, step, True)])
@@ -102,9 +102,11 @@ def test_it_has_left_when_nobody_can_ask_it_any_more() -> None:
 
 
 def test_the_only_replica_takes_the_running_step_whole() -> None:
+    """A replica that repeats its work elsewhere would need a replica of this stage."""
     seat = make_seat(alone=True)
     assert offer(seat, 12) == "accepted"
-    seat.drain(0.0)
+    assert offer(seat, 17) == "accepted", "it waits"
+    assert verdicts(seat.drain(0.0)) == {17: "busy"}
     assert offer(seat, 13) == "accepted"
     assert offer(seat, 16) == "busy"
 
@@ -117,7 +119,7 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
         return make_seat(stage=0, step=step)
 
     def renewed(seat: Seat) -> list[SeatEffect]:
-        seat.leasing.lease_client.got_work(1.0)
+        seat.leasing.leased(Lease(seat.step, [seat.step * PER_STEP], again=False), 1.0)
         return seat.update_view(seat._view, 1.0)
 
     seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)
@@ -170,51 +172,3 @@ def test_who_stays_is_not_asked_to_go_on() -> None:
     seat.drain(0.0)
     assert seat.status(1.0).leaving
     assert offer(seat, 12) == "accepted", "the sibling leaves: we are as good as alone"
-
-
-def all_at(step: int) -> SwarmView:
-    return SwarmView.of([[Replica(each, step, True)] for each in (BEFORE, ME, AFTER)])
-
-
-def test_the_last_replica_takes_the_next_step_whole_if_it_has_begun_it() -> None:
-    """A replica that repeats its work elsewhere would need a replica of this stage."""
-    seat = make_seat(alone=True, delayed=True)
-    assert offer(seat, 16) == "accepted"
-    assert offer(seat, 20) == "accepted", "kept, of the step after it"
-    assert seat.pipeline.newest == 4
-    assert verdicts(seat.drain(0.0)) == {20: "busy"}
-    assert [offer(seat, m) for m in (12, 17, 20)] == ["accepted", "accepted", "busy"]
-    for step in (3, 4):
-        assert not seat.draining.complete
-        seat.computed(ApplyLocalTask(step), Outcome(hash="h"), 0.0)
-        if step == 3:
-            seat.update_view(all_at(4), 0.0)
-            assert [offer(seat, m) for m in (18, 21)] == ["accepted", "busy"]
-    seat.update_view(all_at(5), 0.0)
-    assert seat.draining.complete
-
-
-def test_and_only_the_running_one_if_it_has_not() -> None:
-    seat = make_seat(alone=True, delayed=True)
-    assert offer(seat, 12) == "accepted"
-    assert offer(seat, 16) == "accepted", "it waits"
-    assert verdicts(seat.drain(0.0)) == {16: "busy"}
-    assert [offer(seat, m) for m in (13, 17)] == ["accepted", "busy"]
-
-
-def test_who_leaves_others_behind_finishes_what_it_has_begun_of_the_next_step() -> None:
-    seat = make_seat(delayed=True)
-    assert [offer(seat, m) for m in (16, 17)] == ["accepted"] * 2
-    assert verdicts(seat.drain(0.0)) == {17: "busy"}
-    assert [offer(seat, m) for m in (12, 16, 18)] == ["busy", "known", "busy"]
-    effects = seat.computed(ForwardTask(4, 16), Outcome(), 0.0)
-    assert any(isinstance(e, SendPayload) and e.peer == AFTER for e in effects)
-
-
-def test_replicas_that_leave_together_take_the_next_step_whole_too() -> None:
-    seat = make_seat(delayed=True)
-    offer(seat, 16)
-    seat.drain(0.0)
-    assert offer(seat, 17) == "busy"
-    with_sibling_leaving(seat)
-    assert [offer(seat, m) for m in (12, 17, 20)] == ["accepted", "accepted", "busy"]

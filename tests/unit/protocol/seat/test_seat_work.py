@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.flight import Flight
-from protocol.pipeline.lease_server import LeaseServer
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.seat.leasing import LeaseClient
+from protocol.seat.leasing import Leasing
 from protocol.view import Replica, SwarmView
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 
 
-def desk_of(peer: PeerId) -> LeaseClient:
+def desk_of(peer: PeerId) -> Leasing:
     place = Place(peer, 0, 3, 64)
-    return LeaseClient(place, Flight(), LeaseServer(0, place.per_step))
+    return Leasing(place, 0, Pipeline(place, 0))
 
 
 def view(mine: float, theirs: float) -> SwarmView:

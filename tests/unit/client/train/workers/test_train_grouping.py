@@ -16,6 +16,7 @@ from client.train.workers.opening import (
     stage_need,
 )
 from model_zoo.specs.architecture import Lora
+from model_zoo.specs.local_rounds import LocalRounds
 from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
@@ -53,6 +54,14 @@ def test_a_stage_is_cut_where_it_does_not_fit_a_device() -> None:
     assert all(check_fits(swarm, whole, devices=both))
 
 
+def test_devices_do_not_share_a_local_round() -> None:
+    local = replace(LARGE, local_rounds=LocalRounds(4))
+    assert all(check_fits(local, 1 << 40, devices=ONE))
+    with pytest.raises(UserError, match="2 devices cannot share one") as caught:
+        check_fits(local, 1 << 40, devices=Devices(2))
+    assert "a volunteer for each device" in caught.value.next_step
+
+
 def test_what_the_first_rank_keeps_lies_with_the_host_of_a_gpu() -> None:
     swarm = LARGE
     shards = bytes_of(swarm, ranks=RANKS, host=True)
@@ -72,8 +81,8 @@ def test_what_would_help_is_said() -> None:
 
     assert "add graphics cards (--devices)" in said(ONE)
     assert "MiB of memory of each device" in said(Devices(2, 10**12))
-    uncut = replace(LARGE, delayed_update=True)
-    assert "devices cannot cut it: updates are delayed" in said(Devices(4), uncut)
+    uncut = replace(LARGE, sequences_per_microbatch=3)
+    assert "devices cannot cut it: a microbatch has 3 sequences" in said(Devices(4), uncut)
 
 
 def test_more_ranks_need_less_each() -> None:
@@ -87,7 +96,6 @@ def test_more_ranks_need_less_each() -> None:
     [
         (1, {}, "there is one device"),
         (4, {"sequences_per_microbatch": 3}, "a microbatch has 3 sequences"),
-        (2, {"delayed_update": True}, "delayed by one step"),
         (
             2,
             {"model": replace(LARGE.model, lora=Lora(4, 8.0, ("attn.c_attn",)))},

@@ -19,6 +19,7 @@ from client.train.workers.opening import (
     open_stage_request,
     stage_need,
 )
+from model_zoo.specs.local_rounds import LocalRounds
 from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
@@ -51,6 +52,23 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
         fit_stage(LARGE, 0, least - 2, devices=CARD)
     with pytest.raises(UserError, match="of memory, "):
         fit_stage(LARGE, 0, rerun - 2)
+
+
+def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
+    local = replace(LARGE, local_rounds=LocalRounds(4))
+    need = stage_need(local, 0, 0, host=True)
+    least = int(need.total_bytes / 0.85) + 1
+    assert need.offloaded_bytes > 0
+    assert least < bytes_for(local)
+    room = Devices(1, PINNED * need.offloaded_bytes, "off")
+    fit = fit_stage(local, 0, least, devices=room)
+    request = open_stage_request(local, "ab" * 32, 0, Settings(), fit, "", 1)
+    assert not request.offload
+    assert request.local_rounds == LocalRounds(4)
+    assert stage_need(local, 0, 0).offloaded_bytes == 0
+    for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
+        with pytest.raises(UserError):
+            fit_stage(local, 0, least, devices=other)
 
 
 def test_always_means_where_it_would_fit_as_well() -> None:

@@ -1,0 +1,285 @@
+"""Local rounds: inner steps between two versions, and what a replica contributes of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from client.compute.requests import (
+    Apply,
+    ApplyLocal,
+    Backward,
+    Evaluate,
+    Forward,
+    ForwardBackward,
+    Load,
+    Save,
+    Subtract,
+)
+from model_zoo.optimizers.optimizer import flat_optimizer
+from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.optimizer import OptimizerSpec
+from tests.support.compute_rounds import bounds_of, contribute_and_reduce
+from tests.support.compute_stages import (
+    SEQUENCES,
+    TOKENS,
+    LocalWorker,
+    open_request,
+    opened,
+    relative_error,
+    tokens_of,
+)
+
+TOKENS_OF_ONE = SEQUENCES * TOKENS
+LOCAL = LocalRounds(2)
+MUON = OptimizerSpec(
+    lr=1e-2, min_lr=1e-2, warmup_steps=0, decay_steps=50, clip=0, name="muon", weight_decay=0.1
+)
+
+
+def train(worker: LocalWorker, step: int, *microbatches: int) -> None:
+    for number in microbatches:
+        request = ForwardBackward(step=step, microbatch=number, tokens=tokens_of(number))
+        worker.call(request)
+
+
+def round_of(workers: list[LocalWorker], step: int, counts: list[int]) -> list[Any]:
+    """One round of replicas that own a segment each; ``counts`` is what each has counted."""
+    bounds, owners = bounds_of(workers[0], len(workers)), list(range(len(workers)))
+    sums, norms = contribute_and_reduce(workers, step, 0, bounds, owners)
+    request = Apply(
+        step=step,
+        attempt=0,
+        bounds=bounds,
+        squared_norms=norms,
+        tokens=sum(counts) * TOKENS_OF_ONE,
+    )
+    return [worker.call(request, *sums)[0] for worker in workers]
+
+
+def weights(worker: LocalWorker) -> torch.Tensor:
+    found: torch.Tensor = worker.replica.flat.values
+    return found
+
+
+def test_alone_a_round_is_so_many_steps_of_the_inner_optimizer() -> None:
+    """With one replica the version ends where the weights are; a step of its own would, too."""
+    rounds = opened(0, [4], optimizer=MUON, local_rounds=LOCAL)
+    steps = opened(0, [4], optimizer=MUON)
+    train(rounds, 0, 0, 1, 2, 3)
+    for step, pair in enumerate([(0, 1), (2, 3)]):
+        train(steps, step, *pair)
+        steps.call(ApplyLocal(step=step, tokens=2 * TOKENS_OF_ONE))
+    assert relative_error(weights(rounds), weights(steps)) < 1e-5
+    applied, _ = rounds.call(ApplyLocal(step=0, tokens=4 * TOKENS_OF_ONE))
+    assert applied.version == 1
+    assert torch.equal(weights(rounds), rounds.replica.parameters)
+    assert relative_error(weights(rounds), weights(steps)) < 1e-5
+
+
+def test_the_next_round_goes_on_with_the_moments_of_the_last() -> None:
+    rounds = opened(0, [4], local_rounds=LOCAL)
+    steps = opened(0, [4])
+    for step in range(3):
+        train(rounds, step, 2 * step, 2 * step + 1)
+        train(steps, step, 2 * step, 2 * step + 1)
+        for worker in (rounds, steps):
+            worker.call(ApplyLocal(step=step, tokens=2 * TOKENS_OF_ONE))
+    assert relative_error(weights(rounds), weights(steps)) < 1e-6
+    ours, theirs = rounds.replica.inner.optimizer, steps.replica.optimizer
+    assert relative_error(ours.vectors[1], theirs.vectors[1]) < 1e-4
+    assert rounds.replica.optimizer.vectors == ()
+
+
+def test_an_unfinished_inner_step_goes_as_much_less_far() -> None:
+    spec = OptimizerSpec(
+        lr=1e-2, min_lr=1e-2, warmup_steps=0, decay_steps=9, weight_decay=0, clip=0, name="sgd"
+    )
+    moved = []
+    for inner in (1, 4):
+        worker = opened(0, [4], optimizer=spec, local_rounds=LocalRounds(inner))
+        before = weights(worker).clone()
+        train(worker, 0, 7)
+        worker.call(ApplyLocal(step=0, tokens=TOKENS_OF_ONE))
+        moved.append(weights(worker) - before)
+    assert relative_error(4 * moved[1], moved[0]) < 1e-3
+
+
+@pytest.mark.parametrize("codec", ["fp32", "s8"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_version_is_the_one_before_and_the_mean_difference(codec: Any, momentum: float) -> None:
+    """Each replica's difference weighs what it has counted; all make the same bits of it."""
+    local = LocalRounds(1, outer_lr=0.7, outer_momentum=momentum)
+    workers = [opened(0, [4], averaging=codec, local_rounds=local) for _ in range(3)]
+    expected = workers[0].replica.parameters.clone()
+    outer = flat_optimizer(local.outer)(expected, 0, local.outer)
+    dealt = ([0, 1, 2], [10], [20, 21])
+    owed = torch.zeros_like(expected)  # what encoding took from the rounds before
+    for step in range(3):
+        base, mean = workers[0].replica.parameters.clone(), torch.zeros_like(expected)
+        for worker, numbers in zip(workers, dealt, strict=True):
+            train(worker, step, *[100 * step + number for number in numbers])
+            assert torch.equal(worker.replica.parameters, base), "a version stays"
+            mean += len(numbers) / 6 * (base - weights(worker))
+        applied = round_of(workers, step, [3, 1, 2])
+        assert len({each.hash for each in applied}) == 1
+        outer.step(mean + owed, local.outer_lr)
+        for worker in workers:
+            assert torch.equal(worker.replica.parameters, workers[0].replica.parameters)
+            assert torch.equal(weights(worker), worker.replica.parameters)
+        error = relative_error(workers[0].replica.parameters - base, expected - base)
+        assert error < (1e-5 if codec == "fp32" else 0.02)
+        expected.copy_(workers[0].replica.parameters)
+
+
+def test_nothing_is_lost_of_what_a_coarse_codec_leaves() -> None:
+    """What encoding takes from a round comes with the next ones: the sum over rounds is exact."""
+    local = LocalRounds(1)
+    workers = [opened(0, [4], averaging="s8", local_rounds=local) for _ in range(2)]
+    start, total = workers[0].replica.parameters.clone(), 0.0
+    for step in range(6):
+        base = workers[0].replica.parameters.clone()
+        for index, worker in enumerate(workers):
+            train(worker, step, 10 * step + index)
+            total += (base - weights(worker)) / 2
+        round_of(workers, step, [1, 1])
+    owed = sum(worker.executor._opened.averager._residual for worker in workers)
+    came = start - workers[0].replica.parameters + owed / (2 * TOKENS_OF_ONE)
+    assert relative_error(came, total) < 1e-4
+
+
+def test_what_another_counts_weighs_no_more() -> None:
+    """A doubled microbatch has moved the weights: the difference stays, and weighs one less."""
+    worker = opened(0, [4], local_rounds=LocalRounds(1))
+    before = weights(worker).clone()
+    train(worker, 0, 0, 1, 2, 3)
+    moved = before - weights(worker)
+    worker.call(Subtract(step=0, microbatch=2, tokens=tokens_of(2)))
+    assert worker.replica.counted == {0, 1, 3}
+    given = worker.replica.contribution(0, worker.replica.size)
+    assert relative_error(given, 3 * TOKENS_OF_ONE * moved) < 1e-5
+    assert worker.fails(Subtract(step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
+    train(worker, 0, 2)
+    assert worker.replica.counted == {0, 1, 2, 3}
+
+
+def test_another_attempt_contributes_the_same() -> None:
+    workers = [opened(0, [4], averaging="s8", local_rounds=LocalRounds(4)) for _ in range(2)]
+    for index, worker in enumerate(workers):
+        train(worker, 0, index)  # fewer than an inner step takes
+    bounds = bounds_of(workers[0], 2)
+    first = contribute_and_reduce(workers, 0, 0, bounds, [0, 1])
+    assert contribute_and_reduce(workers, 0, 1, bounds, [0, 1]) == first
+
+
+def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None:
+    """The gradient is that of the weights as they are, at the input as it came."""
+    worker = opened(0, [2, 2], local_rounds=LocalRounds(1))
+    last = opened(1, [2, 2], local_rounds=LocalRounds(1))
+    boundary = {}
+    for number in (0, 1):
+        _, (boundary[number],) = worker.call(Forward(step=0, microbatch=number), tokens_of(number))
+    request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
+    _, (gradient,) = last.call(request, boundary[0])
+    done, _ = worker.call(Backward(step=0, microbatch=0), gradient)
+    assert not done.recomputed
+    assert worker.replica.slot.graphs == {}
+    assert worker.fails(Backward(step=0, microbatch=1), gradient).kind == "graph"
+    done, _ = worker.call(Backward(step=0, microbatch=1), gradient, tokens_of(1))
+    assert done.recomputed
+    assert worker.replica.counted == {0, 1}
+
+
+def test_a_version_is_evaluated_at_its_own_parameters() -> None:
+    worker, plain = opened(0, [4], local_rounds=LocalRounds(1)), opened(0, [4])
+    request = Evaluate(version=0, microbatch=-1, tokens=tokens_of(5))
+    expected = plain.call(request)[0].loss_sum
+    train(worker, 0, 0, 1)
+    assert worker.call(request)[0].loss_sum == expected
+    worker.call(ApplyLocal(step=0, tokens=2 * TOKENS_OF_ONE))
+    later = worker.call(Evaluate(version=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
+    assert later != expected
+
+
+def test_a_newcomer_has_the_version_and_no_moments(tmp_path: Path) -> None:
+    worker, path = opened(0, [4], local_rounds=LOCAL), tmp_path / "stage"
+    train(worker, 0, 0, 1, 2, 3)
+    worker.call(ApplyLocal(step=0, tokens=4 * TOKENS_OF_ONE))
+    train(worker, 1, 4, 5, 6)
+    saved, _ = worker.call(Save(version=1, path=str(path)))
+    newcomer = opened(0, [4], local_rounds=LOCAL)
+    train(newcomer, 0, 0, 1, 2)
+    newcomer.call(Load(path=str(path), version=1, expected_hash=saved.hash))
+    assert torch.equal(newcomer.replica.parameters, worker.replica.parameters)
+    assert torch.equal(weights(newcomer), newcomer.replica.parameters)
+    inner = newcomer.replica.inner
+    assert not any(vector.any() for vector in inner.optimizer.vectors)
+    assert (inner.optimizer.steps_done, inner.waiting) == (0, 0)
+    assert not newcomer.replica.gradient_sum.any()
+    assert newcomer.replica.counted == set()
+
+
+def test_a_contribution_that_is_not_in_the_sum_is_forgotten() -> None:
+    """Its microbatches are counted elsewhere: the next round begins at the version."""
+    workers = [opened(0, [4], averaging="s8", local_rounds=LocalRounds(1)) for _ in range(2)]
+    for worker in workers:
+        train(worker, 0, 0)
+    bounds = bounds_of(workers[0], 1)
+    sums, norms = contribute_and_reduce(workers[:1], 0, 0, bounds, [0])
+    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=TOKENS_OF_ONE)
+    hashes = {worker.call(request, *sums)[0].hash for worker in workers}
+    assert len(hashes) == 1
+    assert torch.equal(weights(workers[1]), workers[0].replica.parameters)
+    assert not workers[1].executor._opened.averager._residual.any()
+
+
+def moved_by(worker: LocalWorker, step: int) -> float:
+    train(worker, step, step)
+    return float((weights(worker) - worker.replica.parameters).norm())
+
+
+def test_a_rate_by_an_amendment_holds_for_the_inner_steps(tmp_path: Path) -> None:
+    path, moved = tmp_path / "stage", []
+    for rate in (None, 1e-4):
+        worker = opened(0, [4], optimizer=MUON, local_rounds=LocalRounds(1))
+        train(worker, 0, 0)
+        worker.call(ApplyLocal(step=0, tokens=TOKENS_OF_ONE, learning_rate=rate))
+        worker.call(Save(version=1, path=str(path)))
+        moved.append(moved_by(worker, 1))
+        worker.call(Load(path=str(path), version=1, learning_rate=rate))
+        moved.append(moved_by(worker, 1))
+    assert moved[2] == pytest.approx(moved[0] / 100, rel=0.05)
+    assert moved[3] == pytest.approx(moved[1] / 100, rel=0.05)
+
+
+@pytest.mark.parametrize("lie", [-1.0, 10.0, 0.0])
+def test_of_two_neither_goes_further_than_the_other_or_a_usual_round(lie: float) -> None:
+    """Two have no majority: a lie of an absurd size is cut down, and silence does not stop it."""
+    local = LocalRounds(1)
+    workers = [
+        opened(0, [4], optimizer=MUON, local_rounds=local, aggregation="centred-clipping")
+        for _ in range(2)
+    ]
+    base = weights(workers[0]).clone()
+    for index, worker in enumerate(workers):
+        train(worker, 0, *range(10 * index, 10 * index + 4))
+    honest = base - weights(workers[0])
+    weights(workers[1]).copy_(base - lie * honest)
+    round_of(workers, 0, [4, 4])
+    went = base - workers[0].replica.parameters
+    assert float(went.norm()) <= 1.1 * float(honest.norm())
+    if lie >= 0:
+        assert float(went @ honest) > 0.2 * float(honest @ honest)
+
+
+def test_each_device_of_a_group_would_train_alone() -> None:
+    worker = LocalWorker()
+    failed = worker.fails(open_request(0, [4], local_rounds=LOCAL, follows=True))
+    assert failed.kind == "shape"
+    assert "a volunteer for each" in failed.message
+
+
+def test_the_first_version_is_that_of_the_seed() -> None:
+    worker = opened(0, [4], local_rounds=LOCAL)
+    assert torch.equal(worker.replica.parameters, opened(0, [4]).replica.parameters)
