@@ -11,13 +11,13 @@ never carries code.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.codec import CODECS, AveragingCodec, BoundaryCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
 from model_zoo.specs.local_rounds import LocalRounds
@@ -260,6 +260,16 @@ def inconsistency(manifest: Manifest) -> str | None:
             manifest.compute != "auto" or not manifest.audits,
             "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
             "audits all volunteers compute in bf16, or all in fp32",
+        ),
+        (
+            manifest.boundary_codec in get_args(BoundaryCodec),
+            f"{manifest.boundary_codec} is for sums within a stage, whose errors the next step "
+            f"pays back; between stages nothing does: take {', '.join(get_args(BoundaryCodec))}",
+        ),
+        (
+            CODECS[manifest.averaging_codec].audited or not manifest.audits,
+            f"audits take for a lie what {manifest.averaging_codec} leaves for the next step: "
+            "take --audit 0, or --averaging-codec s8",
         ),
         (
             manifest.local_rounds is None or not manifest.audits,

@@ -8,16 +8,15 @@ Shapes: any of up to four dimensions; R rows (all but the last), C channels (the
 """
 
 import warnings
-from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning
+from client.compute import conditioning, native
 from client.compute.codecs import s8
+from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane, lane_to
 from client.compute.payload import (
@@ -32,7 +31,7 @@ from client.compute.payload import (
     read_header,
     write_header,
 )
-from model_zoo.specs.codec import CODECS, AveragingCodec
+from model_zoo.specs.codec import CODECS, Codec
 
 _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -42,7 +41,7 @@ POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 def encode(
     tensor: Tensor,
-    codec: AveragingCodec,
+    codec: Codec,
     *,
     direction: Direction,
     out: bytearray | None = None,
@@ -63,17 +62,24 @@ def encode(
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
-        ValueError: it is empty, not fp32 or has more than four dimensions.
+        ValueError: it is empty, not fp32, has more than four dimensions, or more than one where the
+            codec is for vectors.
     """
-    if tensor.dtype != torch.float32 or tensor.numel() == 0:
-        raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype}")
+    fits = tensor.dim() == 1 or not CODECS[codec].vectors
+    if tensor.dtype != torch.float32 or tensor.numel() == 0 or not fits:
+        raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype} in {codec}")
     numbers = tensor.detach().contiguous()
-    if CODECS[codec].block:
+    if codec == "s8":
         return _encode_blocks(codec, numbers, direction, out, like, waits=waits)
     header = Header(codec, direction, tuple(tensor.shape))
     payload = _prepare(header, out, tensor.device)
     body = _view(payload[header.body_start :], torch.uint8)
-    _encode_plain(numbers.view(-1), body, _PLAIN_DTYPES[codec], waits=waits)
+    if codec in VECTORS:
+        chunk = s8.chunk_of(tensor.device)
+        pieces = VECTORS[codec].encode(numbers, chunk)
+        _send(pieces, body, tensor.device, waits=waits)
+    else:
+        _encode_plain(numbers.view(-1), body, _PLAIN_DTYPES[codec], waits=waits)
     return payload
 
 
@@ -81,7 +87,7 @@ def decode(
     buffer: Buffer,
     expected_shape: Sequence[int],
     *,
-    codec: AveragingCodec | None = None,
+    codec: Codec | None = None,
     direction: Direction | None = None,
     out: Tensor | None = None,
     device: torch.device = _HOST,
@@ -102,12 +108,17 @@ def decode(
     header = read_header(buffer, expected_shape, codec, direction)
     result = torch.empty(header.shape, device=device) if out is None else out
     body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
-    if CODECS[header.codec].block:
+    if header.codec == "s8":
         factors = _checked_factors(buffer, header) if header.prescaled else None
         if not _decode_blocks(body, result.view(-1, header.shape[-1]), factors, header):
-            _quantiser(header.codec).refuse(body)
+            s8.refuse(body)
         return result
     flat = result.view(-1)
+    if header.codec in VECTORS:
+        there, quantiser = lane_to(flat.device).to_device(body), VECTORS[header.codec]
+        if not bool(quantiser.decode(there, flat, s8.chunk_of(flat.device))):
+            quantiser.refuse(body)
+        return result
     flat.copy_(lane_to(flat.device).to_device(body).view(_PLAIN_DTYPES[header.codec]))
     peaks = [piece.abs().amax() for piece in torch.split(flat, s8.chunk_of(flat.device))]
     if not bool(torch.stack(peaks).amax() <= _LARGEST):  # false for NaN as well
@@ -115,12 +126,8 @@ def decode(
     return result
 
 
-def _quantiser(codec: AveragingCodec) -> ModuleType:
-    return import_module(f"client.compute.codecs.{codec}")
-
-
 def _encode_blocks(
-    codec: AveragingCodec,
+    codec: Codec,
     numbers: Tensor,
     direction: Direction,
     out: bytearray | None,
@@ -148,8 +155,7 @@ def _encode_blocks(
         _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
-    native = _quantiser(codec).native
-    if native is not None and native.takes(rows):
+    if native.takes(rows):
         if not native.encode(rows, body, reciprocals, header.rotated):
             raise PoisonedTensor(POISON)
     else:
@@ -163,12 +169,26 @@ def _encode_blocks(
 def _encode_rows(
     header: Header, rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, waits: bool
 ) -> None:
-    """Encode rows (R, C) where they are; each piece is copied while the next one is computed."""
-    lane, largest, chunk = lane_to(rows.device), [], s8.chunk_of(rows.device)
-    encode_pieces = _quantiser(header.codec).encode
-    for place, piece, scale in encode_pieces(
-        rows, reciprocals, rotated=header.rotated, chunk=chunk
-    ):
+    """Encode rows (R, C) where they are."""
+    chunk = s8.chunk_of(rows.device)
+    pieces = s8.encode(rows, reciprocals, rotated=header.rotated, chunk=chunk)
+    _send(pieces, body, rows.device, waits=waits)
+
+
+def _send(
+    pieces: Iterable[tuple[slice, Tensor, Tensor]],
+    body: Tensor,
+    device: torch.device,
+    *,
+    waits: bool,
+) -> None:
+    """Copy each piece to its place while the next one is computed.
+
+    Raises:
+        PoisonedTensor: the largest scale of a piece is too large.
+    """
+    lane, largest = lane_to(device), []
+    for place, piece, scale in pieces:
         lane.to_host(piece, body[place])
         largest.append(scale)
     _sent(lane, bool(torch.stack(largest).amax() <= s8.LARGEST_SCALE), waits=waits)
@@ -198,18 +218,16 @@ def _sent(lane: Lane, sane: bool, *, waits: bool) -> None:
 
 def _decode_blocks(body: Tensor, rows: Tensor, factors: Tensor | None, header: Header) -> bool:
     """Decode a body into rows (R, C), where these are; False: it is not good."""
-    quantiser = _quantiser(header.codec)
-    native = quantiser.native
-    if native is not None and native.takes(rows):
+    if native.takes(rows):
         return bool(native.decode(body.numpy().data, rows, factors, header.rotated))
     there = lane_to(rows.device).to_device(body)
     factors = None if factors is None else factors.to(rows.device)
     chunk = s8.chunk_of(rows.device)
-    return bool(quantiser.decode(there, rows, factors, rotated=header.rotated, chunk=chunk))
+    return bool(s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk))
 
 
 def _header_of(
-    buffer: Buffer, shape: Sequence[int], codec: AveragingCodec, direction: Direction
+    buffer: Buffer, shape: Sequence[int], codec: Codec, direction: Direction
 ) -> Header | None:
     try:
         return read_header(buffer, shape, codec, direction)
@@ -231,7 +249,7 @@ def _checked_factors(buffer: Buffer, header: Header) -> Tensor:
     return factors
 
 
-def _sane_product(body: memoryview, factors: Tensor, codec: AveragingCodec) -> bool:
+def _sane_product(body: memoryview, factors: Tensor, codec: Codec) -> bool:
     """Whether the largest scale is allowed even where the largest prescale factor meets it."""
     block = CODECS[codec].block_bytes
     tile = TILE_BLOCKS * block

@@ -81,14 +81,19 @@ def _probe(rows: Tensor) -> tuple[float, float]:
 def sampled_sums(rows: Tensor, step: int) -> tuple[float, float, float]:
     """Over every step-th row: sum of squares, sum of the squared peaks of blocks, highest peak."""
     blocks = pad(rows[::step], (0, -rows.shape[1] % BLOCK)).reshape(-1, BLOCK)
-    squares = blocks.square()
-    while squares.shape[1] > 1:
-        left, right = torch.chunk(squares, 2, dim=1)
-        squares = left + right
+    squares = tree_sums(blocks.square())
     both = torch.stack([squares.view(-1), blocks.abs().amax(dim=1)]).cpu().double()
     both[1].square_()
     signal, peaks = both.cumsum(dim=1)[:, -1].tolist()  # one after the other
     return signal, peaks, math.sqrt(float(both[1].amax()))
+
+
+def tree_sums(rows: Tensor) -> Tensor:
+    """Return the sums (R, 1) of rows (R, C), C a power of two, added up as a tree of halves."""
+    while rows.shape[1] > 1:
+        left, right = torch.chunk(rows, 2, dim=1)
+        rows = left + right
+    return rows
 
 
 def channel_factors(rows: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ Header, 64 bytes, little-endian:
 S8 body: tiles of 512 blocks of 128 elements, each tile all its bf16 scales
 and then all its int8 values; the last tile is as short as it needs to be. The last dimension is
 padded to whole blocks. bf16, fp32 and ring16 bodies are the plain little-endian elements; those of
-ring16 are masked integers modulo 2^16, of which only a sum means numbers.
+ring16 are masked integers modulo 2^16, of which only a sum means numbers. q2, q3 and q4 bodies:
+chunk after chunk, each its bf16 scales and then its packed numbers; the last chunk is filled up.
 """
 
 import struct
@@ -24,7 +25,7 @@ from typing import Literal, TypeAlias, get_args
 from blake3 import blake3
 
 from client.compute.errors import CodecError
-from model_zoo.specs.codec import CODECS, AveragingCodec
+from model_zoo.specs.codec import CODECS, Codec
 
 Direction = Literal["forward", "backward", "average"]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -46,7 +47,7 @@ PRESCALED = 1
 ROTATED = 2
 _CONDITIONING: dict[Direction, int] = {"forward": PRESCALED, "backward": ROTATED, "average": 0}
 
-_CODECS: dict[int, AveragingCodec] = {spec.number: name for name, spec in CODECS.items()}
+_CODECS: dict[int, Codec] = {spec.number: name for name, spec in CODECS.items()}
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
@@ -54,7 +55,7 @@ _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 class Header:
     """A checked header: `size_bytes` of payload encode a tensor of `shape`."""
 
-    codec: AveragingCodec
+    codec: Codec
     direction: Direction
     shape: tuple[int, ...]
     flags: int = 0
@@ -90,9 +91,9 @@ def padded_width(shape: Sequence[int]) -> int:
     return -(-shape[-1] // BLOCK) * BLOCK
 
 
-def largest_payload_bytes(shape: Sequence[int], codec: AveragingCodec) -> int:
+def largest_payload_bytes(shape: Sequence[int], codec: Codec) -> int:
     """The most bytes of a payload of this shape, which bounds a receiver's buffer."""
-    flags = PRESCALED if CODECS[codec].block else 0
+    flags = PRESCALED if codec == "s8" else 0
     return Header(codec, "forward", tuple(shape), flags).size_bytes
 
 
@@ -124,7 +125,7 @@ def write_header(buffer: bytearray | memoryview, header: Header) -> None:
 def read_header(
     buffer: Buffer,
     expected_shape: Sequence[int],
-    codec: AveragingCodec | None = None,
+    codec: Codec | None = None,
     direction: Direction | None = None,
 ) -> Header:
     """Check a received payload's header and size against the manifest; return the header.
@@ -161,6 +162,8 @@ def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
     if codec_id not in _CODECS or direction_id >= len(_DIRECTIONS) or dtype != _DTYPE_FP32:
         raise CodecError(f"unknown codec {codec_id}, direction {direction_id} or dtype {dtype}")
     codec, direction = _CODECS[codec_id], _DIRECTIONS[direction_id]
+    if CODECS[codec].vectors and ndim > 1:
+        raise CodecError(f"{codec} is for vectors, not for tensors of {ndim} dimensions")
     if block != CODECS[codec].block:
         raise CodecError(f"block size {block} is not the one of {codec}")
     if flags & ~_allowed_flags(codec, direction, ndim):
@@ -170,9 +173,9 @@ def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
     return Header(codec, direction, expected_shape, flags)
 
 
-def _allowed_flags(codec: AveragingCodec, direction: Direction, ndim: int) -> int:
-    """Conditioning works along channels: only boundary tensors in blocks have any."""
-    return _CONDITIONING[direction] if CODECS[codec].block and ndim > 1 else 0
+def _allowed_flags(codec: Codec, direction: Direction, ndim: int) -> int:
+    """Conditioning works along channels: only boundary tensors in S8 have any."""
+    return _CONDITIONING[direction] if codec == "s8" and ndim > 1 else 0
 
 
 def _four(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ from client.compute.replies import (
     VersionShared,
 )
 from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
@@ -85,7 +85,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     optimizer: OptimizerSpec
     precision: Compute = DEFAULT
     """In which passes compute."""
-    boundary_codec: AveragingCodec
+    boundary_codec: Codec
     averaging_codec: AveragingCodec
     aggregation: str = SUM
     """Name of the rule by which segments are aggregated."""

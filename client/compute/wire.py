@@ -17,7 +17,7 @@ from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
 
@@ -30,7 +30,7 @@ class Wire:
     tokens: int
     width: int
     vocab: int
-    boundary_codec: AveragingCodec
+    boundary_codec: Codec
     averaging_codec: AveragingCodec
     device: torch.device
     masked: bool = False

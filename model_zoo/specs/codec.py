@@ -1,6 +1,6 @@
 """The wire codecs: the names that a manifest may give, and the bytes that a tensor takes.
 
-A codec that quantises blocks is a line here and the file of its name in ``client.compute.codecs``.
+A codec that quantises is a line here and an object in ``client.compute.codecs``.
 """
 
 import math
@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Codec = Literal["s8", "bf16", "fp32"]
-AveragingCodec = Codec | Literal["ring16"]
+BoundaryCodec = Literal["s8", "bf16", "fp32"]
+"""Of tensors between stages."""
+SumCodec = Literal["s8", "q4", "q3", "q2", "bf16", "fp32"]
+"""Of sums within a stage, as a founder may choose."""
+AveragingCodec = SumCodec | Literal["ring16"]
 """``ring16``: masked integers, where sums are secret, and nowhere else."""
+Codec = BoundaryCodec | AveragingCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class WireCodec:
             whole blocks.
         block_bytes: of each.
         lossless: whether fp32 numbers come out as they went in.
+        vectors: whether it codes vectors alone, in chunks that would cross the rows of a matrix.
+        audited: whether audits tell its rounding from a lie.
     """
 
     number: int
@@ -31,6 +37,8 @@ class WireCodec:
     block: int = 0
     block_bytes: int = 0
     lossless: bool = False
+    vectors: bool = False
+    audited: bool = True
 
     def body_bytes(self, shape: Sequence[int]) -> int:
         """Return the size of a tensor's numbers."""
@@ -44,9 +52,12 @@ class WireCodec:
         return self.block_bytes / self.block if self.block else float(self.element_bytes)
 
 
-CODECS: Final[dict[AveragingCodec, WireCodec]] = {
+CODECS: Final[dict[Codec, WireCodec]] = {
     "s8": WireCodec(0, block=128, block_bytes=2 + 128),
     "bf16": WireCodec(1, element_bytes=2),
     "fp32": WireCodec(2, element_bytes=4, lossless=True),
     "ring16": WireCodec(3, element_bytes=2),
+    "q2": WireCodec(4, block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
+    "q3": WireCodec(5, block=4096, block_bytes=2 + 1536, vectors=True, audited=False),
+    "q4": WireCodec(6, block=4096, block_bytes=2 + 2048, vectors=True, audited=False),
 }

@@ -25,7 +25,7 @@ from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.native import KERNEL
 from client.compute.payload import Direction, seal
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import Codec
 
 TARGETS = {"s8 encode": 0.8, "s8 decode": 0.9}
 CHANNELS = 1024
@@ -97,7 +97,7 @@ def _by_torch(run: Callable[[], object]) -> Callable[[], object]:
 
 def _encode_and_decode(
     name: str,
-    coded: AveragingCodec,
+    coded: Codec,
     source: torch.Tensor,
     direction: Direction,
     target: torch.Tensor,

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from protocol.rounds import leader, shards
 from tests.support.cases import pairwise, usual
 from tests.support.tensor_swarms import (
@@ -55,7 +55,7 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
     pairwise(["gpt", "llama"], [2, 4], [1, 2], ["fp32", "s8"]),
 )
 def test_a_swarm_equals_the_reference(
-    lab: Lab, model: str, stages: int, replicas: int, boundary: AveragingCodec
+    lab: Lab, model: str, stages: int, replicas: int, boundary: Codec
 ) -> None:
     plan = plan_for(model, stages, STEPS)
     expected = lab.reference(plan, boundary)
@@ -123,7 +123,7 @@ def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "boundary"), usual(0, [("llama", "s8"), ("gpt", "fp32")]))
-def test_two_hundred_steps(lab: Lab, model: str, boundary: AveragingCodec) -> None:
+def test_two_hundred_steps(lab: Lab, model: str, boundary: Codec) -> None:
     plan = plan_for(model, 2, 200)
     losses = train(lab.world(plan, 2, boundary=boundary))
     assert largest_difference(losses, lab.reference(plan, boundary)) < 1e-3
@@ -233,7 +233,7 @@ def test_segments_change_no_bit(
 
 
 @pytest.mark.parametrize(("boundary", "seed"), usual(1, [("s8", 2), ("fp32", 0), ("fp32", 1)]))
-def test_deaths_change_no_loss(lab: Lab, boundary: AveragingCodec, seed: int) -> None:
+def test_deaths_change_no_loss(lab: Lab, boundary: Codec, seed: int) -> None:
     plan = plan_for("gpt", 2, STEPS)
     calm = train(lab.world(plan, 2, boundary=boundary, seed=seed))
     world = lab.world(plan, 2, boundary=boundary, seed=seed)

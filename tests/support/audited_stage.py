@@ -31,7 +31,7 @@ from client.compute.requests import (
     Reduce,
     SetThreads,
 )
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
@@ -93,7 +93,7 @@ class AuditedStage:
     shares: Sequence[int] = (4, 4)
     model: ModelSpec = MODELS["gpt"]
     sequences: int = 3
-    boundary: AveragingCodec = "s8"
+    boundary: Codec = "s8"
     averaging: AveragingCodec = "s8"
     threads: Sequence[int] = (1, 1)
     precision: Precision = DEFAULT

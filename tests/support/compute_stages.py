@@ -15,7 +15,7 @@ from client.compute.payload import Buffer
 from client.compute.replies import Failed, Reply
 from client.compute.requests import OpenStage, Request
 from model_zoo.specs.architecture import Experts, Lora
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import Stage
@@ -87,7 +87,7 @@ def open_request(
     cut: Sequence[int],
     *,
     model: str = "gpt",
-    boundary: AveragingCodec = "fp32",
+    boundary: Codec = "fp32",
     averaging: AveragingCodec = "fp32",
     **changes: Any,
 ) -> OpenStage:

@@ -17,7 +17,7 @@ from model_zoo.datasets.corpus import open_source
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.architecture import Experts, Lora
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -112,7 +112,7 @@ class Lab:
         """The training text, a file of plain bytes, or a data folder."""
         return self.folder / "text"
 
-    def reference(self, plan: TrainingPlan, boundary: AveragingCodec = "fp32") -> tuple[float, ...]:
+    def reference(self, plan: TrainingPlan, boundary: Codec = "fp32") -> tuple[float, ...]:
         """Losses of the oracle, with the wire simulated if it is lossy."""
         key = (plan, boundary)
         if key not in self.references:
@@ -126,7 +126,7 @@ class Lab:
         plan: TrainingPlan,
         replicas: int,
         *,
-        boundary: AveragingCodec = "fp32",
+        boundary: Codec = "fp32",
         averaging: AveragingCodec = "fp32",
         aggregation: str = "sum",
         seed: int = 0,

@@ -15,7 +15,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
-from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.codec import AveragingCodec, BoundaryCodec, SumCodec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
@@ -73,10 +73,11 @@ class PipelineChoices:
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
     ] = None
     """Microbatches per step."""
-    boundary_codec: Codec = "s8"
+    boundary_codec: BoundaryCodec = "s8"
     """Wire format of tensors between stages."""
-    averaging_codec: Codec = "s8"
-    """Wire format of gradients within a stage."""
+    averaging_codec: SumCodec = "s8"
+    """Wire format of gradients within a stage. q4, q3 and q2 take 4, 3 and 2 bits a number, and
+    send later what they leave out; there are no audits with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
     centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from client.compute import native  # noqa: F401  (the same, faster, where it was built)
 from client.compute.conditioning import rotate
 from client.compute.errors import CodecError
 from client.compute.payload import BLOCK, BLOCK_BYTES, TILE_BLOCKS, TILE_BYTES

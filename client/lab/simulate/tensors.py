@@ -33,7 +33,7 @@ from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_c
 from model_zoo.reference import TrainingPlan
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from protocol.amendments.book import Beginning
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
@@ -69,7 +69,7 @@ class TensorSwarm:
     plan: TrainingPlan
     corpus: Path
     folder: Path
-    boundary_codec: AveragingCodec = "fp32"
+    boundary_codec: Codec = "fp32"
     averaging_codec: AveragingCodec = "fp32"
     aggregation: str = SUM
     data: DataSpec | None = None

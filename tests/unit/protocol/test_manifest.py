@@ -321,6 +321,14 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"data": tokens(size=2 * 64)}, "shorter than one sample"),
         ({"data": tokens(vocab=257)}, "257 tokens, and the model's embedding 256"),
         ({"ffn": 911_359}, "too large to be averaged: take more stages"),
+        *(
+            ({"boundary_codec": codec}, f"{codec} is for sums within a stage.*: take s8")
+            for codec in ("q2", "q3", "q4", "ring16")
+        ),
+        *(
+            ({"averaging_codec": codec, "audit_percent": 3}, f"a lie what {codec} leaves")
+            for codec in ("q2", "q3", "q4")
+        ),
         ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum.*: install"),
         ({"aggregation": "../x"}, "unknown"),
         ({"purpose": "a\u202eb"}, "no line for people: it has a character"),

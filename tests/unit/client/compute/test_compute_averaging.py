@@ -65,7 +65,7 @@ def test_replicas_stay_bit_identical_and_follow_the_sum(codec, members) -> None:
         assert not worker.replica.counted
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [*CODECS, "q2"])
 def test_the_sum_does_not_depend_on_who_owns_a_shard(codec) -> None:
     workers = replicas(3, codec)
     accumulate(workers, 0)
@@ -92,7 +92,7 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
     assert (failed.kind, failed.part) == ("codec", damaged)
 
 
-@pytest.mark.parametrize("codec", ["bf16", "s8"])
+@pytest.mark.parametrize("codec", ["bf16", "s8", "q4", "q3", "q2"])
 def test_nothing_is_lost_over_time(codec) -> None:
     """The sums of all rounds plus all residuals equal everything accumulated."""
     workers = replicas(2, codec)
@@ -107,7 +107,7 @@ def test_nothing_is_lost_over_time(codec) -> None:
     assert relative_error(applied, accumulated) > 1e-5  # so the residuals matter
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [*CODECS, "q2"])
 def test_a_new_attempt_starts_from_the_old_residual(codec) -> None:
     """A round that failed twice ends in the bits of a round that never failed."""
     calm, restarted = replicas(2, codec), replicas(2, codec)

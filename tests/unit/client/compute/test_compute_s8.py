@@ -9,7 +9,7 @@ from client.compute import codec, lane, native
 from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.payload import BLOCK_BYTES, Direction, read_header
-from model_zoo.specs.codec import AveragingCodec
+from model_zoo.specs.codec import Codec
 
 TILE = 512 * 128
 SHAPES = [(5,), (65_537,), (140_001,), (600, 129), (33, 5, 100), (1, 70_001), (17, 1000)]
@@ -23,7 +23,7 @@ def kinds(shape: tuple[int, ...]) -> list[torch.Tensor]:
     return [plain, outlier, spiky]
 
 
-def coded(tensor: torch.Tensor, name: AveragingCodec, direction: Direction) -> tuple[bytes, bytes]:
+def coded(tensor: torch.Tensor, name: Codec, direction: Direction) -> tuple[bytes, bytes]:
     """The payload and the numbers that are read from it."""
     payload = bytes(encode(tensor, name, direction=direction))
     return payload, decode(payload, tensor.shape).numpy().tobytes()
@@ -32,7 +32,7 @@ def coded(tensor: torch.Tensor, name: AveragingCodec, direction: Direction) -> t
 @pytest.mark.parametrize("name", ["s8", "bf16", "fp32"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_size_of_pieces_does_not_show(
-    shape: tuple[int, ...], name: AveragingCodec, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], name: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "VARIANTS", [])
     directions: list[Direction] = ["forward", "backward", "average"]

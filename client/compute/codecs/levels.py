@@ -1,0 +1,183 @@
+"""Q2, Q3 and Q4: vectors in a few bits a number, in chunks of 4,096 numbers.
+
+A number becomes one of its chunk's levels, which lie on both sides of zero alike:
+
+- Q2: the mean of the magnitudes above the chunk's mean magnitude, or of the others: two scales.
+- Q3, Q4: the eight and sixteen levels that lose least of Gaussian numbers (J. Max, Quantizing for
+  minimum distortion, 1960, table I; borders lie midway), times the chunk's root mean square.
+
+Each level is the mean of what becomes it, so what is sent is the shorter vector: of Gaussian
+numbers' squares, 12, 3.5 and 1 % stay behind for error feedback.
+
+The bytes are the same everywhere, as those of `s8`: sums are trees, one operation of torch follows
+the other, and nothing waits for a device.
+
+Shapes: N numbers, K chunks, S scales of a chunk, M levels on one side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from client.compute.codecs.bits import pack, unpack
+from client.compute.codecs.s8 import LARGEST_SCALE
+from client.compute.conditioning import tree_sums
+from client.compute.errors import CodecError
+from client.compute.payload import SCALE_BYTES
+from model_zoo.specs.codec import CODECS, Codec
+
+SMALLEST_SCALE = 2.0**-50
+"""Below it numbers are zero for training, and their squares near the end of fp32; sent as zero."""
+
+_SMALLEST_BITS, _LARGEST_BITS = (
+    torch.tensor([SMALLEST_SCALE, LARGEST_SCALE], dtype=torch.bfloat16).view(torch.int16).tolist()
+)
+
+EIGHT: Final = (0.2451, 0.7560, 1.3439, 2.1520)
+SIXTEEN: Final = (0.1284, 0.3881, 0.6568, 0.9424, 1.2562, 1.6181, 2.0691, 2.7326)
+
+
+class Levels(ABC):
+    """One of the codecs.
+
+    Args:
+        codec: its name.
+        bits: of a number.
+        scales: of a chunk.
+    """
+
+    def __init__(self, codec: Codec, bits: int, scales: int) -> None:
+        self._block, self._block_bytes = CODECS[codec].block, CODECS[codec].block_bytes
+        self._bits, self._scales = bits, scales
+
+    @abstractmethod
+    def _quantised(self, magnitudes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scales (K, S) of magnitudes (K, 4096), of which ``counts`` (K, 1) are given
+        and the rest are zero, and which level each of them has, (K, 4096) uint8."""
+
+    @abstractmethod
+    def _levels(self, scales: Tensor) -> Tensor:
+        """Return the levels (K, M) that scales (K, S) stand for, ascending."""
+
+    def encode(self, numbers: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Quantise numbers (N,) fp32, so many at a time.
+
+        Yields:
+            Where a piece belongs in the body, its bytes (uint8, on the device), and the largest of
+            its scales: above `LARGEST_SCALE`, or NaN, the vector has to be refused.
+        """
+        for place, piece in self._pieces(numbers, chunk):
+            missing = -len(piece) % self._block
+            chunks = pad(piece, (0, missing)).view(-1, self._block)
+            counts = chunks.new_full((len(chunks), 1), self._block)
+            counts[-1] -= missing
+            scales, codes = self._quantised(chunks.abs(), counts)
+            codes |= (chunks < 0).view(torch.uint8) << self._bits - 1
+            sent = torch.where(scales < SMALLEST_SCALE, 0.0, scales).to(torch.bfloat16)
+            coded = torch.cat([sent.view(torch.uint8), pack(codes, self._bits)], dim=1)
+            yield place, coded.view(-1), scales.amax()
+
+    def decode(self, body: Tensor, numbers: Tensor, chunk: int) -> Tensor:
+        """Read a body from outside (uint8) into numbers (N,) fp32, so many at a time.
+
+        Returns:
+            Whether it is good, as a number on the device; what was read counts only if it is.
+        """
+        good = torch.ones((), dtype=torch.bool, device=numbers.device)
+        for place, piece in self._pieces(numbers, chunk):
+            sent, packed = self._parts(body[place])
+            good &= _are_good(sent)
+            levels = self._levels(sent.view(torch.bfloat16).float())
+            codes = unpack(packed, self._bits, self._block)
+            both = torch.cat([levels, -levels], dim=1)
+            piece.copy_(both.gather(1, codes.long()).view(-1)[: len(piece)])
+        return good
+
+    def refuse(self, body: Tensor) -> None:
+        """Say why a body is not good.
+
+        Raises:
+            CodecError: with the reason.
+        """
+        scales = self._parts(body)[0].view(torch.bfloat16).float()
+        low, high = torch.aminmax(scales)
+        raise CodecError(f"scales reach from {float(low):.3g} to {float(high):.3g}, or do not rise")
+
+    def _parts(self, body: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut a body into scales (K, S) int16, the bits of bf16, and packed numbers."""
+        chunks, size = body.view(-1, self._block_bytes), SCALE_BYTES * self._scales
+        return chunks[:, :size].contiguous().view(torch.int16), chunks[:, size:]
+
+    def _pieces(self, numbers: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor]]:
+        """Cut numbers (N,) into whole chunks; yield where their bytes are, and the numbers."""
+        size, at = max(1, chunk // self._block), 0
+        for piece in torch.split(numbers, size * self._block):
+            end = at + -(-len(piece) // self._block) * self._block_bytes
+            yield slice(at, end), piece
+            at = end
+
+
+class TwoMeans(Levels):
+    """Q2."""
+
+    def _quantised(self, magnitudes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        total = tree_sums(magnitudes)
+        above = magnitudes > total / counts
+        high_sum, high_count = tree_sums(magnitudes * above), above.sum(dim=1, keepdim=True)
+        low = (total - high_sum) / (counts - high_count).clamp_(min=1)
+        high = high_sum / high_count.clamp_(min=1)
+        # where all magnitudes are one, none is above
+        scales = torch.cat([low, torch.maximum(low, high)], dim=1)
+        return scales, above.view(torch.uint8)
+
+    def _levels(self, scales: Tensor) -> Tensor:
+        return scales
+
+
+class Gaussian(Levels):
+    """Q3 and Q4.
+
+    Args:
+        codec: its name.
+        bits: of a number.
+        levels: of the positive side, for a root mean square of 1.
+    """
+
+    def __init__(self, codec: Codec, bits: int, levels: Sequence[float]) -> None:
+        super().__init__(codec, bits, scales=1)
+        self._of_one = torch.tensor(levels)
+        self._borders = [(low + high) / 2 for low, high in pairwise(levels)]
+
+    def _quantised(self, magnitudes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        rms = (tree_sums(magnitudes.square()) / counts).sqrt_()
+        scales = rms.to(torch.bfloat16).float()
+        level = torch.zeros_like(magnitudes, dtype=torch.uint8)
+        for border in self._borders:
+            level += (magnitudes > scales * border).view(torch.uint8)
+        return scales, level
+
+    def _levels(self, scales: Tensor) -> Tensor:
+        return scales * self._of_one.to(scales.device)
+
+
+def _are_good(sent: Tensor) -> Tensor:
+    """Whether scales (K, S), as the bits of bf16, are zero or within the bounds, and ascend.
+
+    As integers bf16 numbers that are not negative keep their order, with NaN above all."""
+    allowed = (sent == 0) | ((sent >= _SMALLEST_BITS) & (sent <= _LARGEST_BITS))
+    ascending = torch.le(sent[:, :1], sent[:, -1:])
+    return torch.logical_and(allowed.all(), ascending.all())
+
+
+VECTORS: Final[dict[Codec, Levels]] = {
+    "q2": TwoMeans("q2", 2, scales=2),
+    "q3": Gaussian("q3", 3, EIGHT),
+    "q4": Gaussian("q4", 4, SIXTEEN),
+}
