@@ -5,9 +5,8 @@ clipping and the optimizer's twin (torch's own for AdamW), not with the swarm's:
 that have to agree. Give it a `wire` and every tensor that would cross between two stages passes
 through it; without one it runs the model uncut, as fast as one process can.
 
-With the one-step-delayed update a step's gradient is computed before the update of the step before
-it is applied: step s's at the parameters after max(s - 1, 0) updates and as far again as the last
-of these changed them, though it makes s + 1 of s.
+With local rounds a step is a round: which replica counted which microbatches, and in which order,
+fixes its numbers, so `dealt` says it. All stages of a replica here see the same microbatches.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from model_zoo.data import NO_TARGET, Corpus, beginnings, inputs_and_targets
 from model_zoo.models.family import State
 from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.course import Course, Turn
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
@@ -44,9 +44,9 @@ class TrainingPlan:
     """Everything that fixes the numbers of a training run, but for the corpus.
 
     Fields:
-        delayed: whether updates are delayed by one step.
         precision: in which passes compute.
         turns: the steps from which other schedules hold.
+        local_rounds: how replicas step between two versions; None: they average every gradient.
 
     Raises:
         ValueError: the cut does not add up to the model, or a count is not positive.
@@ -59,9 +59,9 @@ class TrainingPlan:
     steps: int
     microbatches_per_step: int
     sequences_per_microbatch: int
-    delayed: bool = False
     precision: Precision = DEFAULT
     turns: tuple[Turn, ...] = ()
+    local_rounds: LocalRounds | None = None
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.spec.layers:
@@ -72,10 +72,18 @@ class TrainingPlan:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens of one pass."""
+        return self.sequences_per_microbatch * self.spec.context
+
+    @property
     def tokens_per_step(self) -> int:
-        """Tokens whose loss one update averages."""
-        sequences = self.microbatches_per_step * self.sequences_per_microbatch
-        return sequences * self.spec.context
+        """Tokens whose loss one version averages."""
+        return self.microbatches_per_step * self.tokens_per_microbatch
+
+    def of_step(self, step: int) -> range:
+        """Return the microbatches of a step."""
+        return range(step * self.microbatches_per_step, (step + 1) * self.microbatches_per_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,8 @@ class ReferenceRun:
 
 
 Wire = Callable[[Tensor, WireContext], Tensor]
+Dealt = Callable[[int], Sequence[Sequence[int]]]
+"""The microbatches that each replica counted in a step, in its order."""
 
 
 def train_reference(
@@ -111,15 +121,16 @@ def train_reference(
     threads: int | None = None,
     on_step: Callable[[int, float], None] | None = None,
     start: Mapping[str, Tensor] | None = None,
+    dealt: Dealt | None = None,
 ) -> ReferenceRun:
     """Train `plan` on `corpus` in this process.
 
     Args:
         wire: encodes and decodes a boundary tensor (B, T, C) or its gradient; None: no cut.
         threads: CPU threads of torch during the run; None leaves them as they are.
-        on_step: called with every step and its loss, after its update; with delayed updates
-            before it, after that of the step before.
+        on_step: called with every step and its loss, after its update.
         start: the whole model's parameters to begin with; None: those of the plan's seed.
+        dealt: for local rounds; None: one replica, in order.
 
     Raises:
         DataError: the corpus is shorter than one sample.
@@ -128,26 +139,21 @@ def train_reference(
     stages = [_stage(plan, part, start) for part in parts]
     for stage in stages:
         stage.precision = plan.precision
-    groups = _stage_parameters(plan, stages)
-    parameters = [p for group in groups for p in group]
-    optimizer = _optimizer(plan, stages)
+    trainer = _Trainer(plan, corpus, stages, wire)
+    rounds = None if plan.local_rounds is None else _Rounds(trainer, plan.local_rounds)
+    optimizer = trainer.twin(plan.optimizer)
+    course = Course(plan.optimizer, plan.turns)
     losses = list[float]()
-    pending: list[Tensor | None] = [None] * len(parameters)
-    earlier: list[Tensor | None] = [None] * len(parameters)
     with limited_threads(threads):
         for step in range(plan.steps):
-            now = _move_on(parameters, earlier) if plan.delayed else []
-            losses.append(_accumulate(plan, corpus, stages, step, wire))
-            if plan.delayed:
-                earlier = _move_back(parameters, now)
-                pending = _exchange(parameters, pending)
-            if step or not plan.delayed:
-                _update(plan, groups, optimizer, step - plan.delayed)
+            microbatches, rate = plan.of_step(step), course.learning_rate(step)
+            if rounds is None:
+                loss = trainer.update(optimizer, step, microbatches, rate)
+            else:
+                loss = rounds.run(step, dealt(step) if dealt else [microbatches], rate)
+            losses.append(loss / plan.tokens_per_step)
             if on_step is not None:
                 on_step(step, losses[-1])
-        if plan.delayed:
-            _exchange(parameters, pending)
-            _update(plan, groups, optimizer, plan.steps - 1)
     state = merge_states(stage.state_dict() for stage in stages)
     return ReferenceRun(tuple(losses), state)
 
@@ -189,90 +195,114 @@ def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[
     return groups
 
 
-def _optimizer(plan: TrainingPlan, stages: Iterable[Stage]) -> torch.optim.Optimizer:
-    """The optimizer's twin. Only matrices decay; where it treats those of the layers as matrices,
-    parameters whose matrices have the same rows are a group."""
-    spec = plan.optimizer
-    groups: dict[tuple[bool, tuple[int, ...]], list[nn.Parameter]] = {}
-    for stage in stages:
-        for name, parameter in stage.named_parameters():
-            by_matrix = OPTIMIZERS[spec.name].by_matrix
-            rows = rows_of(plan.spec, name, tuple(parameter.shape)) if by_matrix else ()
-            groups.setdefault((parameter.ndim >= 2, rows), []).append(parameter)
-    settings = (
-        {"params": found, "weight_decay": spec.weight_decay if decays else 0.0, "rows": rows}
-        for (decays, rows), found in groups.items()
-    )
-    return flat_optimizer(spec).twin(spec, settings)
+class _Trainer:
+    """The model, and updates of it."""
 
+    def __init__(
+        self, plan: TrainingPlan, corpus: Corpus, stages: Sequence[Stage], wire: Wire | None
+    ) -> None:
+        self.plan = plan
+        self._corpus, self._stages, self._wire = corpus, stages, wire
+        self._groups = _stage_parameters(plan, stages)
 
-def _accumulate(
-    plan: TrainingPlan, corpus: Corpus, stages: Sequence[Stage], step: int, wire: Wire | None
-) -> float:
-    """Add the summed gradients of all microbatches of a step; its mean loss per token."""
-    total = 0.0
-    first = step * plan.microbatches_per_step
-    for microbatch in range(first, first + plan.microbatches_per_step):
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that are trained."""
+        return [parameter for group in self._groups for parameter in group]
+
+    def twin(self, spec: OptimizerSpec) -> torch.optim.Optimizer:
+        """Return an optimizer's twin. Only matrices decay; where it treats those of the layers as
+        matrices, parameters whose matrices have the same rows are a group."""
+        groups: dict[tuple[bool, tuple[int, ...]], list[nn.Parameter]] = {}
+        for stage in self._stages:
+            for name, parameter in stage.named_parameters():
+                by_matrix = OPTIMIZERS[spec.name].by_matrix
+                rows = rows_of(self.plan.spec, name, tuple(parameter.shape)) if by_matrix else ()
+                groups.setdefault((parameter.ndim >= 2, rows), []).append(parameter)
+        settings = (
+            {"params": found, "weight_decay": spec.weight_decay if decays else 0.0, "rows": rows}
+            for (decays, rows), found in groups.items()
+        )
+        return flat_optimizer(spec).twin(spec, settings)
+
+    def update(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: int,
+        microbatches: Sequence[int],
+        rate: float,
+    ) -> float:
+        """Update by the mean gradient over some microbatches of a step; their summed loss."""
+        loss = sum(self._add_gradient(step, microbatch) for microbatch in microbatches)
+        tokens = len(microbatches) * self.plan.tokens_per_microbatch
+        config = self.plan.optimizer
+        for group in self._groups:
+            for parameter in group:
+                if parameter.grad is not None:
+                    parameter.grad.div_(tokens)
+            if config.clip > 0:
+                nn.utils.clip_grad_norm_(group, stage_clip(config, len(self._groups)))
+        _apply(optimizer, rate)
+        return loss
+
+    def _add_gradient(self, step: int, microbatch: int) -> float:
+        """Add a microbatch's summed gradient; its summed loss."""
+        plan, corpus = self.plan, self._corpus
         rows = plan.sequences_per_microbatch
         samples = corpus.sample(microbatch, rows, plan.spec.context, plan.seed)
         inputs, targets, begins = _split(samples)
         x: Tensor = inputs  # (B, T)
-        for index, stage in enumerate(stages):
-            if wire is not None and index:
-                x = _across(x, wire, step, microbatch, index - 1)  # (B, T, C)
+        for index, stage in enumerate(self._stages):
+            if self._wire is not None and index:
+                x = _across(x, self._wire, step, microbatch, index - 1)  # (B, T, C)
             x = stage(x, begins)
         loss, whole = losses_of(
             x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.loss_weight
         )
         whole.backward()  # type: ignore[no-untyped-call]
-        total += loss.item() * shown_share(targets)
-    return total / plan.tokens_per_step
+        return loss.item() * shown_share(targets)
 
 
-@torch.no_grad()
-def _move_on(parameters: Iterable[nn.Parameter], earlier: Iterable[Tensor | None]) -> list[Tensor]:
-    """Change the parameters as much again as they have changed; returns what they were."""
-    now = [parameter.detach().clone() for parameter in parameters]
-    for parameter, was, is_now in zip(parameters, earlier, now, strict=True):
-        if was is not None:
-            parameter.add_(is_now - was)
-    return now
+class _Rounds:
+    """Local rounds: every replica steps from the version's parameters by an optimizer of its own,
+    and the outer one moves the version by the mean of their differences, weighed by their work."""
+
+    def __init__(self, trainer: _Trainer, rounds: LocalRounds) -> None:
+        self._trainer, self._rounds = trainer, rounds
+        self._inner: list[torch.optim.Optimizer] = []
+        """Of each replica; what it keeps goes on across rounds."""
+        self._outer = trainer.twin(rounds.outer)
+
+    def run(self, step: int, dealt: Sequence[Sequence[int]], rate: float) -> float:
+        """Make the next version; the summed loss, each microbatch's where it was run."""
+        trainer, every, loss = self._trainer, self._rounds.inner_microbatches, 0.0
+        while len(self._inner) < len(dealt):
+            self._inner.append(trainer.twin(trainer.plan.optimizer))
+        base = [parameter.detach().clone() for parameter in trainer.parameters]
+        differences = [torch.zeros_like(parameter) for parameter in base]
+        for inner, microbatches in zip(self._inner, dealt, strict=False):
+            self._move_to(base)
+            for first in range(0, len(microbatches), every):
+                group = microbatches[first : first + every]
+                loss += trainer.update(inner, step, group, rate * (len(group) / every))
+            share = len(microbatches) / trainer.plan.microbatches_per_step
+            for total, was, parameter in zip(differences, base, trainer.parameters, strict=True):
+                total.add_(was - parameter.detach(), alpha=share)
+        self._move_to(base)
+        for parameter, difference in zip(trainer.parameters, differences, strict=True):
+            parameter.grad = difference
+        _apply(self._outer, self._rounds.outer_lr)
+        return loss
+
+    @torch.no_grad()
+    def _move_to(self, values: Iterable[Tensor]) -> None:
+        for parameter, value in zip(self._trainer.parameters, values, strict=True):
+            parameter.copy_(value)
 
 
-@torch.no_grad()
-def _move_back(parameters: Iterable[nn.Parameter], now: Iterable[Tensor]) -> list[Tensor | None]:
-    """Give the parameters what they were; returns it."""
-    for parameter, value in zip(parameters, now, strict=True):
-        parameter.copy_(value)
-    return list(now)
-
-
-def _exchange(
-    parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]
-) -> list[Tensor | None]:
-    """Give the parameters these gradients; returns those that they had."""
-    had = []
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        had.append(parameter.grad)
-        parameter.grad = gradient
-    return had
-
-
-def _update(
-    plan: TrainingPlan,
-    groups: Sequence[list[nn.Parameter]],
-    optimizer: torch.optim.Optimizer,
-    step: int,
-) -> None:
-    config = plan.optimizer
-    for group in groups:
-        for parameter in group:
-            if parameter.grad is not None:
-                parameter.grad.div_(plan.tokens_per_step)
-        if config.clip > 0:
-            nn.utils.clip_grad_norm_(group, stage_clip(config, len(groups)))
+def _apply(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for settings in optimizer.param_groups:
-        settings["lr"] = Course(config, plan.turns).learning_rate(step)
+        settings["lr"] = rate
     optimizer.step()
     optimizer.zero_grad()
 

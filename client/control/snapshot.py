@@ -210,6 +210,18 @@ class MachineView(Struct, frozen=True, kw_only=True):
     to_host_bytes_per_s: float = 0.0
 
 
+class TimeView(Struct, frozen=True, kw_only=True):
+    """Shares of the time of the last steps; together 1."""
+
+    computing: float
+    averaging: float
+    """Waiting for the others of a round of averaging."""
+    waiting: float
+    """For work: boundaries, gradients or leases of others."""
+    resting: float
+    """By the owner's limit of computing time."""
+
+
 class WorkerView(Struct, frozen=True, kw_only=True):
     """A compute worker: a process, or one for each of several devices."""
 
@@ -487,6 +499,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Of the newest version that was evaluated; None: of none."""
     own_tokens_per_s: float
     """Our part of it: the mean of our shares of the stages, times the whole."""
+    time_spent: TimeView | None = None
+    """None: this node trains nothing now."""
     seats: list[SeatView]
     stages: list[StageView]
     peers: list[PeerView]

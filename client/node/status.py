@@ -34,6 +34,7 @@ from client.control.snapshot import (
     SeatView,
     Snapshot,
     StageView,
+    TimeView,
     WorkerState,
     WorkerView,
 )
@@ -94,6 +95,7 @@ def take_snapshot(
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
+        time_spent=_time_spent(engine, held_stages) if state == "training" else None,
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
@@ -360,6 +362,11 @@ def _utilized(
         mfu=done / peak if peak else None,
         mfu_computing=computing / peak if peak else None,
     )
+
+
+def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
+    shares = held_stages.time_spent.shares(engine.now())
+    return None if shares is None else TimeView(**shares._asdict())
 
 
 def machine_view(capacity: Capacity | None) -> MachineView:

@@ -60,6 +60,7 @@ def machine(record: Record, box: Box) -> list[Line]:
     order = (
         "holds",
         "share",
+        "time",
         "memory",
         "worker",
         "audits",

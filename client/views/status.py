@@ -15,6 +15,7 @@ from client.control.snapshot import (
     DrainCostView,
     LimitsView,
     Snapshot,
+    TimeView,
     WorkerView,
 )
 from client.control.trust_words import audit_results, next_step, not_judged
@@ -228,12 +229,22 @@ def work(now: Snapshot) -> Iterator[Fact]:
     share = 100 * now.own_tokens_per_s / now.tokens_per_s if now.tokens_per_s > 0 else 0.0
     own = words.count(now.own_tokens_per_s)
     yield _fact("share", own, (" tokens/s, ", "muted"), f"{share:.0f} %", (" of all", "muted"))
+    if now.time_spent is not None:
+        yield "time", _time(now.time_spent)
     done = now.credit
     yield _fact(
         "given",
         words.count(done.microbatches), (" microbatches, ", "muted"),
         words.count(done.tokens), (" tokens", "muted"), (_vouched(now), "muted"),
     )  # fmt: skip
+
+
+def _time(spent: TimeView) -> Line:
+    others = ("averaging", spent.averaging), ("waiting", spent.waiting), ("resting", spent.resting)
+    return line(
+        f"{100 * spent.computing:.0f} % computing",
+        *((f", {100 * share:.0f} % {on}", "muted") for on, share in others if share),
+    )
 
 
 def _vouched(now: Snapshot) -> str:

@@ -45,8 +45,8 @@ STDIN = 0
 
 
 def join(
-    *,
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    *,
     headless: bool = False,
     quiet: bool = False,
     detach: Annotated[bool, Parameter(alias="-d")] = False,

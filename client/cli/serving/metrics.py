@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -59,6 +60,11 @@ def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Describ
         return {labels: float(value) for labels, value in found.items() if value is not None}
 
     return Described("gauge", words, ("stage",), values)
+
+
+def _time_spent(now: Snapshot) -> Values:
+    spent = {} if now.time_spent is None else msgspec.structs.asdict(now.time_spent)
+    return {(on,): share for on, share in spent.items()}
 
 
 def _copies(now: Snapshot) -> Values:
@@ -160,6 +166,12 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_worker_restarts_total": _counter(
         "Worker restarts.",
         lambda now: sum(worker.restarts for worker in now.workers),
+    ),
+    "volunteer_time_spent_ratio": Described(
+        "gauge",
+        "Shares of the last steps' time: computing, averaging, waiting for work, resting.",
+        ("on",),
+        _time_spent,
     ),
     "volunteer_worker_flop_per_second": _by_stage(
         "Floating-point operations that the model needs, of the passes of the last minute.",

@@ -483,6 +483,7 @@ class HeldStageDriver:
             self._hooks(),
             nursery,
             context.scheduler,
+            context.time_spent,
             self._leaves,
         )
         if self._leaves is not None:

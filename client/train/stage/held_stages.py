@@ -17,6 +17,7 @@ from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.disk_room import Lack
 from client.train.machine.memory_budget import MemoryBudget
+from client.train.machine.time_spent import TimeSpent
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.audit_log import AuditLog
@@ -75,6 +76,7 @@ class HeldStages:
         self.workers = WorkerPool(start_worker)
         self.counters = counters or Counters(owner, terms.event_sink)
         self.audit_log = audit_log or AuditLog()
+        self.time_spent = TimeSpent(terms.settings.compute_share)
         self.lost: list[str] = []
         """What went with stages that were given up and nobody has."""
         self.closed = False
@@ -93,6 +95,7 @@ class HeldStages:
             terms,
             self.workers,
             TaskScheduler(terms.settings.ranks),
+            self.time_spent,
             memory_budget,
             self.counters,
             self.audit_log,

@@ -22,6 +22,7 @@ from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
 from client.store.boundaries import StoreFull
+from client.train.machine.time_spent import TimeSpent
 from client.train.machine.utilization import Utilization, pass_costs
 from client.train.ports import Ports
 from client.train.stage import failpoints
@@ -161,9 +162,10 @@ class SeatDriver:
         hooks: SeatHooks,
         nursery: trio.Nursery,
         scheduler: TaskScheduler,
+        time_spent: TimeSpent,
         samples: Samples | None = None,
     ) -> None:
-        self.seat, self._samples = seat, samples
+        self.seat, self._samples, self._time_spent = seat, samples, time_spent
         self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
@@ -257,6 +259,7 @@ class SeatDriver:
     def close(self) -> None:
         """Forget the seat; outcomes still on their way are ignored."""
         self._closed = True
+        self._time_spent.leaves(self.seat.place.stage, self._ports.now())
         self._gate.close()
         self._payloads.close()
 
@@ -285,6 +288,7 @@ class SeatDriver:
             self._stop_waiting()
             self._hooks.changed()
         self._tell_refusal()
+        self._note_time()
         if self.seat.draining.complete and not self._closed:
             self._hooks.drained()
 
@@ -292,6 +296,14 @@ class SeatDriver:
         """Wait no more for the samples of steps that are over."""
         for scope in [scope for scope, step in self._awaiting.items() if step < self.seat.step]:
             scope.cancel()
+
+    def _note_time(self) -> None:
+        """Note what our time is spent on from now on, while the worker has no task."""
+        seat = self.seat
+        if seat.serving and not self._closed:
+            averages = seat.member.plan_followed is not None
+            now = self._ports.now()
+            self._time_spent.serves(seat.place.stage, seat.step, now, averages=averages)
 
     def _tell_refusal(self) -> None:
         """Report once why a complete step may not be closed."""
@@ -447,6 +459,7 @@ class SeatDriver:
         except WorkerDied as death:
             self._hooks.worker_died(death)
         else:
+            self._time_spent.begins(self._ports.now())
             self._nursery.start_soon(self._finish, task, call, submitted)
             return True
         return False
@@ -464,6 +477,7 @@ class SeatDriver:
         try:
             await self._take_outcome(task, call, submitted)
         finally:
+            self._time_spent.ends(self._ports.now())
             self._has_read(task)
             self._gate.ended()
 

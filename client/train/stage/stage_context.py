@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from client.train.machine.memory_budget import MemoryBudget
+from client.train.machine.time_spent import TimeSpent
 from client.train.ports import Ports
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
@@ -58,6 +59,7 @@ class StageContext:
     terms: Terms
     workers: WorkerPool
     scheduler: TaskScheduler
+    time_spent: TimeSpent
     memory_budget: MemoryBudget
     counters: Counters
     audit_log: AuditLog

@@ -18,6 +18,7 @@ from client.config import Settings
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, NetEvent
 from client.store.boundaries import BoundaryStore
+from client.train.machine.time_spent import TimeSpent
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.outbox import Outbox
 from client.train.stage.payloads import Payloads
@@ -173,6 +174,7 @@ async def seated(
             _hooks(hub, committed),
             nursery,
             TaskScheduler(),
+            TimeSpent(),
         )
         nursery.start_soon(hub.run, driver)
         yield driver

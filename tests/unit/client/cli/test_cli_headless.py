@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -36,6 +37,7 @@ from client.control.snapshot import (
     AuditsView,
     ExpelledView,
     MachineView,
+    TimeView,
     TrustView,
     WorkerView,
 )
@@ -172,6 +174,19 @@ def test_the_metrics_say_what_is_made_of_the_device() -> None:
         assert line in text
     for unknown in ('way="to_host"', 'stage="None"'):
         assert unknown not in text
+
+
+def test_what_the_time_is_spent_on_is_said() -> None:
+    spent = TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5)
+    now = example_snapshot(time_spent=spent)
+    text = exposition(now).decode()
+    for name, share in msgspec.structs.asdict(spent).items():
+        assert f'volunteer_time_spent_ratio{{on="{name}"}} {share}' in text
+    told = "time      25 % computing, 12 % averaging, 12 % waiting, 50 % resting"
+    assert told in status_report(now).splitlines()
+    now = example_snapshot()
+    assert "volunteer_time_spent_ratio{" not in exposition(now).decode()
+    assert "computing" not in status_report(now)
 
 
 def test_the_status_says_what_is_made_of_the_device() -> None:

@@ -303,7 +303,7 @@ def test_a_node_that_answers_has_not_started_yet(home: Path, within: Within) -> 
 def test_what_ends_at_once_says_why_with_its_exit_code(home: Path, within: Within) -> None:
     swarm = INVITE.format(peer=PEER)
     done = within(
-        "join", "--swarm", swarm, "--detach", "--yes", "--dial-timeout-s", "0.5",
+        "join", swarm, "--detach", "--yes", "--dial-timeout-s", "0.5",
         "--listen-host", "127.0.0.1",
     )  # fmt: skip
     assert done.returncode == ExitCode.UNREACHABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
@@ -14,6 +14,7 @@ from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.replies import Contributed, Failed
 from client.store.boundaries import BoundaryStore
+from client.train.machine.time_spent import TimeSpent
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.workers.task_scheduler import TaskScheduler
@@ -71,7 +72,9 @@ class Driven:
             step=STEP,
             serving=True,
         )
-        around = [Payloads(self.store), self.ports, self.hooks, self.nursery, TaskScheduler()]
+        self.time_spent = TimeSpent()
+        around = [Payloads(self.store), self.ports, self.hooks, self.nursery]
+        around += [TaskScheduler(), self.time_spent]
         self.of = SeatDriver(seat, manifest(stages=stages), self.worker, *cast(Any, around))
         self.computed = Mock(return_value=[])
         seat.computed = self.computed  # type: ignore[method-assign]
@@ -282,6 +285,23 @@ class TestTheWorker:
         assert driven.hooks.worker_died.called is (ends != "fails" and not closed)
         assert bool(driven.outcomes()) is (ends == "fails" and not closed)
         assert driven.of.answers_by > 100.0
+
+    async def test_what_its_time_is_spent_on_is_noted(self) -> None:
+        driven = Driven(stage=0)
+        driven.of.tick()
+        driven.ports.now.return_value += 1.0
+        assert driven.of._given(LOSS)
+        driven.ports.now.return_value += 2.0
+        [(finish, *task)] = [one.args for one in driven.nursery.start_soon.mock_calls]
+        task[-1].wait = AsyncMock(side_effect=RequestFailed(Failed(kind="codec", message="")))
+        await finish(*task)
+        driven.of.seat.member._plan = Mock()
+        driven.of._note_time()
+        driven.ports.now.return_value += 5.0
+        shares = driven.time_spent.shares(driven.ports.now())
+        assert shares == (2 / 8, 5 / 8, 1 / 8, 0.0)
+        driven.of.close()
+        assert driven.time_spent.shares(driven.ports.now()) is None
 
 
 class Samples:
