@@ -105,7 +105,6 @@ class TensorSwarm:
             aggregation=self.aggregation,
             local_rounds=plan.local_rounds,
             precision=plan.precision,
-            local_rounds=plan.local_rounds,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
             corpus=str(self.corpus) if place.first else "",
