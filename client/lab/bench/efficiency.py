@@ -96,6 +96,7 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
         precision=precision_on(manifest.compute, fast_in_bf16=False),
+        local_rounds=manifest.local_rounds,
     )
 
 
