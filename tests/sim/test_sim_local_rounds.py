@@ -99,8 +99,8 @@ def kill_one_per_stage(world: TrainingWorld, until: float) -> None:
 def test_deaths_cost_time_and_hardly_any_learning(
     lab: Lab, stages: int, averaging: AveragingCodec, seed: int
 ) -> None:
-    """I4 in local rounds: a dead replica's inner steps are gone, its microbatches are not. Those who
-    are left take more inner steps each, so that they learn no worse."""
+    """I4 in local rounds: a dead replica's inner steps are gone, its microbatches are not. Those
+    who are left take more inner steps each, so that they learn no worse."""
     plan = local_plan(stages)
     calm = lab.world(plan, 3, averaging=averaging, seed=seed)
     expected = train(calm)
