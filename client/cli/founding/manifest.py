@@ -19,7 +19,12 @@ import psutil
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, settled
 from client.cli.founding.evaluating import checked_prompts, evaluation
-from client.cli.founding.fitting import check_stages, devices_that_cut, what_is_smaller
+from client.cli.founding.fitting import (
+    check_stages,
+    devices_that_cut,
+    fewest_stages,
+    what_is_smaller,
+)
 from client.cli.founding.importing import (
     check_vocabulary,
     imported_model,
@@ -184,6 +189,8 @@ class _Founder:
         run, notes = self._admitted(run, spec)
         costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
         manifest = self._manifest(run, spec, costs)
+        if machine is not None and run.averaging == "local":
+            notes = (*notes, *_fewer_stages(manifest, run, machine))
         warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
         return Founding(manifest, warnings, prices, self.corpus, averaging)
 
@@ -643,6 +650,21 @@ def least_need(
 def usage(problem: str) -> UserError:
     """Return the error for a wrong choice on the command line."""
     return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
+
+
+def _fewer_stages(manifest: Manifest, run: RunChoices, machine: Machine) -> tuple[str, ...]:
+    """Say that one stage would do, if it would: on home lines boundaries cost most."""
+    spec, sequences = manifest.model, manifest.sequences_per_microbatch
+    if manifest.stage_count == 1 or fewest_stages(spec) != 1:
+        return ()
+    host = machine.host_bytes > 0
+    need = least_need(spec, [spec.layers], 0, run, sequences, host=host)
+    if need.total_bytes > machine.memory_bytes or need.offloaded_bytes > machine.host_bytes:
+        return ()
+    return (
+        f"one stage takes {human_bytes(need.total_bytes)} of memory, which this machine has: with "
+        "--stages 1 nothing is sent between stages",
+    )
 
 
 def _warnings(manifest: Manifest) -> Sequence[str]:
