@@ -47,6 +47,7 @@ from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
@@ -659,7 +660,10 @@ def _fewer_stages(manifest: Manifest, run: RunChoices, machine: Machine) -> tupl
         return ()
     host = machine.host_bytes > 0
     need = least_need(spec, [spec.layers], 0, run, sequences, host=host)
-    if need.total_bytes > machine.memory_bytes or need.offloaded_bytes > machine.host_bytes:
+    if (
+        need.total_bytes > machine.memory_bytes
+        or PINNED * need.offloaded_bytes > machine.host_bytes
+    ):
         return ()
     return (
         f"one stage takes {human_bytes(need.total_bytes)} of memory, which this machine has: with "
