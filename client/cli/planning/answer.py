@@ -153,17 +153,17 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     best = way.best
     if best is None or best.prediction is None:
         raise _no_plan(way.alternatives, run.models)
-    pace_of = best.run
+    chosen_run = best.run
     used = sum(map(len, best.placement))
     stages = _stage_lines(run, way, best, best.prediction)
     cost = _cost(best.run, best.prediction, wanted)
     alone = sum(machine.flop_per_s for machine in machines) / max(run.flops_per_token, 1e-30)
     return Answer(
         parameters=sum(line.parameters for line in stages),
-        sequences=pace_of.tokens_per_microbatch // run.models[len(stages)].context,
-        microbatches=pace_of.microbatches,
-        inner_microbatches=pace_of.inner_microbatches,
-        tokens_per_step=pace_of.microbatches * pace_of.tokens_per_microbatch,
+        sequences=chosen_run.tokens_per_microbatch // run.models[len(stages)].context,
+        microbatches=chosen_run.microbatches,
+        inner_microbatches=chosen_run.inner_microbatches,
+        tokens_per_step=chosen_run.microbatches * chosen_run.tokens_per_microbatch,
         machines=len(machines),
         used=used,
         alone_tokens_per_s=alone,
