@@ -218,7 +218,7 @@ class YamuxSession:
             began = trio.current_time()
             await self._send(_messages(frame))
             if not urgent:
-                self._fit_slices(trio.current_time() - began)
+                self._fit_slices(sum(map(len, frame)), trio.current_time() - began)
         finally:
             self._turns.end()
 
@@ -233,11 +233,11 @@ class YamuxSession:
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()
 
-    def _fit_slices(self, took_s: float) -> None:
+    def _fit_slices(self, size_bytes: int, took_s: float) -> None:
         before = self._slice_bytes
         if took_s > SLICE_S:
             self._slice_bytes = max(LEAST_SLICE_BYTES, before // 2)
-        elif took_s < SLICE_S / 4:
+        elif took_s < SLICE_S / 4 and size_bytes > self.slice_bytes:  # a short one says nothing
             self._slice_bytes = min(MOST_SLICE_BYTES, int(GROWTH * before))
         if self._slice_bytes != before:
             self._channel.keep_unsent(self._slice_bytes)

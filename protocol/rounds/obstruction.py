@@ -92,6 +92,12 @@ class Obstruction:
         self._begun_at = now
         self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
 
+    def arrived(self) -> None:
+        """Something of the round has come. Before one has been closed here, the rest is waited for
+        from now on: the line may be slower than any that we would think of."""
+        if self._usual_s is None:
+            self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
+
     def brought(self, peer: PeerId) -> None:
         """A replica has finished some of what it was leased: it has time for the rest."""
         self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}

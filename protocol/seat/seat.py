@@ -661,16 +661,22 @@ class Seat:
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take an owner's sum of its segment."""
-        return list(self.member.reduced(sender, message, digest))
+        return self._arrived(self.member.reduced(sender, message, digest))
 
     def on_segment(
         self, sender: PeerId, message: Segment, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
-        effects: list[SeatEffect] = list(self.member.segment(sender, message))
+        effects = self._arrived(self.member.segment(sender, message))
         if any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
+
+    def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
+        """A tensor of the round has come, if it is kept."""
+        if any(isinstance(effect, Keep) for effect in effects):
+            self._obstruction.arrived()
+        return list(effects)
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -61,6 +61,20 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
     assert made.patience_s(TASK_S) == used_to_rounds().patience_s(TASK_S)
 
 
+def test_in_the_first_round_what_comes_gives_the_rest_time() -> None:
+    made = Obstruction()
+    for second in range(0, 100, 10):
+        assert made.claims([("sum", ONE), ("report", TWO)], NOBODY, TASK_S, second) in ((), (TWO,))
+        made.arrived()
+    assert made.claims([("sum", ONE)], NOBODY, TASK_S, 200.0) == ()
+    assert made.claims([("sum", ONE)], NOBODY, TASK_S, 200.0 + TIMES["sum"] * FIRST_S) == (ONE,)
+    known = used_to_rounds()
+    known.claims([("sum", ONE)], NOBODY, TASK_S, 10.0)
+    known.arrived()
+    late = 10.0 + TIMES["sum"] * known.patience_s(TASK_S)
+    assert known.claims([("sum", ONE)], NOBODY, TASK_S, late) == (ONE,)
+
+
 def test_who_waits_for_a_sibling_itself_is_not_named() -> None:
     made = used_to_rounds()
     made.claims([("ready", ONE), ("ready", TWO)], frozenset({ONE}), TASK_S, 10.0)
