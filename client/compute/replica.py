@@ -330,6 +330,8 @@ def open_replica(
         device,
         masked=request.masked,
         packed=request.packed,
+        swarm=request.swarm,
+        stage=request.stage,
         departures=departures,
     )
     matrices = hidden_matrices(spec, part)

@@ -6,12 +6,14 @@ Shapes: B sequences, T tokens, C width.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from client.compute.codec import decode, encode
+from client.compute.codecs.s4 import rounding_key
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
@@ -20,6 +22,9 @@ from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
+
+Of: TypeAlias = tuple[int, int]
+"""A step and a microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,9 @@ class Wire:
     """Whether tokens say if they are learned."""
     packed: bool = False
     """Whether tokens say if a document begins with them."""
+    swarm: str = ""
+    stage: int = 0
+    """With the swarm, what the rounding of gradients follows from."""
     departures: Departures | None = None
     """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
@@ -51,7 +59,11 @@ class Wire:
         return self.sequences * self.tokens
 
     def boundary_out(
-        self, tensor: Tensor, direction: Direction, like: Buffer | None = None
+        self,
+        tensor: Tensor,
+        direction: Direction,
+        like: Buffer | None = None,
+        of: Of = (0, 0),
     ) -> memoryview:
         """Return the payload of (B, T, C), sealed; where it leaves later, it is sealed then.
 
@@ -59,13 +71,14 @@ class Wire:
             tensor: what is sent.
             direction: where it goes.
             like: a payload that another replica has made of it; as `encode` takes it.
+            of: what a gradient is of, from which its rounding may follow.
 
         Raises:
             PoisonedTensor: the tensor is not finite.
         """
         later = self.departures is not None and self.departures.gathers
-        codec = self.boundary_codec
-        payload = encode(tensor, codec, direction=direction, like=like, waits=not later)
+        codec, key = self.boundary_codec, rounding_key(self.swarm, *of, self.stage)
+        payload = encode(tensor, codec, direction=direction, like=like, key=key, waits=not later)
         if self.departures is not None and later:
             self.departures.add(payload, lane_to(tensor.device).mark())
         else:
