@@ -12,7 +12,7 @@ from msgspec import Struct
 from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
-from client.cli.planning.run import EXACT, LOCAL, Method, PlannedRun
+from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
@@ -26,7 +26,7 @@ from client.plan.model import (
     StageTerms,
     fits,
 )
-from client.plan.rounds import WORTH_SHARE, gap_percent
+from client.plan.rounds import NARROW_PERCENT, WORTH_SHARE, gap_percent
 from client.quantities import plural
 from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
@@ -229,7 +229,9 @@ class _Found:
         sent = max(terms.sent_bytes for terms in best.prediction.stages)
         per_day = sent * 86_400 / best.prediction.step_s
         muon = OPTIMIZERS[method.optimizer].by_matrix
+        narrow = method.boundary_codec == NARROW and len(best.run.stages) > 1
         rounds = wanted / (best.run.microbatches * best.run.tokens_per_microbatch)
+        loss = gap_percent(rounds, muon=muon) if method.local else 0.0
         return Way(
             *(method.name, *codecs, chosen, ""),
             stages=len(best.run.stages),
@@ -239,7 +241,7 @@ class _Found:
             step_s=best.prediction.step_s,
             sent_bytes_per_day=per_day,
             sent_bytes_per_month=30 * per_day,
-            loss_percent=gap_percent(rounds, muon=muon) if method.local else 0.0,
+            loss_percent=loss + NARROW_PERCENT * narrow,
         )
 
 
