@@ -26,7 +26,7 @@ from client.plan.model import (
     StageTerms,
     fits,
 )
-from client.plan.rounds import NARROW_PERCENT, WORTH_SHARE, gap_percent
+from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, WORTH_SHARE, gap_percent
 from client.quantities import plural
 from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
@@ -346,6 +346,13 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
         yield f"audits: {run.audit_percent} % of the work is done twice, by idle machines first"
         if best.replicas < 3:
             yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
+    if best.run.inner_microbatches and cost.steps < ENOUGH_ROUNDS:
+        shorter = max(1, round(best.run.microbatches * cost.steps / ENOUGH_ROUNDS))
+        yield (
+            f"{cost.steps:,.0f} rounds are few: with {ENOUGH_ROUNDS} the loss suffers less: train "
+            f"{cost.tokens * ENOUGH_ROUNDS / cost.steps:,.0f} tokens, or average more often with "
+            f"--microbatches {shorter}"
+        )
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
     if run.manifest is None:

@@ -112,8 +112,10 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     (stage,) = answer["stages"]
     assert stage["memory_bytes"] <= 22e9 < stage["memory_bytes"] + stage["host_memory_bytes"]
     assert stage["state_bytes"] == 4 * stage["parameters"], "a newcomer copies parameters alone"
-    longer = planned(within, *HOMES, "--host-memory", "48GB", "--tokens", "25000000000")["ways"][1]
-    assert longer["loss_percent"] < local["loss_percent"], "more rounds"
+    assert any("48 rounds are few" in note for note in answer["notes"])
+    more = planned(within, *HOMES, "--host-memory", "48GB", "--tokens", "25000000000")
+    assert more["ways"][1]["loss_percent"] < 2 < local["loss_percent"], "more rounds"
+    assert not any("are few" in note for note in more["notes"])
     _, local, narrow = planned(within, *HOMES)["ways"]
     assert local["stages"] > 1, "processors have all of it in one memory"
     assert narrow["tokens_per_s"] > 1.5 * local["tokens_per_s"], "lines carry boundaries"
