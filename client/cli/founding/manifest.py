@@ -19,7 +19,12 @@ import psutil
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, settled
 from client.cli.founding.evaluating import checked_prompts, evaluation
-from client.cli.founding.fitting import check_stages, devices_that_cut, what_is_smaller
+from client.cli.founding.fitting import (
+    check_stages,
+    devices_that_cut,
+    fewest_stages,
+    what_is_smaller,
+)
 from client.cli.founding.importing import (
     check_vocabulary,
     imported_model,
@@ -42,6 +47,7 @@ from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
@@ -184,6 +190,8 @@ class _Founder:
         run, notes = self._admitted(run, spec)
         costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
         manifest = self._manifest(run, spec, costs)
+        if machine is not None and run.averaging == "local":
+            notes = (*notes, *_fewer_stages(manifest, run, machine))
         warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
         return Founding(manifest, warnings, prices, self.corpus, averaging)
 
@@ -643,6 +651,24 @@ def least_need(
 def usage(problem: str) -> UserError:
     """Return the error for a wrong choice on the command line."""
     return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
+
+
+def _fewer_stages(manifest: Manifest, run: RunChoices, machine: Machine) -> tuple[str, ...]:
+    """Say that one stage would do, if it would: on home lines boundaries cost most."""
+    spec, sequences = manifest.model, manifest.sequences_per_microbatch
+    if manifest.stage_count == 1 or fewest_stages(spec) != 1:
+        return ()
+    host = machine.host_bytes > 0
+    need = least_need(spec, [spec.layers], 0, run, sequences, host=host)
+    if (
+        need.total_bytes > machine.memory_bytes
+        or PINNED * need.offloaded_bytes > machine.host_bytes
+    ):
+        return ()
+    return (
+        f"one stage takes {human_bytes(need.total_bytes)} of memory, which this machine has: with "
+        "--stages 1 nothing is sent between stages",
+    )
 
 
 def _warnings(manifest: Manifest) -> Sequence[str]:

@@ -104,9 +104,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
-    rounds = run.microbatches if run.averaging == "local" else None
-    usual = preset.microbatches_per_step if rounds else run.microbatches
-    usual = usual or preset.microbatches_per_step
+    usual = run.microbatches or preset.microbatches_per_step
     try:
         methods = tuple(_methods(run, models, sequences, usual))
     except ValueError as error:
@@ -120,7 +118,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
         rule=run.rule,
         audit_percent=run.audit or 0,
         redundancy=run.replicas,
-        microbatches=rounds,
+        microbatches=run.microbatches,
     )
 
 

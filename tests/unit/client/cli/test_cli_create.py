@@ -30,9 +30,11 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
+from client.compute.memory import USUAL_GRAPHS
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
+from client.train.workers.opening import stage_need
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.precision import Compute
@@ -92,7 +94,7 @@ FAST = Machine("fast line", 2e9, 8e9, 1e9, 1e9)
 def settled_on(machine: Machine, **choices: object) -> Founding:
     """A swarm of a founder whose machine was measured so."""
     model = ModelChoices(layers=2, width=32)
-    run = RunChoices(stages=1, **choices)  # type: ignore[arg-type]
+    run = RunChoices(**{"stages": 1, **choices})  # type: ignore[arg-type]
     founder, optimizer = SIGNER.peer, OptimizerChoices()
     return found_swarm(
         *(founder, run, model, optimizer), machine=lambda: machine, strangers=not run.private
@@ -135,6 +137,22 @@ def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -
     assert settled_on(SLOW, averaging="local", outer_momentum=0.5).manifest.state == StateSpec(
         "nesterov"
     )
+
+
+def test_whoever_needs_no_boundaries_on_a_slow_line_is_told_so() -> None:
+    one = "with --stages 1 nothing is sent"
+    choices = {"stages": 2, "averaging": "local"}
+    assert any(one in note for note in settled_on(SLOW, **choices).warnings)
+    small = replace(SLOW, memory_bytes=1e6)
+    for founding in (settled_on(SLOW, averaging="local"), settled_on(small, **choices)):
+        assert not any(one in note for note in founding.warnings)
+
+
+@pytest.mark.parametrize("averaging", ["local", "every-step"])
+def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averaging: str) -> None:
+    manifest = settled_on(SLOW, averaging=averaging, audit=0).manifest
+    need = stage_need(manifest, 0, USUAL_GRAPHS, reruns_blocks=True)
+    assert manifest.stages[0].memory_bytes == need.total_bytes
 
 
 @pytest.mark.parametrize(
