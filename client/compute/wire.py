@@ -2,7 +2,7 @@
 
 All input is checked against the shapes of the opened stage. Holds no state.
 
-Shapes: B sequences, T tokens, C width.
+Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
 
@@ -37,13 +38,19 @@ class Wire:
     """Whether tokens say if they are learned."""
     packed: bool = False
     """Whether tokens say if a document begins with them."""
+    narrow: bool = False
+    """Whether boundaries are narrow: all stages need the tokens then."""
     departures: Departures | None = None
     """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
-        """(B, T, C)."""
+        """(B, T, K)."""
         return (self.sequences, self.tokens, self.width)
+
+    @property
+    def _coded_shape(self) -> tuple[int, int, int]:
+        return joined(*self.boundary_shape) if self.narrow else self.boundary_shape
 
     @property
     def token_count(self) -> int:
@@ -53,7 +60,7 @@ class Wire:
     def boundary_out(
         self, tensor: Tensor, direction: Direction, like: Buffer | None = None
     ) -> memoryview:
-        """Return the payload of (B, T, C), sealed; where it leaves later, it is sealed then.
+        """Return the payload of (B, T, K), sealed; where it leaves later, it is sealed then.
 
         Args:
             tensor: what is sent.
@@ -65,6 +72,7 @@ class Wire:
         """
         later = self.departures is not None and self.departures.gathers
         codec = self.boundary_codec
+        tensor = tensor.reshape(self._coded_shape)
         payload = encode(tensor, codec, direction=direction, like=like, waits=not later)
         if self.departures is not None and later:
             self.departures.add(payload, lane_to(tensor.device).mark())
@@ -73,7 +81,7 @@ class Wire:
         return payload
 
     def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:
-        """Return the tensor (B, T, C) in a payload from another stage.
+        """Return the tensor (B, T, K) in a payload from another stage.
 
         Args:
             payload: the payload, not yet checked.
@@ -85,13 +93,14 @@ class Wire:
         """
         with blame(part):
             check_seal(payload)
-            return decode(
+            decoded = decode(
                 payload,
-                self.boundary_shape,
+                self._coded_shape,
                 codec=self.boundary_codec,
                 direction=direction,
                 device=self.device,
             )
+            return decoded.view(self.boundary_shape)
 
     def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.
@@ -135,6 +144,15 @@ class Wire:
         """
         inputs, targets = map(torch.from_numpy, inputs_and_targets(self._tokens(data)))
         return inputs.to(self.device), targets.to(self.device)
+
+    def token_ids_in(self, data: Buffer) -> Tensor | None:
+        """The inputs (B, T) of tokens as `tokens_in` takes them; None: boundaries are not narrow,
+        and nothing is read.
+
+        Raises:
+            ShapeError: as there.
+        """
+        return self.tokens_in(data)[0] if self.narrow else None
 
     def begins_in(self, data: Buffer) -> Tensor | None:
         """With which inputs (B, T) documents begin, on the CPU, from tokens as `tokens_in` takes

@@ -75,6 +75,10 @@ class PipelineChoices:
     """Microbatches per step."""
     boundary_codec: BoundaryCodec = "s8"
     """Wire format of tensors between stages."""
+    boundary_width: OptionalCount = None
+    """Numbers that a token is between two stages (default: the model's width). A quarter of the
+    width learns almost as well, at a quarter of the bytes. Such a model can be sampled, measured
+    and talked to here, and exported to no other program."""
     averaging_codec: SumCodec = "s8"
     """Wire format of gradients within a stage. q4, q3 and q2 take 4, 3 and 2 bits a number, and
     send later what they leave out; there are no audits with them."""
