@@ -273,15 +273,15 @@ def inconsistency(manifest: Manifest) -> str | None:
             f"pays back; between stages nothing does: take {', '.join(get_args(BoundaryCodec))}",
         ),
         (
-            CODECS[manifest.averaging_codec].audited or not manifest.audits,
-            f"audits take for a lie what {manifest.averaging_codec} leaves for the next step: "
-            "take --audit 0, or --averaging-codec s8",
-        ),
-        (
             manifest.local_rounds is None or not manifest.audits,
             "an audit cannot recompute what local rounds contribute, for it follows from momentum "
             "that no other replica has: leave out --audit, and bound lies with --aggregation "
             "centred-clipping",
+        ),
+        (
+            CODECS[manifest.averaging_codec].audited or not manifest.audits,
+            f"audits take for a lie what {manifest.averaging_codec} leaves for the next step: "
+            "take --audit 0, or --averaging-codec s8",
         ),
         (
             manifest.local_rounds is None or not manifest.secret,

@@ -212,9 +212,10 @@ class _Kept:
     def averaging_bytes(self, parameters: int) -> int:
         """Of what is encoded, and of contributions that are kept until all are here."""
         rule = RULES[self.aggregation]
-        # at most 2 bytes a number; a secret rule has them before their masks too, a mask, and the
-        # other buckets' sums
-        sent = 2 * parameters * (self.lossy + rule.secret * rule.buckets)
+        # at most 2 bytes a number, or what is sent and what comes; a secret rule has them before
+        # their masks too, a mask, and the other buckets' sums
+        number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
+        sent = math.ceil(number_bytes * parameters) * (self.lossy + rule.secret * rule.buckets)
         return sent + (0 if rule.streams else parameters * NUMBER_BYTES)
 
 

@@ -86,6 +86,10 @@ class SecureChannel:
         """See `ByteStream.queue_s`."""
         return self._stream.queue_s
 
+    def keep_unsent(self, most_bytes: int) -> None:
+        """See `ByteStream.keep_unsent`."""
+        self._stream.keep_unsent(most_bytes)
+
     async def send(self, plaintexts: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
 

@@ -1,6 +1,7 @@
 """TCP: byte streams over sockets of the system, tuned for small messages beside large tensors.
 
-State: for each stream, the bytes that the kernel waits for before it wakes the reader.
+State: for each stream, the bytes that the kernel waits for before it wakes the reader, and those
+that it may keep unsent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from protocol.address import Address
 from protocol.hosts import is_global, kind_of, number_of
 
 UNSENT_BYTES = 64 * 1024
-"""Unsent bytes in the kernel; more would delay control messages behind tensors."""
+"""Unsent bytes in the kernel at most; more would delay control messages behind tensors."""
 SEND_BUFFER_BYTES = 32 * 1024 * 1024
 """Unacknowledged bytes in the kernel, with its bookkeeping: 400 Mb/s over 300 ms."""
 MAX_LOW_WATER_BYTES = 16 * 1024
@@ -48,6 +49,7 @@ class TcpStream(ByteStream):
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self._low_water = 1  # bytes that the kernel waits for before it wakes us
+        self._unsent_bytes = UNSENT_BYTES
         _tune(stream)
 
     @property
@@ -86,8 +88,17 @@ class TcpStream(ByteStream):
             return 0.0
         return max(0.0, (smoothed - shortest) / 1e6)
 
+    def keep_unsent(self, most_bytes: int) -> None:
+        """See `ByteStream.keep_unsent`; at most `UNSENT_BYTES`."""
+        self._unsent_bytes = min(most_bytes, UNSENT_BYTES)
+        _bound_unsent(self.stream, self._unsent_bytes)
+
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes. See `ByteStream.send_all`."""
+        if self._unsent_bytes < UNSENT_BYTES:
+            # Linux adds to a packet that has not left, up to 64 KiB, however much is unsent.
+            with contextlib.suppress(OSError, ValueError):  # closed: the next line says so
+                await trio.lowlevel.wait_writable(self.stream.socket.fileno())
         await self.stream.send_all(memoryview(data))
 
     async def receive_some(self, most: int) -> bytes:
@@ -321,11 +332,15 @@ def _tune(stream: trio.SocketStream) -> None:
     overtakes them."""
     with contextlib.suppress(OSError):  # closed already, on some systems
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if (option := TCP_NOTSENT_LOWAT.get(sys.platform)) is not None:
-        with contextlib.suppress(OSError):
-            stream.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
+    _bound_unsent(stream, UNSENT_BYTES)
     if sys.platform == "linux":
         _widen(stream)
+
+
+def _bound_unsent(stream: trio.SocketStream, most_bytes: int) -> None:
+    if (option := TCP_NOTSENT_LOWAT.get(sys.platform)) is not None:
+        with contextlib.suppress(OSError):
+            stream.setsockopt(socket.IPPROTO_TCP, option, most_bytes)
 
 
 def _widen(stream: trio.SocketStream) -> None:

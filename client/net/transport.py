@@ -48,6 +48,12 @@ class ByteStream(trio.abc.AsyncResource):
         not, or it is not known."""
         return 0.0
 
+    def keep_unsent(self, most_bytes: int) -> None:
+        """Keep about so many bytes at most that have not left the machine: nothing overtakes them.
+
+        Override it where there is such a queue.
+        """
+
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes, waiting while the other side takes none.

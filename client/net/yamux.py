@@ -43,8 +43,11 @@ MAX_REPLY_BYTES = 64 * 1024
 """Replies (pongs, window updates, resets) that may wait to be sent: 5461 frames."""
 SLICE_S = 0.004
 """Write time of a frame above which the next one is shorter."""
-MAX_SLICE_MESSAGES = 8
-"""Noise messages of one frame at most: half a megabyte."""
+LEAST_SLICE_BYTES = 8 * 1024
+"""A line that is shared with a dozen others may be slower; shorter frames would cost more work."""
+MOST_SLICE_BYTES = 8 * MAX_PLAINTEXT_BYTES
+GROWTH = 1.25
+"""Of a frame after one that took no time: it may only have filled the kernel's queue."""
 TRIP_S = 0.1
 """The assumed round trip, until one has been measured."""
 MEASURE_S = 2.0
@@ -112,7 +115,8 @@ class YamuxSession:
             self._limits.opened_per_s, self._limits.opened_burst, trio.current_time()
         )
         self._turns = Turns()
-        self._slice_messages = 1
+        self._slice_bytes = LEAST_SLICE_BYTES
+        channel.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(self._limits.window_bytes)
         self.trip_s = TRIP_S
         self._measurement, self._measured_at = 0, -math.inf  # nonce of the last ping, and when
@@ -159,8 +163,9 @@ class YamuxSession:
 
     @property
     def slice_bytes(self) -> int:
-        """Most data of one frame, which with its header fills whole Noise messages."""
-        return self._slice_messages * MAX_PLAINTEXT_BYTES - HEADER.size
+        """Most data of one frame, which with its header fills whole Noise messages, or a part."""
+        whole = self._slice_bytes // MAX_PLAINTEXT_BYTES * MAX_PLAINTEXT_BYTES
+        return (whole or self._slice_bytes) - HEADER.size
 
     async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
         """Open a stream to the peer.
@@ -213,7 +218,7 @@ class YamuxSession:
             began = trio.current_time()
             await self._send(_messages(frame))
             if not urgent:
-                self._fit_slices(trio.current_time() - began)
+                self._fit_slices(sum(map(len, frame)), trio.current_time() - began)
         finally:
             self._turns.end()
 
@@ -228,11 +233,14 @@ class YamuxSession:
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()
 
-    def _fit_slices(self, took_s: float) -> None:
+    def _fit_slices(self, size_bytes: int, took_s: float) -> None:
+        before = self._slice_bytes
         if took_s > SLICE_S:
-            self._slice_messages = max(1, self._slice_messages // 2)
-        elif took_s < SLICE_S / 4:
-            self._slice_messages = min(MAX_SLICE_MESSAGES, 2 * self._slice_messages)
+            self._slice_bytes = max(LEAST_SLICE_BYTES, before // 2)
+        elif took_s < SLICE_S / 4 and size_bytes > self.slice_bytes:  # a short one says nothing
+            self._slice_bytes = min(MOST_SLICE_BYTES, int(GROWTH * before))
+        if self._slice_bytes != before:
+            self._channel.keep_unsent(self._slice_bytes)
 
     def measure_trip(self) -> None:
         """Measure the round trip if that was long ago."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from client.plan.model import Machine, Placement, Prediction, Run, fits, predict, rate
+from client.plan.model import Load, Machine, Placement, Prediction, Run, fits, predict, rate
 from protocol.limits import MAX_REPLICAS_IN_ROUND, MAX_STAGES
-from protocol.manifest import StageCost
 
 NEARLY = 0.99
 """Plans with at least this share of the highest speed count as equally fast."""
@@ -19,7 +18,8 @@ ONE_LAYER = "memory: a stage of one layer"
 class Alternative:
     """One cut and its prediction; without one ``why`` has the reason."""
 
-    costs: tuple[StageCost, ...]
+    run: Run
+    """With the stages of the cut."""
     prediction: Prediction | None = None
     placement: Placement = ()
     why: str = ""
@@ -42,25 +42,27 @@ def stage_counts(layers: int, machines: int) -> list[int]:
 
 
 def alternative(
-    machines: Sequence[Machine], costs: Sequence[StageCost], run: Run, redundancy: int
+    machines: Sequence[Machine],
+    run: Run,
+    redundancy: int,
+    pace: Callable[[Run, Placement], Run] | None = None,
 ) -> Alternative:
     """Return the prediction for one cut.
 
     Args:
         machines: the volunteers.
-        costs: of every stage of the cut.
-        run: what all cuts have in common.
+        run: with the stages of the cut.
         redundancy: replicas that every stage should have.
+        pace: gives a run the length of its rounds, which depends on the placement.
     """
-    stages = tuple(costs)
-    placement = place(machines, stages, redundancy)
+    placement = place(machines, run.stages, redundancy)
     if placement is None:
-        return Alternative(stages, why=_uncovered(machines, stages))
+        return Alternative(run, why=_uncovered(machines, run.stages))
     try:
-        found = predict(replace(run, stages=stages), placement)
-        return Alternative(stages, found, placement)
+        run = pace(run, placement) if pace else run
+        return Alternative(run, predict(run, placement), placement)
     except ValueError as error:
-        return Alternative(stages, why=str(error))
+        return Alternative(run, why=str(error))
 
 
 def best_of(found: Sequence[Alternative], redundancy: int) -> Alternative | None:
@@ -74,11 +76,11 @@ def best_of(found: Sequence[Alternative], redundancy: int) -> Alternative | None
     safe = [each for each in working if each.replicas >= safest]
     fastest = max((each.tokens_per_s for each in safe), default=0.0)
     near = [each for each in safe if each.tokens_per_s >= NEARLY * fastest]
-    return min(near, key=lambda each: len(each.costs), default=None)
+    return min(near, key=lambda each: len(each.run.stages), default=None)
 
 
 def place(
-    machines: Sequence[Machine], stages: Sequence[StageCost], redundancy: int
+    machines: Sequence[Machine], stages: Sequence[Load], redundancy: int
 ) -> list[list[Machine]] | None:
     """Return the replicas of every stage, as the matching would; None if a stage cannot have one.
 
@@ -88,7 +90,7 @@ def place(
     1969). Machines that fit no stage, and those beyond ``MAX_REPLICAS_IN_ROUND`` per stage, are
     left out. Each machine gets one stage; the client's second seats even out the rates further.
     """
-    rates = {each: [rate(cost, each) for cost in stages] for each in dict.fromkeys(machines)}
+    rates = {each: [rate(load, each) for load in stages] for each in dict.fromkeys(machines)}
     members: list[list[Machine]] = [[] for _ in stages]
     levels = [0.0] * len(stages)
 
@@ -111,15 +113,26 @@ def place(
     return members if all(members) else None
 
 
-def _uncovered(machines: Sequence[Machine], stages: Sequence[StageCost]) -> str:
+def _uncovered(machines: Sequence[Machine], stages: Sequence[Load]) -> str:
     if len(machines) < len(stages):
         return f"coverage: {len(stages)} stages need as many machines"
-    dearest = max(stages, key=lambda cost: cost.memory_bytes)
+    dearest = max(stages, key=lambda load: load.cost.memory_bytes)
     if any(fits(dearest, machine) for machine in machines):
         return "coverage: too few machines have the memory of the larger stages"
-    largest = max(machine.memory_bytes for machine in machines)
-    what = ONE_LAYER if dearest.layers == 1 else "memory: a stage"
+    what = ONE_LAYER if dearest.cost.layers == 1 else "memory: a stage"
+    return f"{what} needs {_memory(dearest, max(machines, key=lambda each: each.memory_bytes))}"
+
+
+def _memory(load: Load, machine: Machine) -> str:
+    """What a stage needs, and what a machine lends."""
+    if not (load.hosted_bytes and machine.host_bytes):
+        needed = load.cost.memory_bytes
+        return f"{_gb(needed)}, the largest machine lends {_gb(machine.memory_bytes)}"
     return (
-        f"{what} needs {dearest.memory_bytes / 1e9:.2f} GB, the largest machine "
-        f"lends {largest / 1e9:.2f} GB"
+        f"{_gb(load.beside_host_bytes)} and {_gb(load.hosted_bytes)} of the host's, the largest "
+        f"machine lends {_gb(machine.memory_bytes)} and {_gb(machine.host_bytes)}"
     )
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"

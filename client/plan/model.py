@@ -15,7 +15,13 @@ from stage s to stage 0 and back before any stage waits for it, so E = max_s max
 Everything else is assumed to overlap: computing, sending, receiving. A machine takes a stage that
 fits its memory, and works at full speed.
 
-No term grows when a machine gets faster, or its line gets wider or shorter.
+In local rounds a step is a round, and nothing is computed beside its averaging: E = max_s A_s. The
+replicas' own steps are part of tau: the optimizer's operations, what they copy between a GPU and
+its host, and the forward passes of the graphs in flight, which are run once more after each. Where
+all average in every step, the optimizer's step is not counted.
+
+No term grows when a machine gets faster, or its line gets wider or shorter, but for the passes that
+are run once more.
 """
 
 from __future__ import annotations
@@ -36,6 +42,10 @@ SPARE = 1.25
 LEAST_RATE, MOST_RATE = 1e-30, 1e30
 """Bounds of microbatches per second; outside them floats would overflow."""
 COSTS_NOTHING = "a stage is said to cost nothing"
+HOST_BYTES_PER_S = 12e9
+"""Between a GPU and its host, in each direction: half of what 16 lanes of PCIe 4 carry."""
+COPIED_BYTES = 4.0
+"""Of a parameter, each way, in a replica's own step: the momentum that the host has."""
 
 Limit = Literal["compute", "link", "latency", "averaging"]
 
@@ -48,11 +58,13 @@ class Machine:
     flop_per_s: float
     """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
     memory_bytes: float
-    """Bytes that stages may use."""
+    """Bytes that stages may use, of a GPU its own."""
     upload_bytes_per_s: float
     download_bytes_per_s: float
     rtt_s: float = 0.0
     """Round trip to a typical other member."""
+    host_bytes: float = 0.0
+    """Of a GPU's host, which stages may use as well; 0: there is no other memory."""
 
 
 Placement = Sequence[Sequence[Machine]]
@@ -60,14 +72,32 @@ Placement = Sequence[Sequence[Machine]]
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a stage asks of a replica."""
+
+    cost: StageCost
+    update_flops: float = 0.0
+    """Of one step of the optimizer."""
+    beside_host_bytes: float = 0.0
+    """The memory that a GPU needs beside a host that has the rest, `hosted_bytes`."""
+    hosted_bytes: float = 0.0
+    """0: a host has nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Parameters of the whole pipeline."""
 
-    stages: tuple[StageCost, ...]
+    stages: tuple[Load, ...]
     microbatches: int
     """Per step: M."""
     tokens_per_microbatch: int
     averaging_bytes_per_parameter: float
+    inner_microbatches: int = 0
+    """Local rounds: of one replica, after which it takes a step of its own; 0: all average in every
+    step."""
+    forward_share: float = 1 / 3
+    """Of a pass there and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +113,13 @@ class StageTerms:
     """Microbatches per second: the sum of the replicas' rates, each by its bottleneck."""
     compute_s: float
     """Forward and backward of one microbatch at an average replica."""
+    own_step_s: float
+    """Local rounds: a step of its own at the slowest replica."""
     boundary_s: float
     """To the next stage and back: both tensors and one round-trip time."""
     averaging_s: float
     exposed_s: float
-    """The averaging that is hidden by neither draining nor filling."""
+    """The averaging that is waited for: hidden by neither draining nor filling."""
     sent_bytes: float
     """Per step, boundaries and averaging, of the replica that sends most; faster replicas get more
     microbatches."""
@@ -127,6 +159,8 @@ def predict(run: Run, placement: Placement) -> Prediction:
     if not all(placement) or len(placement) != len(run.stages):
         raise ValueError("every stage needs a replica")
     terms = _stage_terms(run, placement)
+    if run.inner_microbatches:
+        terms = _stage_terms(run, placement, _run_again(run, terms))
     slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
     tau = 1 / terms[slowest].rate_per_s
     way = sum(t.compute_s + t.boundary_s for t in terms)
@@ -159,19 +193,30 @@ def predict(run: Run, placement: Placement) -> Prediction:
     )
 
 
-def fits(cost: StageCost, machine: Machine) -> bool:
+def fits(load: Load, machine: Machine) -> bool:
     """Whether the machine can be a replica of a stage, by the matching's rule."""
-    return machine.memory_bytes >= cost.memory_bytes
+    if machine.host_bytes and load.hosted_bytes:
+        here = machine.memory_bytes >= load.beside_host_bytes
+        return here and machine.host_bytes >= load.hosted_bytes
+    return machine.memory_bytes >= load.cost.memory_bytes
 
 
-def rate(cost: StageCost, machine: Machine) -> float:
+def rate(load: Load, machine: Machine) -> float:
     """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
 
     As in the matching. 0 if memory is too small.
     """
-    if not fits(cost, machine):
+    if not fits(load, machine):
         return 0.0
-    return min(_ratio(machine.flop_per_s, cost.flops), _link_rate(cost, machine))
+    computing = _ratio(machine.flop_per_s, load.cost.flops)
+    return min(computing, _link_rate(load.cost, machine))
+
+
+def own_step_s(load: Load, machine: Machine) -> float:
+    """Return the seconds of a step that a replica takes by itself."""
+    computing = load.update_flops / machine.flop_per_s
+    hosted = machine.host_bytes > 0 and load.hosted_bytes > 0
+    return computing + hosted * load.cost.parameters * COPIED_BYTES / HOST_BYTES_PER_S
 
 
 def _link_rate(cost: StageCost, machine: Machine) -> float:
@@ -218,30 +263,41 @@ def _owned(members: Sequence[Machine], elements: float) -> list[float]:
     return shares(heeded(_lines(members), segments(int(elements), len(members))))
 
 
-def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
+def _stage_terms(
+    run: Run, placement: Placement, again: Sequence[float] = ()
+) -> tuple[StageTerms, ...]:
+    """Return every stage's terms; ``again`` is the share of its microbatches whose forward pass is
+    run once more."""
     found = []
     path = 0.0
-    for stage, (cost, members) in enumerate(zip(run.stages, placement, strict=True)):
-        whole = sum(rate(cost, member) for member in members)
-        if whole < LEAST_RATE:
+    for stage, (load, members) in enumerate(zip(run.stages, placement, strict=True)):
+        if sum(rate(load, member) for member in members) < LEAST_RATE:
             raise ValueError(f"no replica of stage {stage} can do its work")
-        if whole > MOST_RATE:
+        more = again[stage] if again else 0.0
+        computing = [1 / max(_busy_s(run, load, member, more), 1e-99) for member in members]
+        links = [_link_rate(load.cost, member) for member in members]
+        rates = [
+            min(pair) if fits(load, member) else 0.0
+            for *pair, member in zip(computing, links, members, strict=True)
+        ]
+        if (whole := sum(rates)) > MOST_RATE:
             raise ValueError(COSTS_NOTHING)
-        compute = _sum(members, "flop_per_s") / max(cost.flops, 1e-30)
         boundary = _boundary_s(run, placement, stage)
-        averaging = averaging_s(members, cost.parameters, run.averaging_bytes_per_parameter)
-        taken = len(members) / compute
-        traffic = _traffic(run, cost, members)
+        averaging = averaging_s(members, load.cost.parameters, run.averaging_bytes_per_parameter)
+        taken = len(members) / sum(computing)
+        traffic = _traffic(run, load.cost, members, rates)
+        hidden = 0.0 if run.inner_microbatches else path
         found.append(
             StageTerms(
                 replicas=len(members),
-                compute_per_s=compute,
-                link_per_s=sum(_link_rate(cost, member) for member in members),
+                compute_per_s=sum(computing),
+                link_per_s=sum(links),
                 rate_per_s=whole,
                 compute_s=taken,
+                own_step_s=max(_own_step_s(run, load, member) for member in members),
                 boundary_s=boundary,
                 averaging_s=averaging,
-                exposed_s=max(0.0, averaging - path),
+                exposed_s=max(0.0, averaging - hidden),
                 sent_bytes=max(sent for sent, _ in traffic),
                 received_bytes=max(received for _, received in traffic),
             )
@@ -250,17 +306,41 @@ def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
     return tuple(found)
 
 
-def _traffic(run: Run, cost: StageCost, members: Sequence[Machine]) -> list[tuple[float, float]]:
+def _own_step_s(run: Run, load: Load, machine: Machine) -> float:
+    return own_step_s(load, machine) if run.inner_microbatches else 0.0
+
+
+def _busy_s(run: Run, load: Load, machine: Machine, again: float) -> float:
+    """Return the seconds of computing that a microbatch takes, with its part of a step that the
+    replica takes by itself."""
+    passes_s = load.cost.flops * (1 + again * run.forward_share) / machine.flop_per_s
+    return passes_s + _own_step_s(run, load, machine) / max(1, run.inner_microbatches)
+
+
+def _run_again(run: Run, terms: Sequence[StageTerms]) -> list[float]:
+    """Return the share of each stage's microbatches that are on their way when the replica that
+    waits for them takes a step of its own, which makes their graphs useless."""
+    most = max(1 / each.rate_per_s for each in terms)
+    ahead_s, found = 0.0, []
+    for each in reversed(terms):
+        waiting = (ahead_s + each.boundary_s) / most / each.replicas
+        found.append(min(1.0, waiting / run.inner_microbatches))
+        ahead_s += each.compute_s + each.boundary_s
+    return found[::-1]
+
+
+def _traffic(
+    run: Run, cost: StageCost, members: Sequence[Machine], rates: Sequence[float]
+) -> list[tuple[float, float]]:
     """Return the bytes that each replica sends and receives in a step.
 
     Its share of the microbatches is its share of the stage's rate. In a round it sends as much as
     it receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
     """
     size = cost.parameters * run.averaging_bytes_per_parameter
-    whole = sum(rate(cost, member) for member in members)
     found = []
-    for member, owned in zip(members, _owned(members, cost.parameters), strict=True):
-        taken = run.microbatches * rate(cost, member) / whole
+    for own, owned in zip(rates, _owned(members, cost.parameters), strict=True):
+        taken = run.microbatches * own / sum(rates)
         averaged = size * (1 + (len(members) - 2) * owned)
         found.append((taken * cost.uplink_bytes + averaged, taken * cost.downlink_bytes + averaged))
     return found
@@ -275,7 +355,7 @@ def _boundary_s(run: Run, placement: Placement, stage: int) -> float:
     if stage == len(placement) - 1:
         return 0.0
     here, there = placement[stage], placement[stage + 1]
-    forward, backward = run.stages[0].uplink_bytes, run.stages[-1].uplink_bytes
+    forward, backward = (end.cost.uplink_bytes for end in (run.stages[0], run.stages[-1]))
     out = max(
         forward * len(here) / _sum(here, "upload_bytes_per_s"),
         forward * len(there) / _sum(there, "download_bytes_per_s"),

@@ -5,11 +5,14 @@ graph was not kept, counts once. Model FLOP utilisation (MFU) is these operation
 what the device multiplies per second (Chowdhery et al., arXiv 2204.02311, appendix B).
 """
 
+from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import StageSlice, boundary_ends
 
 _BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
 _FROZEN = 2  # with weights only, beside adapters, which are small
+_NEWTON_SCHULZ = 5  # iterations that make a matrix orthogonal
 
 
 def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
@@ -44,3 +47,16 @@ def _looked_at_twice(spec: ModelSpec, layer: int) -> int:
     if window is None or window >= context:
         return context
     return 2 * window - window**2 // context
+
+
+def update_flops(spec: ModelSpec, part: StageSlice, optimizer: str) -> int:
+    """Floating-point operations of one step of an optimizer on a stage.
+
+    Of a matrix, with r its shorter side and c its longer one, each iteration makes the product with
+    its transpose (2 r^2 c), squares that (2 r^3) and multiplies the matrix with it (2 r^2 c).
+    Optimizers that treat numbers one by one count nothing.
+    """
+    if not OPTIMIZERS[optimizer].by_matrix:
+        return 0
+    sides = (sorted((each.rows, each.columns)) for each in hidden_matrices(spec, part))
+    return _NEWTON_SCHULZ * sum(4 * r * r * c + 2 * r**3 for r, c in sides)

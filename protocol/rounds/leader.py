@@ -98,6 +98,7 @@ class RoundLeader:
         least: of how many members a plan is at least.
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
+        longest_s: a round's bytes take at most so long, on a line that is slow.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class RoundLeader:
         is_proven: Callable[[PeerId], bool] = lambda _peer: True,
         least: int = 1,
         amended: tuple[Amended, Amended] = (tuple, tuple),
+        longest_s: float = 0.0,
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
         self._amended, self._agreed = amended
@@ -116,7 +118,7 @@ class RoundLeader:
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._last_attempt, self._patience = (step, 0), Patience()
+        self._last_attempt, self._patience = (step, 0), Patience(longest_s)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")

@@ -57,8 +57,8 @@ SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work"))
 """These wait for all that the step needs, whichever replica has it."""
 LEAST_S: Final = 2.0
 FIRST_S: Final = 12.0
-"""Before any round has been closed here (memory is touched, kernels are compiled), and while the
-time of a microbatch is unknown."""
+"""Before any round has been closed here (memory is touched, kernels are compiled), beside what the
+bytes of a round take on a slow line, and while the time of a microbatch is unknown."""
 USUAL_TIMES: Final = 2.0
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
@@ -73,9 +73,14 @@ VOIDED_TIMES: Final = 8
 
 
 class Obstruction:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        longest_s: a round's bytes take at most so long, on a line that is slow.
+    """
+
+    def __init__(self, longest_s: float = 0.0) -> None:
+        self._longest_s = longest_s
         self._since: dict[Wait, float] = {}
         self._usual_s: float | None = None
         self._begun_at: float | None = None
@@ -86,6 +91,12 @@ class Obstruction:
         """We follow a plan: what it takes is waited for from now on."""
         self._begun_at = now
         self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
+
+    def arrived(self) -> None:
+        """Something of the round has come. Before one has been closed here, the rest is waited for
+        from now on: the line may be slower than any that we would think of."""
+        if self._usual_s is None:
+            self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
 
     def brought(self, peer: PeerId) -> None:
         """A replica has finished some of what it was leased: it has time for the rest."""
@@ -134,7 +145,7 @@ class Obstruction:
     def patience_s(self, task_s: float) -> float:
         """Return how long a contribution is waited for."""
         if self._usual_s is None:
-            return FIRST_S
+            return FIRST_S + self._longest_s
         usual_s = USUAL_TIMES * self._usual_s
         if not task_s:
             return max(FIRST_S, usual_s)

@@ -24,9 +24,15 @@ MOST_DOUBLINGS: Final = 5
 
 
 class Patience:
-    """The rounds that one replica leads. Times are monotonic seconds."""
+    """The rounds that one replica leads. Times are monotonic seconds.
 
-    def __init__(self) -> None:
+    Args:
+        longest_s: a round's bytes take at most so long, on a line that is slow. It counts until a
+            round is over.
+    """
+
+    def __init__(self, longest_s: float = 0.0) -> None:
+        self._longest_s = longest_s
         self.planned_at = 0.0
         self._waited_s = 0.0
         self._moved_at = 0.0
@@ -82,7 +88,7 @@ class Patience:
 
     @property
     def _wait_s(self) -> float:
-        usual_s = max(ROUND_TIMEOUT_S, USUAL_TIMES * self._usual_s)
+        usual_s = max(ROUND_TIMEOUT_S, USUAL_TIMES * self._usual_s or self._longest_s)
         return usual_s * (1 << min(self._in_vain, MOST_DOUBLINGS))
 
     @property

@@ -26,6 +26,9 @@ ENOUGH = 8
 """Segments of a shard that are under way one behind the other: with more, little more overlaps."""
 LARGEST = limits.MAX_SEGMENT_ELEMENTS - 2 * ALIGN
 """Elements of a segment; that its ends are aligned may add two blocks."""
+SLOW_LINE_BYTES_PER_S = 5e6 / 8
+"""Of what is still a home's line. How fast a line is shows only when something large went over it,
+which may be the first round."""
 SLOW = 0.5
 """A line below this share of the usual one is slow; above it a difference may be noise or a false
 claim."""
@@ -99,6 +102,12 @@ def round_s(share: float, line: tuple[float, float], members: int, segments: int
     apart = max(others / up, own / down) + max(own / up, others / down)
     together = (others + own) / min(up, down)
     return together + (apart - together) / segments
+
+
+def longest_s(size: int, number_bytes: float) -> float:
+    """Return how long a round of the largest stage may take on a slow line, however many take part:
+    every member sends less than the gradient twice."""
+    return 2 * size * number_bytes / SLOW_LINE_BYTES_PER_S
 
 
 def segments(size: int, members: int) -> int:

@@ -68,7 +68,7 @@ from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
-from protocol.rounds.shards import most_segments
+from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
@@ -171,6 +171,7 @@ class Seat:
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
         at_once: tasks that the worker runs at a time.
+        number_bytes: of a number on its way in a round.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class Seat:
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
         at_once: int = 1,
+        number_bytes: float = 0.0,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
@@ -235,7 +237,7 @@ class Seat:
             commitments=self._commitments if audits else None,
             rate=self._rate,
         )
-        least = least_members(secret=bool(secret))
+        least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
         self.leader = RoundLeader(
             place,
             size,
@@ -244,6 +246,7 @@ class Seat:
             self.probation.is_proven,
             least,
             (self._to_agree_on, lambda: self._agreed),
+            round_s,
         )
         self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
         self.draining = Draining(self.pipeline, self.member)
@@ -261,7 +264,7 @@ class Seat:
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms)
-        self._obstruction = Obstruction()
+        self._obstruction = Obstruction(round_s)
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
@@ -658,16 +661,22 @@ class Seat:
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take an owner's sum of its segment."""
-        return list(self.member.reduced(sender, message, digest))
+        return self._arrived(self.member.reduced(sender, message, digest))
 
     def on_segment(
         self, sender: PeerId, message: Segment, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
-        effects: list[SeatEffect] = list(self.member.segment(sender, message))
+        effects = self._arrived(self.member.segment(sender, message))
         if any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
+
+    def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
+        """A tensor of the round has come, if it is kept."""
+        if any(isinstance(effect, Keep) for effect in effects):
+            self._obstruction.arrived()
+        return list(effects)
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -315,6 +315,7 @@ def now(layout: str) -> tuple[str, str, float, int]:
 def found(attack: Attack, folder: Path) -> Manifest:
     """Found the public swarm of ``create``'s rules; each volunteer holds one stage."""
     run = RunChoices(
+        optimizer="adamw",
         stages=attack.stages,
         sequences=2,
         steps=STEPS,

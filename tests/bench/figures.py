@@ -102,10 +102,10 @@ def figure(table: str, what: str, value: str, spread: str, command: str) -> Figu
         command: what measures it again.
     """
     machine = f"{this_machine()}, load {os.getloadavg()[0]:.0f}"
-    return Figure(table, what, value, spread, command, machine, _checked_out())
+    return Figure(table, what, value, spread, command, machine, checked_out())
 
 
-def _checked_out() -> str:
+def checked_out() -> str:
     """Return the commit that is checked out, whether the product differs from it, and the day."""
     git = ("git", "-C", str(REPOSITORY))
     product = [*git, "status", "--porcelain", "--", "client", "protocol", "model_zoo"]

@@ -664,6 +664,7 @@ def swarm(asked: argparse.Namespace) -> Found:
             preset="tiny" if asked.small else "gpt2-124m",
             name="gpu",
             data=data,
+            optimizer="adamw",
             stages=2,
             steps=10_000,
             sequences=16,

@@ -151,6 +151,28 @@ def exactness() -> Rows:
     return rows
 
 
+def learning() -> Rows:
+    """Local rounds beside exact steps, with the same tokens."""
+    from tests.bench.learning import against, read
+
+    given = ("--steps", "1536", "--optimizer", "muon", "adamw")
+    local = ("--method", "local", "--steps", "1536", "--replicas", "4", "8")
+    with tempfile.TemporaryDirectory() as folder:
+        for words in ((*given, "--method", "exact"), local):
+            run(*PYTHON, "tests.bench.learning", *words, "--out", folder)
+        results = read(Path(folder) / "learning.jsonl")
+    return [
+        figure(
+            "learning",
+            f"held-out loss after 1.6M tokens: {result.run.name}",
+            f"**{result.held_out:.4f}**",
+            f"{against(result, results):+.1%} against exact Muon, one seed",
+            _shown((*PYTHON, "tests.bench.learning", *given)),
+        )
+        for result in results
+    ]
+
+
 def matching() -> Rows:
     """Ours, the other decentralised policies and the omniscient planner, in one world a seed."""
     policies = "ours,value-join,value-join-dual,petals-0.95,petals-dual,swarm-60"
@@ -310,6 +332,7 @@ def lines() -> Rows:
 PARTS = {
     "speed": Part("speed of training", speed, 10),
     "exactness": Part("exactness", exactness, 2),
+    "learning": Part("learning", learning, 8),
     "faults": Part("faults of five minutes", faults, 12),
     "seeds": Part("simulated faults", seeds, 5),
     "demo": Part("demo", demo, 3),

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from client.lab.bench.loopback import measure_loopback
 from client.lab.local_swarm import LocalSwarm
-from client.plan.model import Machine, Prediction, Run, predict
+from client.plan.model import Load, Machine, Prediction, Run, predict
 from model_zoo.cutting import least_seconds
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.model import ModelSpec
@@ -45,9 +45,9 @@ def expected(manifest: Manifest) -> Prediction:
     return predict(run, [[machine] for _ in timed])
 
 
-def costing(cost: StageCost, seconds: float) -> StageCost:
+def costing(cost: StageCost, seconds: float) -> Load:
     """Return a stage that costs so many seconds on a machine of 1 FLOP/s."""
-    return structs.replace(cost, flops=seconds)
+    return Load(structs.replace(cost, flops=seconds))
 
 
 def timed_together(manifest: Manifest, stages: Sequence[int] | None = None) -> list[float]:

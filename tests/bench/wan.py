@@ -183,6 +183,7 @@ def choices(codec: str, microbatches: int) -> RunChoices:
     """Return what is founded."""
     return RunChoices(
         name="wan",
+        optimizer="adamw",
         stages=2,
         steps=1_000_000,
         sequences=SEQUENCES,

@@ -46,6 +46,7 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
 
 def _run(steps: int) -> RunChoices:
     return RunChoices(
+        optimizer="adamw",
         name="e2e",
         stages=2,
         steps=steps,

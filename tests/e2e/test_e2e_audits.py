@@ -56,6 +56,7 @@ WHY = {
 }
 """Whoever signs its lie as well as its commitment is convicted by that, before anybody votes."""
 RUN = RunChoices(
+    optimizer="adamw",
     name="audited",
     stages=1,
     steps=LONGEST,

@@ -45,6 +45,7 @@ def folder() -> Iterator[Path]:
 
 def _found(folder: Path, aggregation: str, schedule: str | None = None) -> SwarmFile:
     run = RunChoices(
+        optimizer="adamw",
         name="liar",
         stages=1,
         steps=LONGEST,

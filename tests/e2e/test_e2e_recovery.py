@@ -45,6 +45,7 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
 
 def _found(folder: Path, steps: int, *, every: int = EVERY) -> SwarmFile:
     run = RunChoices(
+        optimizer="adamw",
         name="recovery",
         stages=2,
         steps=steps,

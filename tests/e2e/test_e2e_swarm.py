@@ -78,6 +78,7 @@ def _run(steps: int, **changes: object) -> RunChoices:
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
         "dual_homing": False,
+        "optimizer": "adamw",
     }
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 

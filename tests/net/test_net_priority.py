@@ -17,7 +17,13 @@ import trio.testing
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.tcp import UNSENT_BYTES
 from client.net.transport import Buffer
-from client.net.yamux import MAX_SLICE_MESSAGES, SLICE_S, Turns, YamuxSession
+from client.net.yamux import (
+    LEAST_SLICE_BYTES,
+    MOST_SLICE_BYTES,
+    SLICE_S,
+    Turns,
+    YamuxSession,
+)
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ class SlowLine:
         """Stream and length of each data frame, in the order of writing."""
         self.others = 0
         """Writes that held no data."""
+        self.unsent_bytes = UNSENT_BYTES
+        """Of these, at most so many are kept behind the last write."""
         self.waiting = trio.Event()
         self._go = trio.Semaphore(0)
 
@@ -49,6 +57,9 @@ class SlowLine:
             self.frames.append((stream_id, length))
         else:
             self.others += 1
+
+    def keep_unsent(self, most_bytes: int) -> None:
+        self.unsent_bytes = most_bytes
 
     def go_on(self, writes: int) -> None:
         for _ in range(writes):
@@ -127,10 +138,11 @@ async def test_who_gives_up_waiting_does_not_lose_the_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate_bytes_per_s", "messages"), [(1e9, MAX_SLICE_MESSAGES), (12.5e6, 1), (1e6, 1)]
+    ("rate_bytes_per_s", "least"),
+    [(1e9, MOST_SLICE_BYTES), (25e6, MAX_PLAINTEXT_BYTES), (4e6, LEAST_SLICE_BYTES)],
 )
 async def test_frames_are_as_long_as_the_line_is_fast(
-    autojump_clock: trio.testing.MockClock, rate_bytes_per_s: float, messages: int
+    autojump_clock: trio.testing.MockClock, rate_bytes_per_s: float, least: int
 ) -> None:
     class Line(SlowLine):
         async def send(self, messages: Iterable[Buffer]) -> None:
@@ -142,11 +154,34 @@ async def test_frames_are_as_long_as_the_line_is_fast(
     session = YamuxSession(cast(SecureChannel, line), dialler=True)
     stream = await session.open_stream()
     stream.on_window(64 * MIB)
-    session._slice_messages = 4
+    session._slice_bytes = 4 * MAX_PLAINTEXT_BYTES
     await stream.send_all([bytes(16 * MIB)])
     size = line.frames[20][1]
-    assert size == messages * MAX_PLAINTEXT_BYTES
-    assert size / rate_bytes_per_s <= SLICE_S or messages == 1
+    assert least <= size <= MOST_SLICE_BYTES
+    assert size / rate_bytes_per_s <= SLICE_S
+
+
+async def test_on_a_slow_line_frames_and_what_is_unsent_stay_short(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Or a heartbeat would wait for seconds where many links share an upload."""
+
+    class Line(SlowLine):
+        async def send(self, messages: Iterable[Buffer]) -> None:
+            size = sum(map(len, messages))
+            self.frames.append((0, size))
+            await trio.sleep(size / 20e3)
+
+    line = Line()
+    session = YamuxSession(cast(SecureChannel, line), dialler=True)
+    stream = await session.open_stream()
+    stream.on_window(64 * MIB)
+    for _ in range(100):
+        await session.write([b"short"], urgent=False)
+    line.frames.clear()
+    await stream.send_all([bytes(MIB)])
+    assert {size for _, size in line.frames[:-1]} == {LEAST_SLICE_BYTES}
+    assert line.unsent_bytes == LEAST_SLICE_BYTES
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much is unsent")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,6 @@ from client.cli.founding.options import (
     ModelChoices,
     OptimizerChoices,
     RunChoices,
-    for_strangers,
 )
 from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
@@ -68,6 +68,8 @@ class Created(Struct, frozen=True):
     stages: list[StagePrice]
     parameters: int
     warnings: list[str]
+    averaging: list[str]
+    """Why it averages as it does, and the price."""
     epochs: float | None = None
     """How often the run reads its text; None: its tokens are not counted."""
     seconds_alone: float | None = None
@@ -110,12 +112,16 @@ def create(
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.founding.manifest import found_swarm
+    from client.cli.planning.machines import this_machine
 
     store = TextStore(home.folders.texts)
     check_folder(run, model)  # before its tokenizer is used, which may take long
     run = with_own_tokenizer(run)
     with tokenized(run, store.folder) as chosen:
-        founding = found_swarm(signer.peer, for_strangers(chosen), model, optimizer, store)
+        here = partial(this_machine, home)
+        founding = found_swarm(
+            signer.peer, chosen, model, optimizer, store, machine=here, strangers=True
+        )
         text = keep_text(founding.corpus, run.data if chosen == run else None, store)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
@@ -247,6 +253,7 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
             stages=list(founding.prices),
             parameters=sum(stage.parameters for stage in manifest.stages),
             warnings=list(founding.warnings),
+            averaging=list(founding.averaging),
             epochs=times_read(manifest.data, _tokens(manifest)),
             seconds_alone=alone_s(manifest, founding.prices),
             seconds_at_best=together_s(manifest, founding.prices),
@@ -256,7 +263,7 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
     for line in introduction(manifest, swarm.swarm):
         say(line)
     say(table(founding.prices))
-    for line in outlook(manifest, founding.prices):
+    for line in (*founding.averaging, *outlook(manifest, founding.prices)):
         say(line)
     size = human_bytes(founding.corpus.size)
     if manifest.data.source == "tokens":

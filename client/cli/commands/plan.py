@@ -4,14 +4,19 @@ Group: try and measure
 
 $ volunteer plan --machines 4 --up 20Mbit/s --rtt-ms 60  # four like this one, on home lines
 $ volunteer plan --preset small --machines 16 --gflops 400 --up 50Mbit/s  # sixteen others
+$ volunteer plan --stages 1 --memory 22GB --host-memory 48GB --gflops 60000  # GPUs and their hosts
 $ volunteer plan --swarm x.swarm --table machines.toml  # for a founded swarm
 $ volunteer plan --machines 8 --tokens 1000000000  # how long so many tokens take
 $ volunteer plan --no-measure --json | jq .best  # for programs
 
 A table lists groups of equal machines, each under [[machine]], with any of name, count, gflops (or
-tokens_per_s, training the whole model alone), memory, up, down and rtt_ms: count = 3, gflops =
-400.0, memory = "16GB", up = "20Mbit/s". Values that are left out are measured on this machine. One
-with several devices has the speed of all and the memory of one, or of all where they share a stage.
+tokens_per_s, training the whole model alone), memory, host_memory, up, down and rtt_ms: count = 3,
+gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out are measured on this
+machine. One with several devices has the speed of all and the memory of one, or of all where they
+share a stage.
+
+Averaging in every step and in local rounds stand side by side. "loss" is how much higher that on
+held-out text is expected to be after as many tokens: of small models with four replicas a stage.
 
 Stages have fewer than --redundancy replicas only if there are too few machines. Not counted:
 leaving and joining, second stages, checkpoints; nor that a machine whose memory just suffices for

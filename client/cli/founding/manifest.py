@@ -8,7 +8,7 @@ choices are checked. Writes nothing but the weights of an imported model.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,14 @@ import msgspec
 import psutil
 
 from client.cli.founding.adapters import adapted, check_base
+from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, settled
 from client.cli.founding.evaluating import checked_prompts, evaluation
-from client.cli.founding.fitting import check_stages, devices_that_cut, what_is_smaller
+from client.cli.founding.fitting import (
+    check_stages,
+    devices_that_cut,
+    fewest_stages,
+    what_is_smaller,
+)
 from client.cli.founding.importing import (
     check_vocabulary,
     imported_model,
@@ -30,16 +36,18 @@ from client.cli.founding.options import (
     OptimizerChoices,
     PipelineChoices,
     RunChoices,
+    for_strangers,
     short_name,
 )
 from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.memory import USUAL_GRAPHS, required_bytes
+from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
+from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.datasets.corpus import TokenCorpus, open_source
@@ -48,6 +56,7 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow, joined
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
@@ -66,10 +75,15 @@ from protocol.names import normal
 
 if TYPE_CHECKING:
     from client.cli.founding.pricing import Prices  # which imports torch
+    from client.plan.model import Machine
 
 UNAUDITED = (
     "no audits: which experts a token goes to depends on rounding now and then, and an honest "
     "volunteer with another machine would seem to lie"
+)
+SECRET_RULE = (
+    "updates by adamw: secret sums take their scale from its second moment, which the default of "
+    "new models, muon, does not have"
 )
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
@@ -80,7 +94,8 @@ BUSY = (
     "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
 MADE = {
-    *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose")
+    *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose"),
+    "local_rounds",
 }
 AS_GIVEN = {flag.name for flag in fields(RunChoices)} & {*Manifest.__struct_fields__} - MADE
 """Fields of a manifest that a flag of the same name gives as they are; those of ``MADE`` are worked
@@ -99,6 +114,8 @@ class Founding:
     """Prices of the stages, in pipeline order."""
     corpus: Corpus
     """The training text."""
+    averaging: tuple[str, ...] = ()
+    """Why it averages as it does, and the price, in lines."""
 
 
 def found_swarm(
@@ -107,6 +124,9 @@ def found_swarm(
     model: ModelChoices,
     optimizer: OptimizerChoices,
     store: TextStore | None = None,
+    machine: Callable[[], Machine] | None = None,
+    *,
+    strangers: bool = False,
 ) -> Founding:
     """Build the manifest of a new swarm.
 
@@ -116,6 +136,9 @@ def found_swarm(
         model: choices of the model's shape.
         optimizer: choices of the optimizer.
         store: where to keep the weights of an imported model.
+        machine: measures the founder's, by which the averaging is chosen where ``run`` does not
+            say; None: then it is exact.
+        strangers: choose what they need where ``run`` does not say.
 
     Raises:
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
@@ -123,19 +146,20 @@ def found_swarm(
     """
     corpus = read_corpus(run.data)
     model = replace(model, context=model.context or cut_context(corpus))
+    founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
             preset = PRESETS[run.preset]
             spec = choose_model(preset, model, vocab_of(corpus), run.stages)
             check_base(spec, imported=False)
-            founding = _founding(founder, run, spec, optimizer, corpus)
+            founding = founder_of.founding(run, spec)
             notes = other_vocabulary(run.preset, spec)
             return replace(founding, warnings=(*notes, *founding.warnings))
         if store is None:
             raise ValueError("an imported model needs a store for its weights")
         check_vocabulary(imported, vocab_of(corpus), brought=isinstance(corpus, TokenCorpus))
         spec = adapted(imported.spec, model, published_base(imported))
-        founding = _founding(founder, run, spec, optimizer, corpus)
+        founding = founder_of.founding(replace(run, optimizer=run.optimizer or DEFAULT), spec)
         layers = founding.manifest.layers_per_stage
         starts = keep_starts(imported, layers, run.source, store)
         manifest = checked(msgspec.structs.replace(founding.manifest, start=starts))
@@ -143,59 +167,107 @@ def found_swarm(
         return replace(founding, manifest=manifest, warnings=(*notes, *founding.warnings))
 
 
-def _founding(
-    founder: PeerId,
-    run: RunChoices,
-    spec: ModelSpec,
-    optimizer: OptimizerChoices,
-    corpus: Corpus,
-) -> Founding:
-    """Build the manifest of a swarm that begins with random weights."""
+@dataclass(frozen=True)
+class _Founder:
+    """Builds manifests of swarms that begin with random weights; the fields are as in
+    `found_swarm`."""
+
+    peer: PeerId
+    optimizer: OptimizerChoices
+    corpus: Corpus
+    machine: Callable[[], Machine] | None
+    strangers: bool
+
+    def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
+        """Return the manifest; it is checked before anything is measured."""
+        self._manifest(*self._admitted(run, spec)[:1], spec, _unpriced(spec, run))
+        sequences = _sequences(run)
+        usual = usual_length(run)
+        parts = measured_prices(spec, run, sequences)
+        costs, _, busy = price_stages(spec, run, run.stages, sequences, parts)
+        chooses = self.machine is not None and run.averaging != "every-step"
+        machine = self.machine() if self.machine is not None and chooses else None
+        run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
+        run, notes = self._admitted(run, spec)
+        costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
+        manifest = self._manifest(run, spec, costs)
+        if machine is not None and run.averaging == "local":
+            notes = (*notes, *_fewer_stages(manifest, run, machine))
+        warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
+        return Founding(manifest, warnings, prices, self.corpus, averaging)
+
+    def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
+        """Return the choices with what strangers need, as far as the model allows it."""
+        if self.strangers:
+            run = for_strangers(run)
+        notes = (SECRET_RULE,) if RULES[run.rule].secret and run.optimizer is None else ()
+        if run.audit and spec.experts is not None:
+            return replace(run, audit=None), (*notes, UNAUDITED)
+        return run, notes
+
+    def _manifest(
+        self, run: RunChoices, spec: ModelSpec, stages: tuple[StageCost, ...]
+    ) -> Manifest:
+        """Return a manifest that every peer accepts."""
+        length = usual_length(run)
+        microbatches, steps, sequences = length.microbatches, length.steps, _sequences(run)
+        _check_precision(run)
+        _check_aggregation(run.rule, microbatches)
+        _check_boundaries(run)
+        check_corpus(self.corpus, spec.context)
+        every = run.checkpoint_every or CHECKPOINT_EVERY
+        return checked(
+            Manifest(
+                **{name: getattr(run, name) for name in AS_GIVEN},
+                protocol=1,
+                name=run.swarm_name,
+                founder=self.peer,
+                created=int(time.time()),
+                model=narrowed(spec, [stage.layers for stage in stages], run.boundary_width),
+                stages=stages,
+                sequences_per_microbatch=sequences,
+                microbatches_per_step=microbatches,
+                steps=steps,
+                optimizer=choose_optimizer(
+                    PRESETS[run.preset], self.optimizer, steps, run.update_rule
+                ),
+                data=describe_data(run.data, self.corpus),
+                averaging_codec=run.sent_codec,
+                local_rounds=_local_rounds(run),
+                aggregation=run.rule,
+                audit_percent=run.audit or 0,
+                evaluation=evaluation(
+                    *(run.evaluate_every, self.corpus, microbatches, sequences),
+                    *(spec.context, steps),
+                ),
+                prompts=checked_prompts(run.prompt),
+                compute=run.compute_dtype,
+                purpose=normal(run.purpose),
+                policy=Policy(run.replicas, every, run.private, run.dual_homing),
+            )
+        )
+
+
+def usual_length(run: RunChoices) -> Length:
+    """Return the length of steps and of the run as it is chosen, else the preset's."""
     preset = PRESETS[run.preset]
-    notes: tuple[str, ...] = ()
-    if run.audit and spec.experts is not None:
-        run, notes = replace(run, audit=None), (UNAUDITED,)
-    _check_precision(run)
-    _check_aggregation(run.rule, run.microbatches or preset.microbatches_per_step)
-    check_corpus(corpus, spec.context)
-    _check_boundaries(run)
-    unpriced = _unpriced(spec, run)
-    sequences = run.sequences or preset.sequences_per_microbatch
-    microbatches, steps = (
-        run.microbatches or preset.microbatches_per_step,
-        run.steps or preset.steps,
-    )
-    manifest = Manifest(
-        **{name: getattr(run, name) for name in AS_GIVEN},
-        protocol=1,
-        name=run.swarm_name,
-        founder=founder,
-        created=int(time.time()),
-        model=narrowed(spec, [stage.layers for stage in unpriced], run.boundary_width),
-        stages=unpriced,
-        sequences_per_microbatch=sequences,
-        microbatches_per_step=microbatches,
-        steps=steps,
-        optimizer=choose_optimizer(preset, optimizer, steps, run.optimizer),
-        data=describe_data(run.data, corpus),
-        averaging_codec=run.sent_codec,
-        aggregation=run.rule,
-        audit_percent=run.audit or 0,
-        evaluation=evaluation(
-            run.evaluate_every, corpus, microbatches, sequences, spec.context, steps
-        ),
-        prompts=checked_prompts(run.prompt),
-        compute=run.compute_dtype,
-        purpose=normal(run.purpose),
-        policy=Policy(run.replicas, run.checkpoint_every, run.private, run.dual_homing),
-    )
-    checked(manifest)
-    parts = measured_prices(spec, run, sequences)
-    costs, prices, busy = price_stages(spec, run, run.stages, sequences, parts)
-    spec = narrowed(spec, [cost.layers for cost in costs], run.boundary_width)
-    manifest = checked(msgspec.structs.replace(manifest, model=spec, stages=costs))
-    warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
-    return Founding(manifest, warnings, prices, corpus)
+    return Length(run.microbatches or preset.microbatches_per_step, run.steps or preset.steps)
+
+
+def _sequences(run: RunChoices) -> int:
+    return run.sequences or PRESETS[run.preset].sequences_per_microbatch
+
+
+def _local_rounds(run: RunChoices) -> LocalRounds | None:
+    """Return how volunteers step by themselves, or None.
+
+    Raises:
+        UserError: a number is out of range, or belongs to local rounds and there are none.
+    """
+    try:
+        return run.local_rounds
+    except ValueError as error:
+        raise usage(str(error)) from error
 
 
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
@@ -376,7 +448,6 @@ def choose_optimizer(
         UserError: a number is out of range.
     """
     base = preset.optimizer
-    scale = steps / preset.steps
     usual = OPTIMIZERS[name].rate
     lr = base.lr * usual if choices.lr is None else choices.lr
     follows: dict[str, Any] = {
@@ -385,8 +456,8 @@ def choose_optimizer(
         "min_lr": min(base.min_lr * usual, lr),
         "weight_decay": base.weight_decay / usual,
         "beta1": OPTIMIZERS[name].beta1,
-        "warmup_steps": round(base.warmup_steps * scale),
-        "decay_steps": max(1, round(base.decay_steps * scale)),
+        "warmup_steps": -(-base.warmup_steps * steps // preset.steps),
+        "decay_steps": max(1, round(base.decay_steps * steps / preset.steps)),
     }
     given = {name: value for name, value in vars(choices).items() if value is not None}
     chosen = follows | given
@@ -577,19 +648,7 @@ def stage_cost(
         shape = joined(*shape)
     boundary = float(largest_payload_bytes(shape, run.boundary_codec))
     forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets are sent along
-    memory = required_bytes(
-        spec,
-        layers_per_stage=layers,
-        stage=part.index,
-        sequences=sequences,
-        tokens=spec.context,
-        graphs_kept=USUAL_GRAPHS,
-        averaging_codec=run.sent_codec,
-        state=run.state,
-        aggregation=run.rule,
-        precision=run.compute_dtype,
-        reruns_blocks=True,
-    )
+    memory = least_need(spec, layers, part.index, run, sequences)
     return StageCost(
         layers=layers[part.index],
         flops=priced.flops,
@@ -600,9 +659,63 @@ def stage_cost(
     )
 
 
+def least_need(
+    spec: ModelSpec,
+    layers: Sequence[int],
+    stage: int,
+    run: PipelineChoices,
+    sequences: int,
+    *,
+    host: bool = False,
+) -> MemoryNeed:
+    """Return the least memory of a stage's volunteer.
+
+    Args:
+        spec: shape of the model.
+        layers: layers of every stage.
+        stage: its index.
+        run: codecs and rules.
+        sequences: sequences per microbatch.
+        host: whether a GPU computes, whose host has memory of its own.
+    """
+    return required_bytes(
+        spec,
+        layers_per_stage=layers,
+        stage=stage,
+        sequences=sequences,
+        tokens=spec.context,
+        graphs_kept=USUAL_GRAPHS,
+        averaging_codec=run.sent_codec,
+        state=run.state,
+        inner=run.update_rule if run.averaging == "local" else None,
+        aggregation=run.rule,
+        precision=run.compute_dtype,
+        reruns_blocks=True,
+        host=host,
+    )
+
+
 def usage(problem: str) -> UserError:
     """Return the error for a wrong choice on the command line."""
     return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
+
+
+def _fewer_stages(manifest: Manifest, run: RunChoices, machine: Machine) -> tuple[str, ...]:
+    """Say that one stage would do, if it would: on home lines boundaries cost most."""
+    spec, sequences = manifest.model, manifest.sequences_per_microbatch
+    if manifest.stage_count == 1 or fewest_stages(spec) != 1:
+        return ()
+    host = machine.host_bytes > 0
+    need = least_need(spec, [spec.layers], 0, run, sequences, host=host)
+    if (
+        need.total_bytes > machine.memory_bytes
+        or PINNED * need.offloaded_bytes > machine.host_bytes
+    ):
+        return ()
+    return (
+        f"one stage takes {human_bytes(need.total_bytes)} of memory, which this machine has: with "
+        "--stages 1 nothing is sent between stages",
+    )
 
 
 def _warnings(manifest: Manifest) -> Sequence[str]:

@@ -17,6 +17,7 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.codec import AveragingCodec, BoundaryCodec, SumCodec
 from model_zoo.specs.families import ARCHITECTURES
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
@@ -56,8 +57,15 @@ MODEL = Group("The model (default: the preset's)", sort_key=2)
 OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
 POSITIVE = validators.Number(gte=1)
 Count = Annotated[int, Parameter(validator=POSITIVE)]
-ChosenOptimizer = Annotated[OptimizerName, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)]
+ChosenOptimizer = Annotated[
+    OptimizerName | None, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)
+]
 OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
+AveragingName = Literal["every-step", "local"]
+NEW_MODEL_OPTIMIZER = "muon"
+"""Of a model that begins with random weights."""
+EVERY_STEP_CODEC: SumCodec = "s8"
+LOCAL_CODEC: SumCodec = "q2"
 
 
 @Parameter(name="*", group=RUN)
@@ -72,16 +80,18 @@ class PipelineChoices:
     microbatches: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
     ] = None
-    """Microbatches per step."""
+    """Microbatches per step; with local rounds, per round (default: as many as suit this machine
+    and its line)."""
     boundary_codec: BoundaryCodec = "s8"
     """Wire format of tensors between stages."""
     boundary_width: OptionalCount = None
     """Numbers that a token is between two stages (default: the model's width). A quarter of the
     width learns almost as well, at a quarter of the bytes. Such a model can be sampled, measured
     and talked to here, and exported to no other program."""
-    averaging_codec: SumCodec = "s8"
-    """Wire format of gradients within a stage. q4, q3 and q2 take 4, 3 and 2 bits a number, and
-    send later what they leave out; there are no audits with them."""
+    averaging_codec: SumCodec | None = None
+    """Wire format of what volunteers of a stage average (default: s8, with local rounds q2). q4, q3
+    and q2 take 4, 3 and 2 bits a number, and send later what they leave out; there are no audits
+    with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
     centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage
@@ -99,8 +109,19 @@ class PipelineChoices:
     redundancy: OptionalCount = None
     """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
     fewer, else 2)."""
-    optimizer: ChosenOptimizer = optimizers.DEFAULT
-    """The rule of the updates."""
+    optimizer: ChosenOptimizer = None
+    """The rule of the updates (default: muon; adamw for imported weights and secret sums)."""
+    averaging: Annotated[AveragingName | None, Parameter(group=OPTIMIZER)] = None
+    """every-step: the volunteers of a stage average every gradient. local: each takes steps of its
+    own, and they average these in rounds, for slow lines; without audits and secret sums (default:
+    local where averaging would take more than a tenth of the time)."""
+    inner_microbatches: Annotated[OptionalCount, Parameter(group=OPTIMIZER)] = None
+    """local: microbatches of a volunteer for each of its own steps (default: about sixteen steps a
+    round)."""
+    outer_lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
+    """local: how much of the mean of their steps is taken over (default: 1)."""
+    outer_momentum: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
+    """local: Nesterov momentum of the rounds (default: 0, which is best in long runs)."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
 
@@ -117,12 +138,42 @@ class PipelineChoices:
     @property
     def sent_codec(self) -> AveragingCodec:
         """Wire format of gradients within a stage, which a secret sum decides itself."""
-        return "ring16" if RULES[self.rule].secret else self.averaging_codec
+        if RULES[self.rule].secret:
+            return "ring16"
+        return self.averaging_codec or (
+            LOCAL_CODEC if self.averaging == "local" else EVERY_STEP_CODEC
+        )
+
+    @property
+    def update_rule(self) -> str:
+        """Name of the optimizer of weights that begin at random."""
+        secret = RULES[self.rule].secret  # whose scale is AdamW's second moment
+        return self.optimizer or (optimizers.DEFAULT if secret else NEW_MODEL_OPTIMIZER)
+
+    @property
+    def local_rounds(self) -> LocalRounds | None:
+        """How volunteers step by themselves; None: they average in every step.
+
+        Raises:
+            ValueError: a number is out of range, or belongs to local rounds and there are none.
+        """
+        if self.averaging == "local":
+            return LocalRounds(
+                inner_microbatches=self.inner_microbatches or 1,
+                outer_lr=1.0 if self.outer_lr is None else self.outer_lr,
+                outer_momentum=self.outer_momentum or 0.0,
+            )
+        for name in ("inner_microbatches", "outer_lr", "outer_momentum"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} belongs to --averaging local")
+        return None
 
     @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
-        return StateSpec(self.optimizer)
+        rounds = self.local_rounds
+        name = self.update_rule if rounds is None else rounds.outer.name
+        return StateSpec(name)
 
 
 @Parameter(name="*", group=RUN)
@@ -159,8 +210,8 @@ class RunChoices(PipelineChoices):
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None
     """Optimizer updates until the run is done."""
-    checkpoint_every: Count = 50
-    """Steps between checkpoints."""
+    checkpoint_every: OptionalCount = None
+    """Steps between checkpoints (default: 50; with local rounds, as many as have their tokens)."""
     evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
     """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
     none (default: as many as cost it half a percent of its computing at most)."""
@@ -236,7 +287,8 @@ class OptimizerChoices:
 
 
 def for_strangers(run: RunChoices) -> RunChoices:
-    """Return a public swarm's choices with a robust rule and audits, where nothing is chosen."""
+    """Return a public swarm's choices with a robust rule and audits, where nothing is chosen; what
+    local rounds contribute cannot be audited."""
     if run.private or RULES[run.rule].secret:
         return run
     microbatches = run.microbatches or PRESETS[run.preset].microbatches_per_step
@@ -244,7 +296,7 @@ def for_strangers(run: RunChoices) -> RunChoices:
     return replace(
         run,
         aggregation=run.aggregation or (ROBUST if shared else None),
-        audit=AUDIT_PERCENT if run.audit is None else run.audit,
+        audit=run.audit if run.audit is not None or run.averaging == "local" else AUDIT_PERCENT,
     )
 
 

@@ -164,6 +164,15 @@ def _training(facts: Facts) -> Iterator[str]:
         f"{facts.version * batch:,} tokens"
     )
     yield (f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up")
+    averaged = "gradients"
+    if (rounds := manifest.local_rounds) is not None:
+        averaged, own = "what they moved", rounds.inner_microbatches
+        momentum = f" and momentum {rounds.outer_momentum:g}" if rounds.outer_momentum else ""
+        yield (
+            f"a step is a local round: each volunteer took steps of its own, after every "
+            f"{plural(own, 'microbatch', 'microbatches')}; the mean of what they moved is applied "
+            f"at rate {rounds.outer_lr:g}{momentum}"
+        )
     if manifest.compute != "fp32":
         types = " or ".join(POSSIBLE[manifest.compute])
         yield f"passes in {types}, parameters and updates in fp32"
@@ -171,7 +180,7 @@ def _training(facts: Facts) -> Iterator[str]:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"
     yield (
-        f"between stages {manifest.boundary_codec}; gradients averaged in "
+        f"between stages {manifest.boundary_codec}; {averaged} averaged in "
         f"{manifest.averaging_codec} by {manifest.aggregation}"
     )
     loss = "not measured" if facts.loss is None else held_out_words(manifest, facts.loss)

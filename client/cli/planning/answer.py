@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec import Struct
 
+from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
-from client.cli.planning.run import PlannedRun
+from client.cli.planning.run import EXACT, LOCAL, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
-from client.plan.model import COSTS_NOTHING, Machine, Prediction, StageTerms
+from client.plan.model import (
+    COSTS_NOTHING,
+    Load,
+    Machine,
+    Placement,
+    Prediction,
+    Run,
+    StageTerms,
+    fits,
+)
+from client.plan.rounds import WORTH_SHARE, gap_percent
 from client.quantities import plural
 from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import frozen_bytes, slices
 from model_zoo.specs.tokens import BYTE_VOCAB
 
@@ -31,7 +45,9 @@ class StageLine(Struct, frozen=True):
     machines: dict[str, int]
     """How many of each kind."""
     memory_bytes: float
-    """That a machine needs for it."""
+    """That a machine needs for it, a GPU with a host beside `host_memory_bytes` of the host's."""
+    host_memory_bytes: float
+    """0: no machine of the stage has a host with memory, or it keeps nothing there."""
     frozen_bytes: int
     """Of weights beside adapters; 0 where everything is trained."""
     state_bytes: int
@@ -58,6 +74,30 @@ class Row(Struct, frozen=True):
     step_s: float = 0.0
 
 
+class Way(Struct, frozen=True):
+    """A way to average with its best plan."""
+
+    name: str
+    boundary_codec: str
+    averaging_codec: str
+    chosen: bool
+    why: str
+    """The reason why it is impossible; empty if it is possible."""
+    stages: int = 0
+    replicas: int = 0
+    tokens_per_s: float = 0.0
+    share: float = 0.0
+    """Of what all machines would do if each could train the whole model by itself."""
+    step_s: float = 0.0
+    """Of a step, or a round."""
+    sent_bytes_per_day: float = 0.0
+    """Of the volunteer that sends most."""
+    sent_bytes_per_month: float = 0.0
+    loss_percent: float = 0.0
+    """By how much the loss on held-out text is higher than with exact averaging after as many
+    tokens; of small models (`client.plan.rounds`)."""
+
+
 class Cost(Struct, frozen=True):
     """The costs of training a number of tokens with the best plan."""
 
@@ -76,10 +116,17 @@ class Answer(Struct, frozen=True):
     sequences: int
     """Of a microbatch."""
     microbatches: int
-    """Of a step."""
+    """Of a step, or a round."""
+    inner_microbatches: int
+    """Local rounds: of a volunteer for each of its own steps; 0: all average in every step."""
     tokens_per_step: int
     machines: int
     used: int
+    alone_tokens_per_s: float
+    """Of all machines together, if each trained the whole model by itself."""
+    holds_alone: bool
+    """Whether a machine has the memory for that."""
+    ways: list[Way]
     best: Row
     prediction: Prediction
     stages: list[StageLine]
@@ -99,30 +146,119 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     Raises:
         UserError: the machines cannot train the model.
     """
-    found = [alternative(machines, cut, run.pace, run.redundancy) for cut in run.cuts]
-    best = best_of(found, run.redundancy)
+    wanted = tokens or run.steps * run.tokens_per_step
+    pace = partial(run.paced, wanted)
+    found = [_Found.of(method, machines, run.redundancy, pace) for method in run.methods]
+    way = _chosen(run, found)
+    best = way.best
     if best is None or best.prediction is None:
-        raise _no_plan(found, run.model)
+        raise _no_plan(way.alternatives, run.models)
+    pace_of = best.run
     used = sum(map(len, best.placement))
-    stages, cost = _stage_lines(run, best, best.prediction), _cost(run, best.prediction, tokens)
+    stages = _stage_lines(run, way, best, best.prediction)
+    cost = _cost(best.run, best.prediction, wanted)
+    alone = sum(machine.flop_per_s for machine in machines) / max(run.flops_per_token, 1e-30)
     return Answer(
         parameters=sum(line.parameters for line in stages),
-        sequences=run.sequences,
-        microbatches=run.pace.microbatches,
-        tokens_per_step=run.tokens_per_step,
+        sequences=pace_of.tokens_per_microbatch // run.models[len(stages)].context,
+        microbatches=pace_of.microbatches,
+        inner_microbatches=pace_of.inner_microbatches,
+        tokens_per_step=pace_of.microbatches * pace_of.tokens_per_microbatch,
         machines=len(machines),
         used=used,
+        alone_tokens_per_s=alone,
+        holds_alone=any(each.holds_alone(machines) for each in found),
+        ways=[each.way(each is way, alone, wanted) for each in found],
         best=_row(best, best),
         prediction=best.prediction,
         stages=stages,
-        alternatives=[_row(each, best) for each in found],
+        alternatives=[_row(each, best) for each in way.by_stages()],
         cost=cost,
         notes=list(_notes(run, len(machines) - used, best, cost)),
     )
 
 
-def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
-    problem = found[-1].why
+@dataclass(frozen=True)
+class _Found:
+    """A way to average, the cuts that were compared and the best of them."""
+
+    method: Method
+    alternatives: tuple[Alternative, ...]
+    best: Alternative | None
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        machines: Sequence[Machine],
+        redundancy: int,
+        pace: Callable[[Run, Placement], Run],
+    ) -> _Found:
+        rounds = pace if method.local else None
+        found = tuple(alternative(machines, run, redundancy, rounds) for run in method.runs)
+        return cls(method, found, best_of(found, redundancy))
+
+    def by_stages(self) -> list[Alternative]:
+        """Return the fastest alternative of every number of stages, or one that says why not."""
+        counts = dict.fromkeys(len(each.run.stages) for each in self.alternatives)
+        found = []
+        for count in counts:
+            same = [each for each in self.alternatives if len(each.run.stages) == count]
+            is_best = self.best is not None and self.best in same
+            fastest = max(same, key=lambda each: each.tokens_per_s)
+            found.append(self.best if is_best and self.best else fastest)
+        return found
+
+    def holds_alone(self, machines: Sequence[Machine]) -> bool:
+        """Tell whether a machine has the memory for all of the model."""
+        whole = [run.stages[0] for run in self.method.runs if len(run.stages) == 1]
+        return any(fits(load, machine) for load in whole for machine in set(machines))
+
+    def way(self, chosen: bool, alone: float, wanted: int) -> Way:
+        """Return the line of the comparison.
+
+        Args:
+            chosen: whether the plan is this one.
+            alone: tokens/s of all machines, each by itself.
+            wanted: tokens of the run.
+        """
+        method, best = self.method, self.best
+        codecs = method.boundary_codec, method.averaging_codec
+        if best is None or best.prediction is None:
+            return Way(method.name, *codecs, chosen, self.alternatives[-1].why)
+        sent = max(terms.sent_bytes for terms in best.prediction.stages)
+        per_day = sent * 86_400 / best.prediction.step_s
+        muon = OPTIMIZERS[method.optimizer].by_matrix
+        rounds = wanted / (best.run.microbatches * best.run.tokens_per_microbatch)
+        return Way(
+            *(method.name, *codecs, chosen, ""),
+            stages=len(best.run.stages),
+            replicas=best.replicas,
+            tokens_per_s=best.tokens_per_s,
+            share=best.tokens_per_s / alone,
+            step_s=best.prediction.step_s,
+            sent_bytes_per_day=per_day,
+            sent_bytes_per_month=30 * per_day,
+            loss_percent=gap_percent(rounds, muon=muon) if method.local else 0.0,
+        )
+
+
+def _chosen(run: PlannedRun, found: Sequence[_Found]) -> _Found:
+    """Return the way that the run averages: the one that was asked for, else the exact one where
+    averaging takes little, else the faster one."""
+    by_name = {each.method.name: each for each in found}
+    if run.averaging is not None:
+        return by_name[run.averaging]
+    exact, local = by_name[EXACT], by_name[LOCAL]
+    if exact.best is None or exact.best.prediction is None:
+        return local if local.best is not None else exact
+    little = averaging_share(exact.best.prediction) <= WORTH_SHARE
+    speed = local.best.tokens_per_s if local.best is not None else 0.0
+    return exact if little or exact.best.tokens_per_s >= speed else local
+
+
+def _no_plan(found: Sequence[Alternative], models: Mapping[int, ModelSpec]) -> UserError:
+    problem, model = found[-1].why, models[max(models)]
     advice = "add machines or memory, allow more --stages, or choose a smaller model"
     if problem.startswith(ONE_LAYER):
         advice = f"{what_is_smaller(model)}; or add memory"
@@ -134,9 +270,9 @@ def _no_plan(found: Sequence[Alternative], model: ModelSpec) -> UserError:
 def _row(each: Alternative, best: Alternative) -> Row:
     found = each.prediction
     if found is None:
-        return Row(len(each.costs), each.replicas, False, each.why)
+        return Row(len(each.run.stages), each.replicas, False, each.why)
     return Row(
-        stages=len(each.costs),
+        stages=len(each.run.stages),
         replicas=each.replicas,
         best=each is best,
         why="",
@@ -148,30 +284,40 @@ def _row(each: Alternative, best: Alternative) -> Row:
     )
 
 
-def _stage_lines(run: PlannedRun, best: Alternative, found: Prediction) -> list[StageLine]:
-    parts = slices([cost.layers for cost in best.costs])
+def _stage_lines(
+    run: PlannedRun, way: _Found, best: Alternative, found: Prediction
+) -> list[StageLine]:
+    costs = [load.cost for load in best.run.stages]
+    parts, model = slices([cost.layers for cost in costs]), run.models[len(costs)]
+    each_bytes = best.run.averaging_bytes_per_parameter
     return [
         StageLine(
             stage=number,
-            layers=cost.layers,
-            parameters=cost.parameters,
+            layers=load.cost.layers,
+            parameters=load.cost.parameters,
             machines=dict(Counter(machine.name for machine in members)),
-            memory_bytes=cost.memory_bytes,
-            frozen_bytes=frozen_bytes(run.model, part),
-            state_bytes=cost.parameters * run.state.bytes_per_parameter,
-            averaged_bytes=cost.parameters * run.pace.averaging_bytes_per_parameter,
+            **_memory(load, members),
+            frozen_bytes=frozen_bytes(model, part),
+            state_bytes=load.cost.parameters * way.method.state.bytes_per_parameter,
+            averaged_bytes=load.cost.parameters * each_bytes,
             terms=terms,
             bottleneck=number == found.bottleneck,
         )
-        for number, (cost, part, members, terms) in enumerate(
-            zip(best.costs, parts, best.placement, found.stages, strict=True)
+        for number, (load, part, members, terms) in enumerate(
+            zip(best.run.stages, parts, best.placement, found.stages, strict=True)
         )
     ]
 
 
-def _cost(run: PlannedRun, found: Prediction, tokens: int | None) -> Cost:
-    wanted = tokens or run.steps * run.tokens_per_step
-    steps = wanted / run.tokens_per_step
+def _memory(load: Load, members: Sequence[Machine]) -> dict[str, float]:
+    """What a stage needs of a machine's memory and of its host's."""
+    if load.hosted_bytes and any(machine.host_bytes for machine in members):
+        return {"memory_bytes": load.beside_host_bytes, "host_memory_bytes": load.hosted_bytes}
+    return {"memory_bytes": load.cost.memory_bytes, "host_memory_bytes": 0.0}
+
+
+def _cost(run: Run, found: Prediction, wanted: int) -> Cost:
+    steps = wanted / (run.microbatches * run.tokens_per_microbatch)
     return Cost(
         tokens=wanted,
         steps=steps,
@@ -183,6 +329,7 @@ def _cost(run: PlannedRun, found: Prediction, tokens: int | None) -> Cost:
 
 def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
+    vocab = run.models[max(run.models)].vocab
     if best.replicas < run.redundancy:
         yield (f"too few machines for redundancy {run.redundancy}: some stage has {best.replicas}")
     rule = RULES[run.rule]
@@ -209,8 +356,8 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
             f"it takes {human_duration(cost.seconds)}: more or faster machines, fewer tokens "
             "(--tokens shows what they take), or a smaller model"
         )
-    if run.manifest is None and run.model.vocab != BYTE_VOCAB:
-        yield f"for a tokenizer of {run.model.vocab:,} tokens; --vocab plans for another"
+    if run.manifest is None and vocab != BYTE_VOCAB:
+        yield f"for a tokenizer of {vocab:,} tokens; --vocab plans for another"
     if run.manifest is not None:
         if words := describe_mixture(run.manifest, cost.steps):
             yield words

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import psutil
 from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
@@ -51,6 +52,9 @@ class MachineChoices:
     """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
     memory: str | None = None
     """Memory that one machine lends, such as 8GB; of several devices, that of one."""
+    host_memory: str | None = None
+    """Memory that the host of a GPU lends beside it: local rounds keep there what a step does not
+    touch (default: none, as where processors compute)."""
     up: str | None = None
     """Upload of one machine, such as 20Mbit/s."""
     down: str | None = None
@@ -69,6 +73,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_s: Rate | None = None
     """Its tokens/s when it trains the whole model alone."""
     memory: Annotated[str, Meta(max_length=40)] | None = None
+    host_memory: Annotated[str, Meta(max_length=40)] | None = None
+    """Beside a GPU's."""
     up: Annotated[str, Meta(max_length=40)] | None = None
     down: Annotated[str, Meta(max_length=40)] | None = None
     rtt_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
@@ -108,6 +114,7 @@ def this_machine(home: Home) -> Machine:
     from client.devices import torch_name
     from client.limits.cores import find_cores
     from client.train.machine.capacity import (
+        MEMORY_SHARE,
         PROBE_SIZES,
         Capacity,
         kept_line,
@@ -128,10 +135,13 @@ def this_machine(home: Home) -> Machine:
         memory_total_bytes=found.memory_total_bytes,
         copy_bytes_per_s=found.copy_bytes_per_s,
         on_gpu=not found.device.startswith("cpu"),
+        platform=found.platform,
     )
     up, down = line_rates(kept_line(home.folders.data), settings)
     speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
-    return Machine("this one", speed * settings.compute_share / 100, memory, up, down)
+    speed *= settings.compute_share / 100
+    host = MEMORY_SHARE * psutil.virtual_memory().available if capacity.has_host else 0.0
+    return Machine("this one", speed, memory, up, down, host_bytes=host)
 
 
 def machines_of(
@@ -165,14 +175,16 @@ def _machine(name: str, kind: Kind, here: Callable[[], Machine], flops_per_token
             problem = f"{name}: tokens_per_s cannot be used for a model without a cost"
             raise UserError(problem, "give gflops instead", ExitCode.USAGE)
     memory = _amount(name, "memory", kind.memory, parse_size)
+    host = _amount(name, "host memory", kind.host_memory, parse_size)
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
     if speed is None or not memory or not up or not down:
         own = here()
+        host = host or (0.0 if memory else own.host_bytes)
         speed, memory = speed or own.flop_per_s, memory or own.memory_bytes
         down = down or max(up, own.download_bytes_per_s)
         up = up or own.upload_bytes_per_s
-    return Machine(name, speed, memory, up, down, kind.rtt_ms / 1000)
+    return Machine(name, speed, memory, up, down, kind.rtt_ms / 1000, host)
 
 
 def _amount(name: str, what: str, text: str | None, parse: Callable[[str], int]) -> float:

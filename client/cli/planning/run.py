@@ -2,53 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from client.cli.founding.options import ModelChoices, PlanChoices
+from client.cli.founding.averaging import run_of
+from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm
+from client.compute.memory import USUAL_GRAPHS
 from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
-from client.plan.model import Run
-from model_zoo.specs.codec import CODECS
+from client.plan.model import Placement, Run
+from client.plan.rounds import paced
+from client.train.workers.opening import stage_need
+from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import DEFAULT
 from model_zoo.specs.state import StateSpec
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_STAGES
-from protocol.manifest import Manifest, StageCost, fits_a_frame
+from protocol.manifest import Manifest, fits_a_frame
 
-Cut = tuple[StageCost, ...]
+if TYPE_CHECKING:
+    from client.cli.founding.pricing import Prices  # which imports torch
+
+LARGER_MICROBATCHES = (1, 2, 3, 4)
+"""Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
+microbatches of a round."""
+EXACT, LOCAL = "exact", "local"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to average, and the cuts that are compared: runs with their stages."""
+
+    name: str
+    runs: tuple[Run, ...]
+    state: StateSpec
+    boundary_codec: str
+    averaging_codec: str
+    optimizer: str
+    local: bool = False
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The run, and the cuts of its model that are compared."""
+    """The run, and the ways to average that are compared."""
 
-    model: ModelSpec
-    cuts: tuple[Cut, ...]
-    pace: Run
-    """What all cuts have in common; without stages."""
-    sequences: int
-    """Per microbatch."""
+    models: dict[int, ModelSpec]
+    """By the number of stages: a single one may have both ends tied."""
+    methods: tuple[Method, ...]
+    averaging: str | None
+    """The way that is chosen; None: by the machines' lines."""
+    tokens_per_step: int
+    """Of a step of the exact run."""
     steps: int
+    """Of the exact run."""
     rule: str
     """Of aggregation."""
     audit_percent: int
     redundancy: int
-    state: StateSpec
+    microbatches: int | None = None
+    """Of a step or round, if they are chosen already."""
     manifest: Manifest | None = None
     """None: not founded yet."""
 
     @property
-    def tokens_per_step(self) -> int:
-        """Tokens that a step trains on."""
-        return self.pace.microbatches * self.pace.tokens_per_microbatch
-
-    @property
     def flops_per_token(self) -> float:
         """The cost of the whole model for one token, which is the same in every cut."""
-        return sum(stage.flops for stage in self.cuts[0]) / self.pace.tokens_per_microbatch
+        run = self.methods[0].runs[0]
+        return sum(load.cost.flops for load in run.stages) / run.tokens_per_microbatch
+
+    def paced(self, tokens: int, run: Run, placement: Placement) -> Run:
+        """Return a run of local rounds over so many tokens with the length of its rounds."""
+        of_one = run.tokens_per_microbatch
+        usual = max(1, self.tokens_per_step // of_one)
+        return paced(run, placement, usual, max(1, tokens // of_one), self.microbatches)
 
 
 def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
@@ -57,32 +89,89 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     Raises:
         UserError: they contradict each other, or no cut is possible.
     """
-    from client.cli.founding.manifest import choose_model, measured_prices, price_stages
+    from client.cli.founding.manifest import choose_model, usage
 
     preset = PRESETS[run.preset]
     sequences = run.sequences or preset.sequences_per_microbatch
-    spec = choose_model(preset, model, run.vocab or preset.model.vocab, run.stages)
+    vocab = run.vocab or preset.model.vocab
+    spec = choose_model(preset, model, vocab, run.stages)
     counts = possible_counts(spec, run.stages, machines)
     if not fits_a_frame(spec, sequences):
         problem = f"a microbatch of {sequences} sequences is too large for one message"
         raise UserError(problem, "take a smaller --microbatch", ExitCode.USAGE)
-    prices = measured_prices(spec, run, sequences)
+    if run.averaging == "local" and (run.audit or RULES[run.rule].secret):
+        raise usage("with --averaging local there are no audits and no secret sums")
+    if model.lora is not None:
+        run = replace(run, optimizer=run.optimizer or DEFAULT)
+    models = {count: choose_model(preset, model, vocab, count) for count in counts}
+    usual = run.microbatches or preset.microbatches_per_step
+    try:
+        methods = tuple(_methods(run, models, sequences, usual))
+    except ValueError as error:
+        raise usage(str(error)) from error
     return PlannedRun(
-        model=spec,
-        cuts=tuple(price_stages(spec, run, count, sequences, prices)[0] for count in counts),
-        pace=Run(
-            stages=(),
-            microbatches=run.microbatches or preset.microbatches_per_step,
-            tokens_per_microbatch=sequences * spec.context,
-            averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
-        ),
-        sequences=sequences,
+        models=models,
+        methods=methods,
+        averaging={"every-step": EXACT, "local": LOCAL, None: None}[run.averaging],
+        tokens_per_step=usual * sequences * spec.context,
         steps=preset.steps,
         rule=run.rule,
         audit_percent=run.audit or 0,
         redundancy=run.replicas,
-        state=run.state,
+        microbatches=run.microbatches,
     )
+
+
+def _methods(
+    run: PlanChoices, models: dict[int, ModelSpec], sequences: int, usual: int
+) -> Iterator[Method]:
+    """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
+    from client.cli.founding.manifest import measured_prices
+
+    spec = models[max(models)]
+    prices = measured_prices(spec, run, sequences)
+    exact = run if run.averaging != "local" else replace(_unrounded(run), averaging=None)
+    yield Method(
+        EXACT,
+        tuple(_runs(exact, models, sequences, usual, prices)),
+        exact.state,
+        *(exact.boundary_codec, exact.sent_codec, exact.update_rule),
+    )
+    ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
+    for name, codec in ways:
+        rule = None if RULES[run.rule].secret else run.aggregation
+        local = replace(run, averaging="local", boundary_codec=codec, aggregation=rule, audit=None)
+        sizes = [sequences]
+        if prices is None and run.sequences is None:
+            sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
+        runs = [each for size in sizes for each in _runs(local, models, size, usual, prices)]
+        rules = codec, local.sent_codec, local.update_rule
+        yield Method(name, tuple(runs), local.state, *rules, local=True)
+
+
+def _unrounded(run: PlanChoices) -> PlanChoices:
+    return replace(run, inner_microbatches=None, outer_lr=None, outer_momentum=None)
+
+
+def _runs(
+    run: PipelineChoices,
+    models: dict[int, ModelSpec],
+    sequences: int,
+    microbatches: int,
+    prices: Prices | None,
+) -> Iterator[Run]:
+    """Yield the run in every cut."""
+    from client.cli.founding.manifest import least_need, price_stages
+
+    for count, spec in models.items():
+        costs, *_ = price_stages(spec, run, count, sequences, prices)
+        layers, tokens = [cost.layers for cost in costs], sequences * spec.context
+        needs = [
+            least_need(spec, layers, stage, run, sequences, host=True) for stage in range(count)
+        ]
+        rules = run.update_rule, run.sent_codec
+        found = run_of(spec, costs, *rules, microbatches, tokens, needs)
+        yield replace(found, inner_microbatches=run.inner_microbatches or 0)
 
 
 def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[int]:
@@ -140,21 +229,41 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
             "leave --swarm out to plan for other values",
             ExitCode.USAGE,
         )
-    manifest = found.manifest
+    return _of_manifest(found.manifest)
+
+
+def _of_manifest(manifest: Manifest) -> PlannedRun:
+    """Return the run that a manifest describes, in its one cut."""
+    rounds = manifest.local_rounds
+    run = run_of(
+        manifest.model,
+        manifest.stages,
+        manifest.optimizer.name,
+        manifest.averaging_codec,
+        manifest.microbatches_per_step,
+        manifest.tokens_per_microbatch,
+        [
+            stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=True)
+            for stage in range(manifest.stage_count)
+        ],
+    )
+    if rounds is not None:
+        run = replace(run, inner_microbatches=rounds.inner_microbatches)
+    name = EXACT if rounds is None else LOCAL
+    method = Method(
+        *(name, (run,), manifest.state, manifest.boundary_codec, manifest.averaging_codec),
+        manifest.optimizer.name,
+        local=rounds is not None,
+    )
     return PlannedRun(
-        model=manifest.model,
-        cuts=(manifest.stages,),
-        pace=Run(
-            stages=(),
-            microbatches=manifest.microbatches_per_step,
-            tokens_per_microbatch=manifest.tokens_per_microbatch,
-            averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
-        ),
-        sequences=manifest.sequences_per_microbatch,
+        models={manifest.stage_count: manifest.model},
+        methods=(method,),
+        averaging=name,
+        tokens_per_step=manifest.microbatches_per_step * manifest.tokens_per_microbatch,
         steps=manifest.steps,
         rule=manifest.aggregation,
         audit_percent=round(100 * manifest.audits),
         redundancy=manifest.policy.redundancy,
-        state=manifest.state,
+        microbatches=manifest.microbatches_per_step,
         manifest=manifest,
     )

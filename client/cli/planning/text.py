@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from client.cli.planning.answer import Answer, Cost, Row, StageLine
+from client.cli.planning.answer import Answer, Row, StageLine
 from client.cli.terminal.table import aligned
-from client.plan.model import Limit, Prediction
+from client.plan.model import Limit
 from client.quantities import plural
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
@@ -21,7 +21,7 @@ WORDS: dict[Limit, tuple[str, str]] = {
     ),
     "averaging": (
         "averaging",
-        "more tokens per step, or wider lines in the first stages, would help most",
+        "more tokens per step or round, or wider lines, would help most",
     ),
 }
 """The limit in words, and the remedy."""
@@ -31,12 +31,13 @@ def report(answer: Answer) -> str:
     """Return the whole answer for people."""
     blocks = [
         list(_head(answer)),
-        list(_terms(answer.prediction)),
+        list(_terms(answer)),
         list(_stages(answer.stages)),
+        list(_ways(answer)),
         list(_comparison(answer.alternatives)),
-        list(_cost(answer.cost)),
+        list(_cost(answer)),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _head(answer: Answer) -> Iterator[str]:
@@ -49,9 +50,12 @@ def _head(answer: Answer) -> Iterator[str]:
         f"{plural(best.stages, 'stage')} x {counts} {'replica' if counts == '1' else 'replicas'},"
     )
     yield (
-        f"microbatches of {plural(answer.sequences, 'sequence')}, {answer.microbatches} a step of "
-        f"{answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
+        f"microbatches of {plural(answer.sequences, 'sequence')}, {answer.microbatches} a "
+        f"{_step(answer)} of {answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
     )
+    if inner := answer.inner_microbatches:
+        own = max(stage.terms.own_step_s for stage in answer.stages)
+        yield f"local rounds: every {inner} microbatches a step of one's own, of {_seconds(own)}"
     yield (
         f"expected: {_tokens(best.tokens_per_s)}, {best.efficiency:.0%} of what computing and "
         "links allow"
@@ -59,14 +63,19 @@ def _head(answer: Answer) -> Iterator[str]:
     yield f"limited by {limit}: {help_words}"
 
 
-def _terms(found: Prediction) -> Iterator[str]:
+def _step(answer: Answer) -> str:
+    return "round" if answer.inner_microbatches else "step"
+
+
+def _terms(answer: Answer) -> Iterator[str]:
+    found = answer.prediction
     parts = {
         "compute": found.compute_s,
         "link": found.link_s,
         "latency": found.latency_s,
         "averaging": found.averaging_s,
     }
-    yield f"a step takes {_seconds(found.step_s)}:"
+    yield f"a {_step(answer)} takes {_seconds(found.step_s)}:"
     for name, seconds in parts.items():
         if seconds > 1e-9 * found.step_s:
             words, _ = WORDS[name]  # type: ignore[index]
@@ -98,6 +107,11 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
     ]
     yield from aligned(head, rows)
     for line in stages:
+        if line.host_memory_bytes:
+            yield (
+                f"stage {line.stage}: {human_bytes(line.host_memory_bytes)} more in the memory of "
+                "a GPU's host"
+            )
         if line.frozen_bytes:
             yield (
                 f"stage {line.stage}: {human_bytes(line.frozen_bytes)} of frozen weights, "
@@ -114,7 +128,7 @@ def _comparison(rows: Sequence[Row]) -> Iterator[str]:
             str(each.stages),
             str(each.replicas) if not each.why else "-",
             str(each.in_flight) if not each.why else "-",
-            f"{each.tokens_per_s:.4g}" if not each.why else "-",
+            _speed(each.tokens_per_s) if not each.why else "-",
             each.why or WORDS[each.limit][0],  # type: ignore[index]
         )
         for each in rows
@@ -122,8 +136,36 @@ def _comparison(rows: Sequence[Row]) -> Iterator[str]:
     yield from aligned(head, cells)
 
 
-def _cost(cost: Cost) -> Iterator[str]:
-    yield f"{cost.tokens:,} tokens ({cost.steps:,.0f} steps) take {human_duration(cost.seconds)}"
+def _ways(answer: Answer) -> Iterator[str]:
+    """Yield the ways to average side by side; nothing where there is one."""
+    if len(answer.ways) < 2:
+        return
+    many = plural(answer.machines, "machine")
+    yield f"ways to average; {many} apart would train {_tokens(answer.alone_tokens_per_s)}" + (
+        ":" if answer.holds_alone else ", if one could hold the model:"
+    )
+    head = ("", "averaging", "stages", "tokens/s", "of that", "sent a day", "a month", "loss")
+    rows = [
+        (
+            *("*" if each.chosen else "", each.name),
+            f"{each.stages} x {each.replicas}",
+            _speed(each.tokens_per_s),
+            f"{each.share:.0%}",
+            human_bytes(each.sent_bytes_per_day),
+            human_bytes(each.sent_bytes_per_month),
+            f"+{each.loss_percent:.1f} %" if each.loss_percent else "0",
+        )
+        if not each.why
+        else ("", each.name, *("-" * 6))
+        for each in answer.ways
+    ]
+    yield from aligned(head, rows)
+    yield from (f"{each.name}: {each.why}" for each in answer.ways if each.why)
+
+
+def _cost(answer: Answer) -> Iterator[str]:
+    cost, steps = answer.cost, f"{answer.cost.steps:,.0f} {_step(answer)}s"
+    yield f"{cost.tokens:,} tokens ({steps}) take {human_duration(cost.seconds)}"
     yield (
         f"  traffic per volunteer at most: {human_bytes(cost.sent_bytes)} sent, "
         f"{human_bytes(cost.received_bytes)} received"
@@ -132,6 +174,10 @@ def _cost(cost: Cost) -> Iterator[str]:
 
 def _tokens(per_second: float) -> str:
     return f"{human_rate(per_second).removesuffix('/s')} tokens/s"
+
+
+def _speed(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
 
 
 def _rate(per_second: float) -> str:

@@ -77,21 +77,26 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 def _run(manifest: Manifest) -> Iterator[str]:
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    yield f"  length     {plural(manifest.steps, 'step')} of {tokens:,} tokens"
+    rounds = manifest.local_rounds
+    step, averaged = ("step", "gradients") if rounds is None else ("round", "these steps")
+    yield f"  length     {plural(manifest.steps, step)} of {tokens:,} tokens"
     rule = manifest.optimizer
     schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
     z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
     if rule.name != DEFAULT or schedule or z_loss:
         yield f"  updates    by {rule.name}{schedule}{z_loss}"
+    if rounds is not None:
+        own = plural(rounds.inner_microbatches, "microbatch", "microbatches")
+        yield f"  rounds     local: a volunteer takes a step of its own after {own}"
     if manifest.aggregation != SUM:
         about = RULES[manifest.aggregation].about
-        yield f"  averaging  {manifest.aggregation}: gradients are {about}"
+        yield f"  averaging  {manifest.aggregation}: {averaged} are {about}"
     most = max(stage.parameters for stage in manifest.stages)
     size = most * CODECS[manifest.averaging_codec].bytes_per_number
     narrow = manifest.model.narrow
     numbers = "" if narrow is None else f" of {narrow.width} numbers a token"
     yield (
-        f"  on wires   {manifest.boundary_codec}{numbers}; in a step two volunteers of a stage "
+        f"  on wires   {manifest.boundary_codec}{numbers}; in a {step} two volunteers of a stage "
         f"send each other {human_bytes(size)} at most, "
         f"{human_duration(size / SLOW_LINE_BYTES_PER_S)} on a line of 20 Mbit/s"
         f"{COMPUTES[manifest.compute]}"

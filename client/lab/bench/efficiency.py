@@ -38,6 +38,7 @@ REFERENCE_STEPS = 4
 """Steps of the single process, before the swarm and again after it."""
 RUN = RunChoices(
     name="efficiency",
+    optimizer="adamw",
     stages=2,
     steps=STEPS,
     sequences=8,
@@ -95,6 +96,7 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
         precision=precision_on(manifest.compute, fast_in_bf16=False),
+        local_rounds=manifest.local_rounds,
     )
 
 

@@ -36,6 +36,7 @@ class Ground:
     ) -> None:
         self._signer = ensure_identity(make_private(folder))
         choices = RunChoices(
+            optimizer="adamw",
             name="chaos",
             steps=STEPS,
             stages=stages,

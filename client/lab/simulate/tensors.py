@@ -103,6 +103,7 @@ class TensorSwarm:
             boundary_codec=self.boundary_codec,
             averaging_codec=self.averaging_codec,
             aggregation=self.aggregation,
+            local_rounds=plan.local_rounds,
             precision=plan.precision,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,

@@ -31,6 +31,7 @@ from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
+from model_zoo.specs.codec import CODECS
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
@@ -452,6 +453,7 @@ class HeldStageDriver:
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),
+            number_bytes=CODECS[manifest.averaging_codec].bytes_per_number,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:

@@ -197,6 +197,7 @@ def _manifest(case: Case, folder: Path) -> Manifest:
     run = RunChoices(
         name="averaging",
         data=str(data),
+        optimizer="adamw",
         stages=1,
         steps=TURNS + 1,
         sequences=1,

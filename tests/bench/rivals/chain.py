@@ -127,6 +127,7 @@ def manifest_of(block: Block, folder: Path) -> Manifest:
     run = RunChoices(
         name="chain",
         data=str(text),
+        optimizer="adamw",
         stages=3,
         steps=1,
         sequences=block.sequences,

@@ -8,9 +8,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from model_zoo.optimizers.newton_schulz import roughly_orthogonal
 from model_zoo.specs.architecture import Lora
+from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.operations import flops_per_token, forward_flops_per_token
+from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
 from model_zoo.specs.slices import slices, whole_slice
 from model_zoo.stages import build_stage, summed_loss
 
@@ -61,3 +63,13 @@ def test_only_the_last_stage_projects() -> None:
     first, last = slices((1, 1))
     head = 2 * GPT.width * GPT.vocab
     assert forward_flops_per_token(GPT, last) == forward_flops_per_token(GPT, first) + head
+
+
+@pytest.mark.parametrize("spec", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_an_optimizers_step_on_matrices_is_what_torch_counts(spec: ModelSpec) -> None:
+    part = whole_slice(spec)
+    with FlopCounterMode(display=False) as counted:
+        for matrix in hidden_matrices(spec, part):
+            roughly_orthogonal(torch.ones(matrix.rows, matrix.columns))
+    assert update_flops(spec, part, "muon") == counted.get_total_flops() > 0
+    assert update_flops(spec, part, "adamw") == 0

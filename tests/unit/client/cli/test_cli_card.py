@@ -11,6 +11,7 @@ from client.cli.models.card import Facts, card
 from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView, ContributorView
 from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
 from protocol.ids import PeerId, SwarmId
@@ -137,3 +138,15 @@ def test_what_learned_to_talk_is_talked_to(facts: Facts) -> None:
     adapter = card(msgspec.structs.replace(there, adapter_alone=True))
     assert "import AutoModelForCausalLM, AutoTokenizer" in adapter
     assert adapter.index("PeftModel.from_pretrained") < adapter.index("apply_chat_template")
+
+
+def test_local_rounds_are_told_to_whoever_reads_the_card_or_joins(facts: Facts) -> None:
+    local = renamed(facts, local_rounds=LocalRounds(16, outer_momentum=0.5))
+    text = card(local)
+    assert "steps of its own, after every 16 microbatches" in text
+    assert "at rate 1 and momentum 0.5" in text
+    assert "what they moved averaged in s8" in text
+    said = "\n".join(introduction(local.manifest, local.swarm))
+    for words in ("200 rounds of", "a step of its own after 16 microbatches", "in a round two"):
+        assert words in said
+    assert "local" not in card(facts)

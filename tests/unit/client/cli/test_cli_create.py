@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from client.cli.commands.join import promised_port
 from client.cli.founding.fitting import fewest_stages
-from client.cli.founding.manifest import choose_model, choose_optimizer, found_swarm
+from client.cli.founding.manifest import (
+    SECRET_RULE,
+    Founding,
+    choose_model,
+    choose_optimizer,
+    found_swarm,
+)
 from client.cli.founding.options import (
     ModelChoices,
     OptimizerChoices,
@@ -24,10 +30,15 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
+from client.compute.memory import USUAL_GRAPHS
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.plan.model import Machine
+from client.train.workers.opening import stage_need
 from model_zoo.specs.aggregation import RULES
+from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.precision import Compute
+from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
 from protocol.manifest import Manifest, decode_manifest, encode_manifest
@@ -76,6 +87,105 @@ def test_measured_costs_balance_the_stages() -> None:
     assert manifest.layers_per_stage == (1, 1)
 
 
+SLOW = Machine("slow line", 2e12, 8e9, 1e5, 1e5)
+FAST = Machine("fast line", 2e9, 8e9, 1e9, 1e9)
+
+
+def settled_on(machine: Machine, **choices: object) -> Founding:
+    """A swarm of a founder whose machine was measured so."""
+    model = ModelChoices(layers=2, width=32)
+    run = RunChoices(**{"stages": 1, **choices})  # type: ignore[arg-type]
+    founder, optimizer = SIGNER.peer, OptimizerChoices()
+    return found_swarm(
+        *(founder, run, model, optimizer), machine=lambda: machine, strangers=not run.private
+    )
+
+
+def test_averaging_follows_the_founders_line_unless_it_is_chosen() -> None:
+    local = settled_on(SLOW).manifest
+    assert local.local_rounds is not None
+    assert local.microbatches_per_step > PRESETS["tiny"].microbatches_per_step
+    assert not local.audits, "nobody could recompute what follows from own momentum"
+    assert local.aggregation == "centred-clipping"
+    exact = settled_on(FAST).manifest
+    assert (exact.local_rounds, exact.audits > 0) == (None, True)
+    for choice in ({"averaging": "every-step"}, {"audit": 3}, {"measure": False}):
+        assert settled_on(SLOW, **choice).manifest.local_rounds is None
+    secret = {"aggregation": "secure", "private": True, "redundancy": 4}
+    assert settled_on(SLOW, **secret).manifest.local_rounds is None
+
+
+def test_a_founder_is_told_why_it_averages_so_and_what_it_costs() -> None:
+    said = " ".join(settled_on(SLOW).averaging)
+    for words in ("in local rounds, for", "kB/s", "contribution to a round of", "no audits"):
+        assert words in said
+    assert "in every step, which takes" in " ".join(settled_on(FAST).averaging)
+
+
+def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -> None:
+    preset = PRESETS["tiny"]
+    manifest = settled_on(SLOW, averaging="local").manifest
+    usual = preset.steps * preset.microbatches_per_step
+    assert manifest.steps * manifest.microbatches_per_step == pytest.approx(usual, rel=0.05)
+    assert 1 <= manifest.optimizer.warmup_steps <= manifest.steps // 5
+    assert manifest.optimizer.decay_steps <= manifest.steps + 1
+    tokens = manifest.policy.checkpoint_every * manifest.microbatches_per_step
+    assert tokens <= 50 * preset.microbatches_per_step
+    chosen = settled_on(SLOW, averaging="local", microbatches=64, inner_microbatches=2).manifest
+    assert chosen.microbatches_per_step == 64
+    assert chosen.local_rounds == LocalRounds(inner_microbatches=2)
+    assert settled_on(SLOW, averaging="local", outer_momentum=0.5).manifest.state == StateSpec(
+        "nesterov"
+    )
+
+
+def test_whoever_needs_no_boundaries_on_a_slow_line_is_told_so() -> None:
+    one = "with --stages 1 nothing is sent"
+    choices = {"stages": 2, "averaging": "local"}
+    assert any(one in note for note in settled_on(SLOW, **choices).warnings)
+    small = replace(SLOW, memory_bytes=1e6)
+    for founding in (settled_on(SLOW, averaging="local"), settled_on(small, **choices)):
+        assert not any(one in note for note in founding.warnings)
+
+
+@pytest.mark.parametrize("averaging", ["local", "every-step"])
+def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averaging: str) -> None:
+    manifest = settled_on(SLOW, averaging=averaging, audit=0).manifest
+    need = stage_need(manifest, 0, USUAL_GRAPHS, reruns_blocks=True)
+    assert manifest.stages[0].memory_bytes == need.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"inner_microbatches": 4}, "--inner-microbatches belongs to --averaging local"),
+        ({"averaging": "every-step", "outer_lr": 1.0}, "--outer-lr belongs to"),
+        ({"averaging": "local", "audit": 3}, "leave out --audit"),
+        ({"averaging": "local", "outer_momentum": 1.0}, "0 <= outer_momentum < 1"),
+        (
+            {"averaging": "local", "aggregation": "secure", "private": True, "redundancy": 4},
+            "take another --aggregation",
+        ),
+    ],
+)
+def test_local_rounds_that_make_no_sense_are_refused(
+    choices: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        settled_on(SLOW, **choices)
+
+
+def test_new_models_are_updated_by_muon_and_secret_sums_by_adamw() -> None:
+    assert settled_on(FAST).manifest.optimizer.name == "muon"
+    assert settled_on(FAST, optimizer="lion").manifest.optimizer.name == "lion"
+    secret = {"aggregation": "secure", "private": True, "redundancy": 4}
+    founding = settled_on(FAST, **secret)
+    assert founding.manifest.optimizer.name == "adamw"
+    assert SECRET_RULE in founding.warnings
+    with pytest.raises(UserError, match="take adamw"):
+        settled_on(FAST, optimizer="muon", **secret)
+
+
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
@@ -112,7 +222,7 @@ def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
-    assert not founding.warnings
+    assert founding.warnings == ((SECRET_RULE,) if RULES[name].secret else ())
     assert (f"averaging  {name}" in described(founding.manifest)) is (name != "sum")
 
 

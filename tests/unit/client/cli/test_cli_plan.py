@@ -27,7 +27,8 @@ def described(**other: str) -> tuple[str, ...]:
     """Flags that describe four machines, so that nothing is measured."""
     flags = {"machines": "4", "gflops": "50", "memory": "8GB", "up": "20Mbit/s"}
     flags |= {"down": "100Mbit/s", "rtt-ms": "60", **other}
-    return ("--no-measure", *(w for name, text in flags.items() for w in (f"--{name}", text)))
+    run = ("--no-measure", "--averaging", "every-step")
+    return (*run, *(w for name, text in flags.items() for w in (f"--{name}", text)))
 
 
 DESCRIBED = described()
@@ -85,6 +86,79 @@ def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> N
     assert "microbatches of 4 sequences, 16 a step" in text
     assert "\n*  2       2 " in text
     assert "traffic per volunteer" in text
+
+
+HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
+HOMES = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
+
+
+def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
+    within: Within,
+) -> None:
+    """What a round touches once lies with the hosts, so that one stage has all of the model."""
+    answer = planned(within, *HOMES, "--host-memory", "48GB")
+    exact, local, *_ = answer["ways"]
+    assert (local["chosen"], local["stages"], local["replicas"]) == (True, 1, 16)
+    assert local["averaging_codec"] == "q2"
+    assert local["tokens_per_s"] >= 72_000 > 100 * exact["tokens_per_s"]
+    assert local["share"] >= 0.6
+    assert local["share"] == local["tokens_per_s"] / answer["alone_tokens_per_s"]
+    assert answer["holds_alone"]
+    assert local["sent_bytes_per_month"] == 30 * local["sent_bytes_per_day"] < 4e12
+    assert (exact["loss_percent"], local["loss_percent"] > 0) == (0, True)
+    (stage,) = answer["stages"]
+    assert stage["memory_bytes"] <= 22e9 < stage["memory_bytes"] + stage["host_memory_bytes"]
+    assert stage["state_bytes"] == 4 * stage["parameters"], "a newcomer copies parameters alone"
+    longer = planned(within, *HOMES, "--host-memory", "48GB", "--tokens", "25000000000")["ways"][1]
+    assert longer["loss_percent"] < local["loss_percent"], "more rounds"
+    without = planned(within, *HOMES)["ways"][1]
+    assert without["stages"] > 1, "processors have all of it in one memory"
+
+
+def test_the_ways_to_average_stand_side_by_side_in_eighty_columns(within: Within) -> None:
+    text = within("plan", *HOMES, "--host-memory", "48GB").stdout
+    begin = text.index("ways to average; 16 machines apart would train")
+    lines = text[begin:].split("\n\n")[0].splitlines()
+    assert len(lines) >= 4
+    assert max(map(len, lines)) <= 80
+    assert "local rounds: every " in text
+    assert "a round takes " in text
+    assert "more in the memory of a GPU's host" in text
+
+
+def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
+    far = described(gflops="5000")[3:]
+    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[3:]
+    flags = ("--no-measure", "--preset", "small", "--stages", "1")
+    chosen = {
+        (way["name"], line is near)
+        for line in (near, far)
+        for way in planned(within, *flags, *line)["ways"]
+        if way["chosen"]
+    }
+    assert chosen == {("exact", True), ("local", False)}
+    asked = planned(
+        *(within, *flags, *near, "--averaging", "local", "--microbatches", "200"),
+        *("--inner-microbatches", "5"),
+    )
+    assert (asked["microbatches"], asked["inner_microbatches"]) == (200, 5)
+    refused = within("plan", *flags, *near, "--averaging", "local", "--audit", "3%")
+    assert refused.returncode == ExitCode.USAGE
+    assert "no audits" in refused.stderr
+
+
+def test_a_founded_swarm_with_local_rounds_is_planned_for_as_it_is(
+    within: Within, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.swarm"
+    made = within(
+        *("create", "--no-measure", "--stages", "1", "--averaging", "local", "--out", str(path)),
+        *("--microbatches", "48", "--inner-microbatches", "3"),
+    )
+    assert made.returncode == 0, made.stderr
+    answer = planned(within, "--swarm", str(path), *DESCRIBED[3:])
+    assert (answer["microbatches"], answer["inner_microbatches"]) == (48, 3)
+    assert [way["name"] for way in answer["ways"]] == ["local"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +247,7 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
     assert made.returncode == 0, made.stderr
-    founded = planned(within, "--swarm", str(path), *DESCRIBED[1:])
+    founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     assert founded["best"]["tokens_per_s"] == pytest.approx(flags["best"]["tokens_per_s"])
     for flag in (("--width", "64"), ("--stages", "4"), ("--boundary-codec", "bf16")):
@@ -200,7 +274,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within("plan", "--swarm", free, *DESCRIBED[1:])
+    done = within("plan", "--swarm", free, *DESCRIBED[3:])
     assert done.returncode == ExitCode.RUNTIME
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
@@ -218,7 +292,7 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
         msgspec.structs.replace(last, layers=first.layers + last.layers),
     )
     hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
-    done = within("plan", "--swarm", hollow, *DESCRIBED[1:])
+    done = within("plan", "--swarm", hollow, *DESCRIBED[3:])
     assert done.returncode == ExitCode.REFUSED
     assert "layers" in done.stderr  # no manifest may have a stage without one
 

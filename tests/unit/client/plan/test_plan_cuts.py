@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client.plan import cuts
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of, place
-from client.plan.model import Machine, Run, rate
+from client.plan.model import Load, Machine, Run, rate
 from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.manifest import StageCost
 
@@ -25,28 +25,30 @@ def machine(speed: float = 1e9, memory: float = 100 * GB, link: float = FAST) ->
     return Machine(f"{speed:g}", speed, memory, link, link)
 
 
-def stage(flops: float = 1e9, memory: float = 0.0) -> StageCost:
-    return StageCost(1, flops, 1, 0.0, 0.0, memory)
+def stage(flops: float = 1e9, memory: float = 0.0) -> Load:
+    return Load(StageCost(1, flops, 1, 0.0, 0.0, memory))
 
 
-def levels(placed: Sequence[Sequence[Machine]], stages: Sequence[StageCost]) -> list[float]:
+def levels(placed: Sequence[Sequence[Machine]], stages: Sequence[Load]) -> list[float]:
     pairs = zip(placed, stages, strict=True)
-    return [sum(rate(cost, member) for member in members) for members, cost in pairs]
+    return [sum(rate(load, member) for member in members) for members, load in pairs]
 
 
-def costs(stages: int) -> list[StageCost]:
+def loads(stages: int) -> tuple[Load, ...]:
     """A model of eight equal layers of 1 GFLOP, and 1 MB of boundary."""
-    return [
-        StageCost(
-            layers=LAYERS // stages,
-            flops=1e9 * LAYERS / stages,
-            parameters=LAYERS // stages * 10**6,
-            uplink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
-            downlink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
-            memory_bytes=LAYERS / stages * GB,
+    return tuple(
+        Load(
+            StageCost(
+                layers=LAYERS // stages,
+                flops=1e9 * LAYERS / stages,
+                parameters=LAYERS // stages * 10**6,
+                uplink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+                downlink_bytes=1e6 * ((s > 0) + (s < stages - 1)),
+                memory_bytes=LAYERS / stages * GB,
+            )
         )
         for s in range(stages)
-    ]
+    )
 
 
 def test_the_dearer_stage_gets_more() -> None:
@@ -101,19 +103,20 @@ RUN = Run((), 64, 128, averaging_bytes_per_parameter=1.0)
 
 
 def plans(machines: list[Machine], redundancy: int = 1) -> list[Alternative]:
-    return [alternative(machines, costs(count), RUN, redundancy) for count in (1, 2, 4, 8)]
+    runs = [replace(RUN, stages=loads(count)) for count in (1, 2, 4, 8)]
+    return [alternative(machines, run, redundancy) for run in runs]
 
 
 def test_every_cut_that_can_be_is_compared() -> None:
     found = plans([machine()] * 4)
-    assert [len(each.costs) for each in found] == [1, 2, 4, 8]
+    assert [len(each.run.stages) for each in found] == [1, 2, 4, 8]
     assert "8 stages need as many machines" in found[-1].why
 
 
 def test_one_stage_is_best_where_it_fits_and_averaging_is_cheap() -> None:
     best = best_of(plans([machine()] * 4), 1)
     assert best is not None
-    assert (len(best.costs), best.replicas) == (1, 4)
+    assert (len(best.run.stages), best.replicas) == (1, 4)
 
 
 def test_memory_forces_a_cut_and_says_so() -> None:
@@ -121,7 +124,7 @@ def test_memory_forces_a_cut_and_says_so() -> None:
     assert "memory: a stage needs 8.00 GB" in found[0].why
     best = best_of(found, 1)
     assert best is not None
-    assert (len(best.costs), best.replicas) == (2, 2)
+    assert (len(best.run.stages), best.replicas) == (2, 2)
     assert f"{ONE_LAYER} needs 1.00 GB" in plans([machine(memory=GB / 2)] * 8)[-1].why
 
 
@@ -129,7 +132,7 @@ def test_redundancy_decides_before_speed() -> None:
     machines = [machine(memory=3 * GB)] * 4  # only four stages fit
     best = best_of(plans(machines, 2), 2)
     assert best is not None
-    assert (len(best.costs), best.replicas) == (4, 1)
+    assert (len(best.run.stages), best.replicas) == (4, 1)
     slow = [replace(each, upload_bytes_per_s=1e6) for each in [machine(memory=4 * GB)] * 4]
     best = best_of(plans(slow, 2), 2)
     assert best is not None
@@ -141,7 +144,8 @@ def test_nothing_that_works_is_no_plan() -> None:
 
 
 def test_a_stage_that_costs_nothing_is_no_plan() -> None:
-    found = [alternative([machine()] * 4, [stage(0.0)] * count, RUN, 1) for count in (1, 2)]
+    runs = [replace(RUN, stages=(stage(0.0),) * count) for count in (1, 2)]
+    found = [alternative([machine()] * 4, run, 1) for run in runs]
     assert ["cost nothing" in each.why for each in found] == [True, True]
     assert best_of(found, 1) is None
 

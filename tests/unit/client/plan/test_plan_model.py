@@ -7,24 +7,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
-from client.plan.model import Machine, Prediction, Run, averaging_s, in_flight, predict
+from client.plan.model import Load, Machine, Prediction, Run, averaging_s, in_flight, predict
 from protocol.manifest import StageCost
 
 GIGA, MEGA = 1e9, 1e6
 MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA, rtt_s=0.1)
 
 
-def cost(stage: int, stages: int, parameters: int = 1) -> StageCost:
+def load(stage: int, stages: int, parameters: int = 1, memory: float = 0.0) -> Load:
     """A stage of 1 GFLOP with boundaries of 1 MB each way."""
     sides = (stage > 0) + (stage < stages - 1)
-    return StageCost(1, GIGA, parameters, sides * MEGA, sides * MEGA, 0.0)
+    return Load(StageCost(1, GIGA, parameters, sides * MEGA, sides * MEGA, memory))
 
 
 def run(stages: int = 2, microbatches: int = 10, parameters: int = 1) -> Run:
-    costs = tuple(cost(s, stages, parameters) for s in range(stages))
-    return Run(costs, microbatches, 100, averaging_bytes_per_parameter=1.0)
+    loads = tuple(load(s, stages, parameters) for s in range(stages))
+    return Run(loads, microbatches, 100, averaging_bytes_per_parameter=1.0)
 
 
 def terms(found: Prediction) -> tuple[float, ...]:
@@ -69,7 +68,7 @@ def test_the_averaging_of_one_stage_is_not_hidden() -> None:
 
 def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:
     # 3 of 4 microbatches of a stage that sends and gets 1 MB for each; V = 1 MB beside that
-    stages = (cost(0, 2), cost(1, 2, parameters=1_000_000))
+    stages = (load(0, 2), load(1, 2, parameters=1_000_000))
     fast = replace(MACHINE, flop_per_s=3 * GIGA, upload_bytes_per_s=9e9, download_bytes_per_s=9e9)
     found = predict(Run(stages, 8, 100, 1.0), [[MACHINE], [MACHINE, fast]])
     assert found.stages[1].sent_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
@@ -87,7 +86,7 @@ def test_who_owns_more_of_the_gradient_sends_more() -> None:
 def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
     # way from stage 1 to 0 and back: 1 s to compute, 2.1 s on the line
     pair = [MACHINE, MACHINE]
-    stages = (cost(0, 2), cost(1, 2, parameters=3_000_000))
+    stages = (load(0, 2), load(1, 2, parameters=3_000_000))
     hidden = predict(Run(stages, 10, 100, 1.0), [[MACHINE], pair])
     assert hidden.stages[1].averaging_s == pytest.approx(3.25)
     assert hidden.stages[1].exposed_s == pytest.approx(3.25 - 3.1)
@@ -119,7 +118,7 @@ def test_a_line_slow_both_ways(elements: float, bytes_per_element: float, expect
 
 
 def test_a_machine_that_does_not_fit_brings_nothing() -> None:
-    large = structs.replace(cost(0, 1), memory_bytes=2 * GIGA)
+    large = load(0, 1, memory=2 * GIGA)
     with pytest.raises(ValueError, match="stage 0"):
         predict(Run((large,), 10, 100, 1.0), [[MACHINE]])
     with pytest.raises(ValueError, match="replica"):
@@ -128,15 +127,15 @@ def test_a_machine_that_does_not_fit_brings_nothing() -> None:
 
 @pytest.mark.parametrize("flops", [0.0, 1e-300])
 def test_a_stage_that_costs_nothing_is_refused(flops: float) -> None:
-    free = StageCost(1, flops, 1, 0.0, 0.0, 0.0)
+    free = Load(StageCost(1, flops, 1, 0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="cost nothing"):
         predict(Run((free,), 10, 100, 1.0), [[MACHINE]])
     with pytest.raises(ValueError, match="cost nothing"):
-        predict(Run((cost(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
+        predict(Run((load(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
 
 
 def test_a_stage_that_would_never_be_done_is_refused() -> None:
-    endless = StageCost(1, 1e30, 1, 0.0, 0.0, 0.0)
+    endless = Load(StageCost(1, 1e30, 1, 0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="stage 0"):
         predict(Run((endless,), 10, 100, 1.0), [[replace(MACHINE, flop_per_s=5e-324)]])
 
@@ -169,18 +168,20 @@ BETTER = {
 def swarms(draw: st.DrawFn) -> tuple[Run, list[list[Machine]]]:
     stages = draw(st.integers(1, 4))
     placement = [draw(st.lists(machines, min_size=1, max_size=4)) for _ in range(stages)]
-    costs = tuple(
-        StageCost(
-            1,
-            draw(st.floats(1e3, 1e14)),
-            draw(st.integers(1, 10**9)),
-            sides * MEGA,
-            sides * MEGA,
-            0.0,
+    loads = tuple(
+        Load(
+            StageCost(
+                1,
+                draw(st.floats(1e3, 1e14)),
+                draw(st.integers(1, 10**9)),
+                sides * MEGA,
+                sides * MEGA,
+                0.0,
+            )
         )
         for sides in ((s > 0) + (s < stages - 1) for s in range(stages))
     )
-    return Run(costs, draw(st.integers(1, 500)), 64, 1.02), placement
+    return Run(loads, draw(st.integers(1, 500)), 64, 1.02), placement
 
 
 @settings(max_examples=300, deadline=None)

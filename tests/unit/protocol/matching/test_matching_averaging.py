@@ -1,7 +1,9 @@
 """A second stage is held only where it is worth what averaging it costs a step."""
 
 import pytest
+from msgspec import structs
 
+from model_zoo.specs.local_rounds import LocalRounds
 from protocol.ids import Stage
 from protocol.manifest import StageCost
 from protocol.matching.averaging import DROP, WORTH, Averaging
@@ -45,6 +47,19 @@ def worth(population: Population, *, held: bool = False) -> bool:
 def test_a_run_says_what_its_averaging_is() -> None:
     averaging = Averaging.of(manifest(2))
     assert averaging == Averaging(8, 1 + 2 / 128)
+
+
+def test_a_local_round_is_averaged_once_and_costs_a_newcomer_its_parameters_alone() -> None:
+    """The bytes of a contribution are shared by all its microbatches; no moments are copied."""
+    rounds = structs.replace(manifest(2), local_rounds=LocalRounds(4), microbatches_per_step=128)
+    exact, local = Averaging.of(manifest(2)), Averaging.of(rounds)
+    assert local == Averaging(128, exact.bytes_per_parameter)
+    line, level = HOUSEHOLD, 1_000_000
+    cost = stage(LARGE)
+    assert local.added(cost, line, FLOPS, level) == pytest.approx(
+        exact.added(cost, line, FLOPS, level) * 8 / 128
+    )
+    assert rounds.state.bytes_per_parameter == 4
 
 
 def test_a_round_of_both_stages_takes_what_is_sent_over_the_slower_direction_and_computing() -> (

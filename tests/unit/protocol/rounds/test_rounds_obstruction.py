@@ -6,6 +6,7 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.rounds.obstruction import FIRST_S, LEAST_S, SECONDS, TIMES, Kind, Obstruction
+from protocol.rounds.shards import longest_s
 
 ONE, TWO = PeerId("one"), PeerId("two")
 NOBODY = frozenset[PeerId]()
@@ -47,6 +48,31 @@ def test_before_the_first_round_there_is_more_time() -> None:
     assert Obstruction().patience_s(TASK_S) == FIRST_S
     assert used_to_rounds().patience_s(0.0) == FIRST_S, "nobody knows how long a microbatch takes"
     assert LEAST_S <= used_to_rounds().patience_s(TASK_S) < FIRST_S
+
+
+def test_before_the_first_round_a_slow_line_has_its_time() -> None:
+    """A stage of 155M parameters in S8 on 20 Mbit/s: a minute until the last contribution is here.
+    Once a round was closed, that counts."""
+    whole_s = longest_s(155_000_000, 130 / 128)
+    made = Obstruction(whole_s)
+    assert claimed_after(made, "contribution", 120.0) is None
+    made.planned(0.0)
+    made.closed(0.5)
+    assert made.patience_s(TASK_S) == used_to_rounds().patience_s(TASK_S)
+
+
+def test_in_the_first_round_what_comes_gives_the_rest_time() -> None:
+    made = Obstruction()
+    for second in range(0, 100, 10):
+        assert made.claims([("sum", ONE), ("report", TWO)], NOBODY, TASK_S, second) in ((), (TWO,))
+        made.arrived()
+    assert made.claims([("sum", ONE)], NOBODY, TASK_S, 200.0) == ()
+    assert made.claims([("sum", ONE)], NOBODY, TASK_S, 200.0 + TIMES["sum"] * FIRST_S) == (ONE,)
+    known = used_to_rounds()
+    known.claims([("sum", ONE)], NOBODY, TASK_S, 10.0)
+    known.arrived()
+    late = 10.0 + TIMES["sum"] * known.patience_s(TASK_S)
+    assert known.claims([("sum", ONE)], NOBODY, TASK_S, late) == (ONE,)
 
 
 def test_who_waits_for_a_sibling_itself_is_not_named() -> None:

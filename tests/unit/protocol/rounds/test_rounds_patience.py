@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.rounds.patience import MOST_DOUBLINGS, ROUND_TIMEOUT_S, Patience
+from protocol.rounds.patience import MOST_DOUBLINGS, ROUND_TIMEOUT_S, USUAL_TIMES, Patience
 from protocol.rounds.quorum import LOOK_AROUND_S
 
 
@@ -39,6 +39,16 @@ def test_every_attempt_of_a_step_is_given_twice_as_long_within_bounds() -> None:
     patience.start_step()
     patience.planned(0, now)
     assert patience.until - now == ROUND_TIMEOUT_S
+
+
+def test_before_the_first_round_a_slow_line_has_its_time() -> None:
+    patience = Patience(longest_s=500.0)
+    patience.planned(0, 0.0)
+    assert patience.until == 500.0
+    patience.decided(20.0)
+    patience.start_step()
+    patience.planned(0, 100.0)
+    assert patience.until == 100.0 + max(ROUND_TIMEOUT_S, USUAL_TIMES * 20.0)
 
 
 @pytest.mark.parametrize("usual_s", [1.0, 15.0])

@@ -1,0 +1,375 @@
+"""Home lines in small: what volunteers train, as a share of what each of them trains alone.
+
+    python -m tests.bench.homelines [--shapes 1x4,2x4] [--rounds 4] [--compute-share 10]
+                                    [--no-kill] [--keep FOLDER] [--json]
+
+S x R: real volunteers in network namespaces (takes root), R at each of S stages, with local rounds.
+Each computes that share of the time on one thread, by the processor time of the thread, so none
+slows another one as long as all shares and what the nodes need fit the machine's cores. First one
+volunteer trains the whole model alone.
+
+The lines are slower by as much as the volunteers are than an RTX 4090 that trains a 1B model
+(`CARD`) on 20 Mbit/s up, 100 Mbit/s down and 60 ms: a boundary, in S8 here, takes as long against
+the computing of its tokens as one that is narrowed to a quarter and sent in four bits there. A
+round has as many microbatches as ``create`` gives it where averaging is slow: averaging takes a
+quarter of the time. All of that is shorter than at the cards, about ten times; the round trip is
+not. What a slow line does not make less, heartbeats and other messages, comes on top: the line is
+wider by `BESIDE_BYTES_PER_S`, and the figures say how much it was.
+
+After the rounds a volunteer of each stage is killed in the midst of one and started again; the
+shape ends with the second round after its return. The logs are added up at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from msgspec import structs
+
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import checked, found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.errors import UserError
+from client.lab.chaos.ledger import Ledger, read_ledger
+from client.lab.chaos.record import LogTail
+from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.plan.model import Load, Machine, Prediction, Run, predict
+from client.plan.rounds import AVERAGING_SHARE
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from model_zoo.specs.codec import CODECS
+from model_zoo.specs.local_rounds import LocalRounds
+from protocol.address import Address
+from protocol.manifest import Manifest
+from tests.bench.timing import wait_until_served
+from tests.netlab.lab import Host, Lab
+
+Shape = tuple[int, int]
+MODEL = ModelChoices(layers=4, width=256, heads=4, context=128)
+SEQUENCES, PORT = 1, 4001
+INNER = 32
+"""Microbatches of an optimizer step: alone, and of each replica in local rounds."""
+LEFT_OUT = 1
+"""Rounds that do not count: in the first one the volunteers find each other."""
+BESIDE_BYTES_PER_S = 2_000.0
+START_S, POLL_S = 150.0, 0.2
+ROUND_S = 400.0
+"""A round that takes longer is given up."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What computes at home, the boundaries of what it trains, and its line."""
+
+    tokens_per_s: float = 7_500.0
+    boundary_bytes: float = 260.0
+    """Of a token, one way: 512 numbers of four bits, their scale and the token."""
+    up_bytes_per_s: float = 20e6 / 8
+    down_bytes_per_s: float = 100e6 / 8
+    rtt_s: float = 0.06
+
+
+CARD = Card()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One shape. Speeds in tokens per second of the whole swarm."""
+
+    stages: int
+    replicas: int
+    microbatches: int
+    round_s: list[float]
+    tokens: float
+    """From the median round; the killed ones are later."""
+    share: float
+    """Of so many times one volunteer alone."""
+    predicted: float
+    """The share that ``plan`` expects."""
+    busy: float
+    """Share of the time in which the workers have tasks, their rests included."""
+    averaging: float
+    """Share in which they wait for others in a round."""
+    up_kbit: float
+    """Of each line, without what is sent beside tensors."""
+    beside_bytes: float
+    """That each volunteer sends beside tensors, per second."""
+    busy_cores: float
+    """Of the machine, by all its processes."""
+    returned_s: float
+    """From the kills until as many serve as before; 0: none was killed."""
+    killed_round_s: list[float]
+    doubled: int
+    """Microbatches that a step counted twice; must be 0, as the next ones."""
+    lost: int
+    """Steps that a stage has passed and no log has closed."""
+    differing: int
+    """Steps that replicas have closed with different parameters."""
+    load: float
+
+
+class Rounds:
+    """A running swarm, and when its rounds were closed."""
+
+    def __init__(self, swarm: LocalSwarm, start: Callable[[str, int], Member]) -> None:
+        self._swarm, self._start = swarm, start
+        self._closed: dict[int, float] = {}
+
+    def next(self, count: int) -> list[float]:
+        """Return how long each of the next rounds takes, from the end of the one before.
+
+        Raises:
+            UserError: one takes too long, or a volunteer has ended.
+        """
+        first = len(self._closed)
+        for wanted in range(first + 1, first + count + 1):
+            self._wait("a round", lambda wanted=wanted: len(self._closed) >= wanted)
+        return self._since(first)
+
+    def kill_and_restart(self) -> tuple[float, list[float]]:
+        """Kill a volunteer of each stage and start it again.
+
+        Returns:
+            The seconds until all of them serve, and those of the rounds from the one in which they
+            were killed to the second after their return.
+        """
+        first, began = len(self._closed), time.monotonic()
+        of_stage = dict[int, Member]()
+        for member in self._swarm.members:
+            view = member.snapshot()
+            of_stage |= {seat.stage: member for seat in (view.seats if view else ())}
+        for victim in of_stage.values():
+            victim.kill()
+            self._swarm.members.remove(victim)
+        back = [self._start(victim.name, 2) for victim in of_stage.values()]
+        self._wait("the killed serve again", lambda: all(map(_serves, back)))
+        took = time.monotonic() - began
+        self.next(2)
+        return took, self._since(first)
+
+    def sent_beside(self) -> int:
+        """Return the bytes that all volunteers have sent beside tensors."""
+        views = [member.snapshot() for member in self._swarm.members]
+        sent = [view.network for view in views if view is not None]
+        return sum(network.sent_bytes - network.sent_tensor_bytes for network in sent)
+
+    def time_spent(self) -> tuple[float, float]:
+        """Return the mean shares of busy workers and of waiting for others in a round."""
+        views = [member.snapshot() for member in self._swarm.members]
+        spent = [view.time_spent for view in views if view and view.time_spent]
+        busy = statistics.mean(each.computing + each.resting for each in spent)
+        return busy, statistics.mean(each.averaging for each in spent)
+
+    def _wait(self, what: str, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + ROUND_S
+        while not until():
+            for member in self._swarm.members:
+                for event in member.new_events():
+                    step = event.data.get("step")
+                    if event.kind == "StepCommitted" and isinstance(step, int):
+                        self._closed[step] = min(event.time, self._closed.get(step, event.time))
+            if time.monotonic() > deadline or not all(m.alive for m in self._swarm.members):
+                tails = (f"{member.name}:\n{member.log_tail(8)}" for member in self._swarm.members)
+                raise UserError(f"not within {ROUND_S:.0f} s: {what}\n" + "\n".join(tails))
+            time.sleep(POLL_S)
+
+    def _since(self, first: int) -> list[float]:
+        times = [self._closed[step] for step in sorted(self._closed)][max(first - 1, 0) :]
+        return [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)]
+
+
+def _serves(member: Member) -> bool:
+    now = member.snapshot()
+    return now is not None and any(seat.state == "serving" for seat in now.seats)
+
+
+class Laboratory:
+    """Runs shapes with the flags of the command."""
+
+    def __init__(self, asked: argparse.Namespace, folder: Path) -> None:
+        self._asked, self._folder = asked, folder
+        self.alone = self._up = 0.0
+
+    def measure_alone(self) -> None:
+        """Measure one volunteer that trains the whole model, and slow the lines as much."""
+        self._up = CARD.up_bytes_per_s
+        with self._swarm((1, 1), INNER) as (manifest, rounds):
+            took = rounds.next(self._asked.rounds + LEFT_OUT)[LEFT_OUT:]
+        tokens = manifest.tokens_per_microbatch
+        self.alone = INNER * tokens / statistics.median(took)
+        two = founded("127.0.0.1", self._folder / "two", (2, 1), INNER)
+        boundary = two.stages[0].uplink_bytes / tokens / CARD.boundary_bytes
+        self._up *= boundary * self.alone / CARD.tokens_per_s
+
+    def measured(self, shape: Shape) -> Result:
+        """Run one shape."""
+        volunteers = math.prod(shape)
+        manifest = founded("127.0.0.1", self._folder / "plan", shape, INNER)
+        averaging_s = max(stage.averaging_s for stage in self._expected(shape, manifest).stages)
+        computing_s = averaging_s * (1 - AVERAGING_SHARE) / AVERAGING_SHARE
+        tokens = manifest.tokens_per_microbatch
+        microbatches = round(computing_s * self.alone * volunteers / tokens)
+        expected = self._expected(
+            shape, structs.replace(manifest, microbatches_per_step=microbatches)
+        )
+        with self._swarm(shape, microbatches) as (_, rounds):
+            rounds.next(LEFT_OUT)
+            beside, began = rounds.sent_beside(), time.monotonic()
+            psutil.cpu_percent()
+            took = rounds.next(self._asked.rounds)
+            busy_cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+            beside_bytes = (rounds.sent_beside() - beside) / (time.monotonic() - began) / volunteers
+            busy, averaging = rounds.time_spent()
+            returned_s, later = 0.0, list[float]()
+            if not self._asked.no_kill:
+                time.sleep(computing_s / 2)
+                returned_s, later = rounds.kill_and_restart()
+        ledger = _ledger(self._folder / f"{shape[0]}x{shape[1]}" / "logs", microbatches, shape[0])
+        speed = microbatches * tokens / statistics.median(took)
+        return Result(
+            *shape,
+            microbatches=microbatches,
+            round_s=took,
+            tokens=round(speed, 1),
+            share=round(speed / self.alone / volunteers, 3),
+            predicted=round(expected.tokens_per_s / self.alone / volunteers, 3),
+            busy=round(busy, 2),
+            averaging=round(averaging, 2),
+            up_kbit=round(self._up * 8 / 1e3, 1),
+            beside_bytes=round(beside_bytes),
+            busy_cores=round(busy_cores, 2),
+            returned_s=round(returned_s, 1),
+            killed_round_s=later,
+            doubled=ledger.doubled,
+            lost=len(ledger.missing),
+            differing=ledger.differing,
+            load=round(os.getloadavg()[0], 1),
+        )
+
+    def _expected(self, shape: Shape, manifest: Manifest) -> Prediction:
+        """Return what ``plan`` expects; the optimizer's steps are in the speed of one alone."""
+        run = Run(
+            stages=tuple(map(Load, manifest.stages)),
+            microbatches=manifest.microbatches_per_step,
+            tokens_per_microbatch=manifest.tokens_per_microbatch,
+            averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
+            inner_microbatches=INNER,
+        )
+        flops = sum(stage.flops for stage in manifest.stages)
+        speed = flops * self.alone / manifest.tokens_per_microbatch
+        down = self._up * CARD.down_bytes_per_s / CARD.up_bytes_per_s
+        volunteer = Machine("volunteer", speed, 1e12, self._up, down, CARD.rtt_s)
+        return predict(run, [[volunteer] * shape[1]] * shape[0])
+
+    @contextmanager
+    def _swarm(self, shape: Shape, microbatches: int) -> Iterator[tuple[Manifest, Rounds]]:
+        """Run volunteers until the end of the block; all serve when it begins."""
+        homes = self._folder / f"{shape[0]}x{shape[1]}"
+        names = [f"v{number}" for number in range(math.prod(shape))]
+        mbit = (self._up + BESIDE_BYTES_PER_S) * 8 / 1e6
+        line = Host(mbit, mbit * CARD.down_bytes_per_s / CARD.up_bytes_per_s)
+        limits = ("--threads", "1", "--compute-share", f"{self._asked.compute_share}%")
+        logs = ("--log-format", "json", "--log-level", "debug")
+        with Lab(dict.fromkeys(names, line), 1e3 * CARD.rtt_s) as lab:
+            manifest = founded(lab.address("v0"), homes, shape, microbatches)
+            with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
+
+                def start(name: str, life: int) -> Member:
+                    where = ("--listen-host", lab.address(name), "--listen-port", str(PORT))
+                    log, within = f"{name}.{life}", lab.command(name)
+                    flags = (*where, *limits, *logs)
+                    return swarm.start(name, flags, log_name=log, within=within)
+
+                for name in names:
+                    start(name, 1).wait_until_it_answers(START_S)
+                wait_until_served(swarm, *shape)
+                yield manifest, Rounds(swarm, start)
+                for member in swarm.members:  # nothing of theirs is needed: no orderly end
+                    member.kill()
+
+
+def founded(address: str, homes: Path, shape: Shape, microbatches: int) -> Manifest:
+    """Found the swarm of a shape by its first volunteer, at this address; write its file."""
+    run = RunChoices(
+        name="homelines",
+        stages=shape[0],
+        steps=1_000_000,
+        sequences=SEQUENCES,
+        microbatches=microbatches,
+        optimizer="muon",
+        redundancy=shape[1],
+        dual_homing=False,
+        checkpoint_every=100_000,
+        evaluate_every=0,
+        measure=False,
+    )
+    founder = ensure_identity(make_private(home_folders(homes / "v0").data))
+    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+    rounds = LocalRounds(INNER)
+    manifest = checked(structs.replace(manifest, local_rounds=rounds, averaging_codec="q2"))
+    called = Address("ip4", address, PORT, founder.peer)
+    write_swarm_file(homes / "x.swarm", sign(manifest, founder, (called,)))
+    return manifest
+
+
+def _ledger(logs: Path, microbatches: int, stages: int) -> Ledger:
+    notes = []
+    for log in sorted(logs.glob("*.log")):
+        name, life = log.stem.split(".")
+        tail = LogTail(log, name, int(life))
+        while some := list(tail.new_notes()):
+            notes += some
+    return read_ledger(notes, microbatches, stages)
+
+
+def words(one: Result) -> str:
+    """Return a shape in one line."""
+    later = " ".join(f"{each:g}" for each in one.killed_round_s)
+    killed = f"a volunteer of each stage killed: back in {one.returned_s:g} s, rounds of {later} s"
+    return (
+        f"{one.stages} x {one.replicas}: {one.share:.2f} of as many alone, {one.predicted:.2f} "
+        f"predicted; {one.tokens:g} tokens/s, {len(one.round_s)} rounds of {min(one.round_s):g} to "
+        f"{max(one.round_s):g} s, {one.microbatches} microbatches each; workers busy "
+        f"{one.busy:.0%}, averaging {one.averaging:.0%} of the time; {one.up_kbit:g} kbit/s up, "
+        f"and {one.beside_bytes} bytes/s beside tensors; {one.busy_cores:g} cores busy, load "
+        f"{one.load:g}; {killed if later else 'none killed'}; {one.doubled} microbatches doubled, "
+        f"{one.lost} steps lost, {one.differing} differ"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", default="1x4,2x4")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--compute-share", type=int, default=10)
+    parser.add_argument("--no-kill", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder in which the logs are left")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as name:
+        laboratory = Laboratory(asked, asked.keep or Path(name))
+        laboratory.measure_alone()
+        if not asked.json:
+            print(f"one alone: {laboratory.alone:.0f} tokens/s", flush=True)
+        for stages, replicas in (map(int, shape.split("x")) for shape in asked.shapes.split(",")):
+            result = laboratory.measured((stages, replicas))
+            print(json.dumps(asdict(result)) if asked.json else words(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Local rounds: the time of a round by hand, its length, and the price in learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.plan.model import HOST_BYTES_PER_S, Load, Machine, Run, fits, predict
+from client.plan.rounds import gap_percent, paced, wanted_microbatches
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from protocol.manifest import StageCost
+
+GIGA, MEGA = 1e9, 1e6
+MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA)
+
+
+def load(parameters: int = 1_000_000, update: float = 0.0, hosted: float = 0.0) -> Load:
+    """The only stage, of 1 GFLOP."""
+    return Load(StageCost(1, GIGA, parameters, 0.0, 0.0, GIGA), update, GIGA - hosted, hosted)
+
+
+def rounds(inner: int = 4, microbatches: int = 40, **stage: float) -> Run:
+    return Run((load(**stage),), microbatches, 100, 1.0, inner)  # type: ignore[arg-type]
+
+
+def test_own_steps_are_part_of_computing_and_averaging_is_waited_for() -> None:
+    # a microbatch takes 1 s and a quarter of a step of 2 s: two replicas do one in 0.75 s
+    found = predict(rounds(update=2 * GIGA), [[MACHINE, MACHINE]])
+    assert found.stages[0].own_step_s == pytest.approx(2.0)
+    assert found.compute_s == pytest.approx(40 * 0.75)
+    assert found.averaging_s == pytest.approx(1.0)
+    assert found.step_s == pytest.approx(39 * 0.75 + 1.5 + 1.0)
+
+
+def test_what_lies_with_the_host_is_copied_in_each_own_step() -> None:
+    hosting = replace(MACHINE, host_bytes=GIGA)
+    here = predict(rounds(inner=1, hosted=MEGA), [[hosting]])
+    assert here.stages[0].own_step_s == pytest.approx(4 * MEGA / HOST_BYTES_PER_S)
+    assert predict(rounds(inner=1, hosted=MEGA), [[MACHINE]]).stages[0].own_step_s == 0.0
+
+
+def test_a_gpu_needs_its_hosts_memory_only_for_what_lies_there() -> None:
+    stage = load(hosted=0.6 * GIGA)
+    small = replace(MACHINE, memory_bytes=0.4 * GIGA)
+    assert fits(stage, MACHINE)
+    assert not fits(stage, small)
+    assert fits(stage, replace(small, host_bytes=0.6 * GIGA))
+    assert not fits(stage, replace(MACHINE, host_bytes=0.5 * GIGA))
+
+
+def test_graphs_in_flight_are_run_again_and_averaging_is_hidden_by_nothing() -> None:
+    """Two stages, half a second and 0.1 s apart: of stage 0 a pass waits 1 + 1.1 s."""
+    far = replace(MACHINE, rtt_s=1.1, upload_bytes_per_s=1e12, download_bytes_per_s=1e12)
+    ends = tuple(
+        Load(StageCost(1, GIGA, 1_000_000, MEGA, MEGA, 0.0), update_flops=0.0) for _ in range(2)
+    )
+    run = Run(ends, 40, 100, 1.0, inner_microbatches=4)
+    first, last = predict(run, [[far], [far]]).stages
+    assert first.compute_s == pytest.approx(1 + 2.1 / 4 / 3)
+    assert last.compute_s == pytest.approx(1.0)
+    pair = [[far, far], [far, far]]
+    assert all(stage.exposed_s == stage.averaging_s > 0 for stage in predict(run, pair).stages)
+
+
+def test_a_round_has_sixteen_steps_in_three_minutes_unless_the_line_asks_for_more() -> None:
+    pair = [[MACHINE, MACHINE]]  # two microbatches a second
+    quick = rounds(inner=0, parameters=100_000)
+    assert wanted_microbatches(quick, pair, usual=8, whole=10**9) == 16 * 8
+    assert wanted_microbatches(quick, pair, usual=200, whole=10**9) == 180 * 2
+    assert wanted_microbatches(quick, pair, usual=8, whole=5_000) == 50, "a hundred in a run"
+    assert wanted_microbatches(quick, pair, usual=400, whole=10**9) == 400, "one step at least"
+    # 1 MB takes 1 s, V / U of two replicas; 300 s of averaging ask for 900 s of computing
+    slow = rounds(inner=0, parameters=300_000_000)
+    assert wanted_microbatches(slow, pair, usual=8, whole=10**9) == pytest.approx(1800, rel=0.01)
+    assert wanted_microbatches(slow, pair, usual=8, whole=48_000) == 1000, "48 in a run"
+
+
+def test_own_steps_are_cheap_and_no_larger_than_the_exact_runs() -> None:
+    pair = [[MACHINE, MACHINE]]
+    quick = rounds(inner=0, parameters=1000)
+    assert paced(quick, pair, 8, 10**9).inner_microbatches == 16 * 8 // 2 // 16
+    dear = rounds(inner=0, parameters=1000, update=0.5 * GIGA)
+    assert paced(dear, pair, 100, 10**9).inner_microbatches == 360 // 2 // 16
+    assert paced(dear, pair, 12, 10**9).inner_microbatches == 6
+    assert paced(replace(dear, stages=(load(update=GIGA),)), pair, 12, 10**9) == rounds(
+        *(9, 192), update=GIGA
+    ), "they take a tenth at most"
+    assert paced(dear, pair, 3, 10**9).inner_microbatches == 3
+    assert paced(rounds(inner=5), pair, 8, 10**9, microbatches=10) == rounds(5, 10)
+    long = paced(rounds(inner=0, parameters=7_000_000_000), pair, 8, 10**9)
+    assert long.microbatches == MAX_MICROBATCHES_PER_STEP
+
+
+def test_the_loss_falls_with_the_number_of_rounds_as_measured() -> None:
+    gaps = [gap_percent(n, muon=True) for n in (1, 48, 96, 192, 10_000)]
+    assert gaps == pytest.approx([11.4, 11.4, 4.3, 1.8, 1.8])
+    assert gap_percent(136, muon=True) == pytest.approx((4.3 * 1.8) ** 0.5, rel=0.01)
+    assert gap_percent(96, muon=False) == pytest.approx(3.1 * 4.3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    speed=st.floats(1e6, 1e13),
+    line=st.floats(1e4, 1e10),
+    parameters=st.integers(1, 10**9),
+    times=st.floats(1, 50),
+)
+def test_a_better_line_or_machine_never_slows_rounds_of_one_length(
+    speed: float, line: float, parameters: int, times: float
+) -> None:
+    run = rounds(inner=2, parameters=parameters, update=GIGA)
+    machine = replace(MACHINE, flop_per_s=speed, upload_bytes_per_s=line, download_bytes_per_s=line)
+    faster = replace(machine, flop_per_s=speed * times)
+    nearer = replace(machine, upload_bytes_per_s=line * times, download_bytes_per_s=line * times)
+    before = predict(run, [[machine] * 3]).tokens_per_s
+    for better in (faster, nearer):
+        assert predict(run, [[better] * 3]).tokens_per_s >= before * (1 - 1e-9)
