@@ -239,7 +239,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
         wire.boundary_out(replica.team.joined([graph.output]), "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
-    passes.run_backward(replica, slot, graph, graph.output, gradient)
+    passes.run_backward(replica, slot, graph, graph.output, gradient, (0, 0))
     return middle - start, _now(wire.device) - middle
 
 

@@ -36,6 +36,7 @@ from client.compute.requests import (
 )
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
+from client.compute.wire import Of
 from model_zoo.stages import shown_share
 
 Payloads = Sequence[Buffer]
@@ -129,17 +130,18 @@ def backward(
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
     replica.outliers.check(gradient, "backward", request.microbatch)
+    of = request.step, request.microbatch
 
     def run() -> tuple[bool, list[memoryview]]:
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
             own = gradient[replica.team.rows(len(gradient))]
-            return False, run_backward(replica, slot, graph, graph.output, own)
+            return False, run_backward(replica, slot, graph, graph.output, own, of)
         sent, _ = with_samples(replica, request.microbatch, payloads, 1)
         if len(sent) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
         given = stage_input(replica, sent[1], 1, request.tokens)
-        return True, _recomputed_backward(replica, slot, given, gradient)
+        return True, _recomputed_backward(replica, slot, given, gradient, of)
 
     recomputed, sent_back = within_memory(replica, run)
     replica.count(request.microbatch)
@@ -168,7 +170,8 @@ def subtract(
         sent, at_input = exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
         given = stage_input(replica, at_input, 1, request.tokens)
-        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient))
+        of = request.step, request.microbatch
+        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient, of))
     slot.take_out(request.microbatch)
     return Subtracted(), []
 
@@ -282,7 +285,7 @@ def run_loss(
 
 
 def run_backward(
-    replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None
+    replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None, of: Of
 ) -> list[memoryview]:
     """Fill `flat.gradients` with the gradient of this pass alone; return the encoded input
     gradient, if there is one.
@@ -293,17 +296,19 @@ def run_backward(
         graph: of the forward.
         output: of the forward.
         gradient: of the output; None if the output is the loss.
+        of: the step and the microbatch.
 
     Raises:
         PoisonedTensor: a gradient is not finite or of absurd magnitude.
     """
-    return run_back(replica, slot, [(graph, output, gradient)])
+    return run_back(replica, slot, [(graph, output, gradient)], of)
 
 
 def run_back(
     replica: Replica,
     slot: Slot,
     passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
+    of: Of,
     like: Buffer | None = None,
 ) -> list[memoryview]:
     """As `run_backward`, over slices of the sequences.
@@ -312,6 +317,7 @@ def run_back(
         replica: computes.
         slot: parameters and buffers of the step.
         passes: graph, output and gradient of each slice in turn.
+        of: the step and the microbatch.
         like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     slot.zero_gradients()
@@ -324,11 +330,11 @@ def run_back(
         raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like)]
+    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like, of)]
 
 
 def _recomputed_backward(
-    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor
+    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor, of: Of
 ) -> list[memoryview]:
     """Run forward and back from the stage's input."""
 
@@ -337,7 +343,7 @@ def _recomputed_backward(
             graph = run_forward(slot, given[part], with_graph=True)
             yield graph, graph.output, gradient[part]
 
-    return run_back(replica, slot, passes())
+    return run_back(replica, slot, passes(), of)
 
 
 def with_samples(
@@ -397,7 +403,7 @@ def loss_and_gradient(
                 found.append(loss.item())
                 yield graph, whole, None
 
-        gradient = run_back(replica, slot, passes(), like)
+        gradient = run_back(replica, slot, passes(), (request.step, request.microbatch), like)
         return replica.team.summed(sum(found)) * share, gradient
 
     return within_memory(replica, run)

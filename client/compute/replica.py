@@ -331,6 +331,8 @@ def open_replica(
         masked=request.masked,
         packed=request.packed,
         narrow=spec.narrow is not None,
+        swarm=request.swarm,
+        stage=request.stage,
         departures=departures,
     )
     matrices = hidden_matrices(spec, part)

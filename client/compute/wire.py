@@ -6,12 +6,14 @@ Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from client.compute.codec import decode, encode
+from client.compute.codecs.s4 import rounding_key
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
@@ -21,6 +23,9 @@ from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
+
+Of: TypeAlias = tuple[int, int]
+"""A step and a microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,9 @@ class Wire:
     """Whether tokens say if a document begins with them."""
     narrow: bool = False
     """Whether boundaries are narrow: all stages need the tokens then."""
+    swarm: str = ""
+    stage: int = 0
+    """With the swarm, what the rounding of gradients follows from."""
     departures: Departures | None = None
     """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
@@ -58,7 +66,11 @@ class Wire:
         return self.sequences * self.tokens
 
     def boundary_out(
-        self, tensor: Tensor, direction: Direction, like: Buffer | None = None
+        self,
+        tensor: Tensor,
+        direction: Direction,
+        like: Buffer | None = None,
+        of: Of = (0, 0),
     ) -> memoryview:
         """Return the payload of (B, T, K), sealed; where it leaves later, it is sealed then.
 
@@ -66,14 +78,15 @@ class Wire:
             tensor: what is sent.
             direction: where it goes.
             like: a payload that another replica has made of it; as `encode` takes it.
+            of: what a gradient is of, from which its rounding may follow.
 
         Raises:
             PoisonedTensor: the tensor is not finite.
         """
         later = self.departures is not None and self.departures.gathers
-        codec = self.boundary_codec
+        codec, key = self.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        payload = encode(tensor, codec, direction=direction, like=like, waits=not later)
+        payload = encode(tensor, codec, direction=direction, like=like, key=key, waits=not later)
         if self.departures is not None and later:
             self.departures.add(payload, lane_to(tensor.device).mark())
         else:

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -42,7 +41,6 @@ from model_zoo.whole import load_whole
 
 CONTEXT, SEQUENCES = 64, 16
 HELD_OUT_BATCHES = 40
-FINEST: BoundaryCodec = "s4" if "s4" in get_args(BoundaryCodec) else "s8"
 ALL = ("S8", "S4", "d/4", "d/8")
 
 
@@ -63,7 +61,7 @@ def model_of(layers: int, width: int, kind: str) -> tuple[ModelSpec, BoundaryCod
     if kind.startswith("d/"):
         narrow = Narrow(width // int(kind[2:]), narrow_layers([1] * layers))
     spec = ModelSpec("llama", layers, width, 4, 4, width * 11 // 4, CONTEXT, narrow=narrow)
-    return spec, "s8" if kind == "S8" else FINEST
+    return spec, "s8" if kind == "S8" else "s4"
 
 
 @dataclass
@@ -109,9 +107,10 @@ class Pipeline:
             graphs.append((x, one.stage(x, tokens=inputs)))
         loss = summed_loss(graphs[-1][1], targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        for (behind, _), (_, output) in zip(graphs[:0:-1], graphs[-2::-1], strict=True):
-            assert behind.grad is not None
-            payload = self.wire.boundary_out(behind.grad, "backward")
+        for place in range(len(graphs) - 1, 0, -1):
+            gradient, output = graphs[place][0].grad, graphs[place - 1][1]
+            assert gradient is not None
+            payload = self.wire.boundary_out(gradient, "backward", of=(number, place))
             output.backward(self.wire.boundary_in(payload, "backward", 0))  # type: ignore[no-untyped-call]
         clip, rate = stage_clip(self.rule, len(graphs)), learning_rate(self.rule, number)
         for one in self._stages:
