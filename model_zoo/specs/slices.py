@@ -85,7 +85,7 @@ def boundary_ends(spec: ModelSpec, part: StageSlice) -> list[tuple[int, bool]]:
 def cut_problem(spec: ModelSpec, layers_per_stage: Sequence[int]) -> str | None:
     """Say in words why a model cannot be cut so, or None."""
     if sum(layers_per_stage) != spec.layers:
-        return f"{tuple(layers_per_stage)} do not make {spec.layers} layers"
+        return f"{tuple(layers_per_stage)} do not add up to {spec.layers} layers"
     if spec.narrow is not None and spec.narrow.layers != narrow_layers(layers_per_stage):
         return "the narrow boundaries are not between the stages"
     return None

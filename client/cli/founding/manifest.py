@@ -144,6 +144,7 @@ def found_swarm(
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
             used (configuration).
     """
+    _check_boundaries(run)
     corpus = read_corpus(run.data)
     model = replace(model, context=model.context or cut_context(corpus))
     founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
@@ -213,7 +214,6 @@ class _Founder:
         microbatches, steps, sequences = length.microbatches, length.steps, _sequences(run)
         _check_precision(run)
         _check_aggregation(run.rule, microbatches)
-        _check_boundaries(run)
         check_corpus(self.corpus, spec.context)
         every = run.checkpoint_every or CHECKPOINT_EVERY
         return checked(

@@ -181,7 +181,7 @@ def test_a_cut_elsewhere_is_refused() -> None:
     assert cut_problem(WIDE, (4,)) is None
     assert "between the stages" in str(cut_problem(SPEC, (2, 1, 1)))
     assert "between the stages" in str(cut_problem(SPEC, (4,)))
-    assert "do not make 4 layers" in str(cut_problem(SPEC, (1, 2)))
+    assert "do not add up to 4 layers" in str(cut_problem(SPEC, (1, 2)))
 
 
 def test_other_programs_get_no_such_model(tmp_path: Any) -> None:
