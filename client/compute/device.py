@@ -230,7 +230,8 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
     own, gradient = replica.team.rows(wire.sequences), None
-    given = passes.StageInput(tokens if replica.part.embeds else boundary)[own]
+    x = tokens if replica.part.embeds else boundary
+    given = passes.StageInput(x, tokens=tokens if wire.narrow else None)[own]
     if replica.part.has_head:
         graph, _ = passes.run_loss(replica, slot, given, tokens[own])
     else:

@@ -6,7 +6,7 @@ memory was short in between and fewer sequences are run at once (`slicing`), the
 has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums are made
 in another order, as on another replica's machine.
 
-Shapes: B sequences, T tokens, C width, V vocabulary.
+Shapes: B sequences, T tokens, C width, K numbers of a token at a boundary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,17 +54,20 @@ class StageInput:
     """What a stage is run on.
 
     Fields:
-        x: tokens (B, T) int64 on the first stage, else (B, T, C).
+        x: tokens (B, T) int64 on the first stage, else (B, T, K).
         begins: with which tokens documents begin, (B, T) bool on the CPU; None: each sequence is
             one.
+        tokens: (B, T) int64 on another stage than the first, where boundaries are narrow.
     """
 
     x: Tensor
     begins: Tensor | None = None
+    tokens: Tensor | None = None
 
     def __getitem__(self, part: slice) -> "StageInput":
         """The same of some sequences."""
-        return StageInput(self.x[part], None if self.begins is None else self.begins[part])
+        beside = (self.begins, self.tokens)
+        return StageInput(self.x[part], *(each if each is None else each[part] for each in beside))
 
 
 def forward(
@@ -202,7 +205,7 @@ def evaluate(
         parts = parts_of(replica)
         with torch.no_grad(), stage.computing(given.x.device):
             pieces = (given[part] for part in parts)
-            hidden = (stage.hidden(each.x, each.begins) for each in pieces)  # (B, T, C)
+            hidden = (stage.hidden(each.x, each.begins, each.tokens) for each in pieces)
             if not part.has_head:
                 output = replica.team.joined(list(hidden))
                 return 0.0, [replica.wire.boundary_out(output, "forward"), *read]
@@ -226,12 +229,14 @@ def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b
         replica: of the stage.
         payload: received: tokens on the first stage, else the boundary tensor.
         part: its position in its request, which is blamed if it is bad.
-        tokens: of another stage than the first; needed where data is packed.
+        tokens: of another stage than the first; needed where data is packed or boundaries are
+            narrow.
     """
     wire = replica.wire
     if replica.part.embeds:
         return StageInput(wire.tokens_in(payload)[0], wire.begins_in(payload))
-    return StageInput(wire.boundary_in(payload, "forward", part), wire.begins_in(tokens))
+    x = wire.boundary_in(payload, "forward", part)
+    return StageInput(x, wire.begins_in(tokens), wire.token_ids_in(tokens))
 
 
 def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
@@ -250,7 +255,8 @@ def run_forward(slot: Slot, given: StageInput, *, with_graph: bool) -> Graph:
     x = given.x
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
-        return Graph(leaf, slot.module(x if leaf is None else leaf, given.begins))
+        output = slot.module(x if leaf is None else leaf, given.begins, given.tokens)
+        return Graph(leaf, output)
 
 
 def run_loss(
@@ -270,7 +276,7 @@ def run_loss(
     with stage.computing(x.device):
         loss, whole = losses(
             stage,
-            stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
+            stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
             targets,
             z_weight=replica.trained_by.z_loss,
             weight=replica.loss_weight,

@@ -146,7 +146,8 @@ class TensorWorker:
     ) -> None:
         self._exact = MultisetWorker(place)
         place_of = place.me, place.first, place.last
-        self._place = SeatConstants(*place_of, tokens_per_step, request.packed)
+        everywhere = request.packed or request.model.narrow is not None
+        self._place = SeatConstants(*place_of, tokens_per_step, everywhere)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)
