@@ -165,11 +165,12 @@ def _runs(
     prices: Prices | None,
 ) -> Iterator[Run]:
     """Yield the run in every cut."""
-    from client.cli.founding.manifest import least_need, price_stages
+    from client.cli.founding.manifest import least_need, narrowed, price_stages
 
-    for count, spec in models.items():
-        costs, *_ = price_stages(spec, run, count, sequences, prices)
-        layers, tokens = [cost.layers for cost in costs], sequences * spec.context
+    for count, whole in models.items():
+        costs, *_ = price_stages(whole, run, count, sequences, prices)
+        layers, tokens = [cost.layers for cost in costs], sequences * whole.context
+        spec = narrowed(whole, layers, run.boundary_width)
         needs = [
             least_need(spec, layers, stage, run, sequences, host=True) for stage in range(count)
         ]
