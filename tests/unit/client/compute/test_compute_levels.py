@@ -131,6 +131,12 @@ def test_signs_stay_and_levels_rise(codec: Codec) -> None:
     assert len(found.unique()) == 2 ** BITS[codec]
 
 
+def test_a_mean_that_is_rounded_down_leaves_no_others() -> None:
+    """Then all three magnitudes are above it."""
+    found = arrived(torch.full((3,), 0.11), "q2")
+    assert torch.equal(found, torch.full((3,), 0.11).bfloat16().float())
+
+
 def test_two_means_are_means() -> None:
     numbers = torch.tensor([1.0, -3.0, 20.0, 2.0, -24.0])  # mean magnitude 10
     assert arrived(numbers, "q2").tolist() == [2.0, -2.0, 22.0, 2.0, -22.0]
@@ -248,6 +254,15 @@ def test_bad_scales_are_refused(codec: Codec, chunk: int, scale: bytes) -> None:
     for data in {scale, both}:
         with pytest.raises(CodecError, match="scales"):
             decode(edited(codec, place, data), (5000,))
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_each_piece_counts(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s8, "chunk_of", lambda device: BLOCK)
+    for chunk in range(3):
+        place = HEADER.size + chunk * CODECS[codec].block_bytes
+        with pytest.raises(CodecError, match="scales"):
+            decode(edited(codec, place, bf16(2.0**41), size=3 * BLOCK), (3 * BLOCK,))
 
 
 def test_a_low_mean_above_the_high_one_is_refused() -> None:

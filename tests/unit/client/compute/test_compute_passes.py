@@ -119,6 +119,21 @@ def test_recomputing_gives_the_bits_of_the_kept_graph(codec, model) -> None:
     assert all(map(torch.equal, kept[1], recomputed[1]))
 
 
+def test_each_microbatch_has_its_own_chance() -> None:
+    """The same tokens and the same input, at either end of a stage: another rounding."""
+    first, middle, last = (opened(stage, [1, 2, 1], boundary="s4") for stage in range(3))
+    tokens, ends, inside, given = tokens_of(1), set(), set(), b""
+    for microbatch in (1, 2):
+        (boundary,) = first.call(Forward(step=0, microbatch=microbatch), tokens)[1]
+        (onward,) = middle.call(Forward(step=0, microbatch=microbatch), boundary)[1]
+        run = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens)
+        ends.add(bytes(last.call(run, onward)[1][0]))
+        given = given or min(ends)
+        back = Backward(step=0, microbatch=microbatch)
+        inside.add(bytes(middle.call(back, given)[1][0]))
+    assert len(ends) == len(inside) == 2
+
+
 @pytest.mark.parametrize("cut", [[4], [1, 2, 1]])
 def test_subtract_takes_a_microbatch_out_again(cut) -> None:
     workers = [opened(stage, cut, boundary="s8") for stage in range(len(cut))]

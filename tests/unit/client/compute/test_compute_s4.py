@@ -115,6 +115,7 @@ def test_sums_over_many_rows_lose_nothing() -> None:
 
 def test_chances_are_even_and_independent() -> None:
     found = chances(KEY)
+    assert (found * (1 << 16)).remainder(1).eq(0.5).all()
     assert 0 < float(found.min()) < 1e-4
     assert 1 - 1e-4 < float(found.max()) < 1
     counts = (found * 16).long().flatten().bincount(minlength=16).float()
@@ -233,6 +234,16 @@ HOSTILE = {
 def test_hostile_payloads_are_refused(payload: bytes) -> None:
     with pytest.raises(CodecError):
         decode(payload, FEW)
+
+
+@pytest.mark.parametrize("place", [HEADER.size, HEADER.size + 7 * 66, LAST_BLOCK])
+@pytest.mark.parametrize(("offset", "data"), [(0, bf16(2.0**41)), (0, bf16(0.0)), (2, b"\xf0")])
+def test_each_piece_counts(
+    place: int, offset: int, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s8, "chunk_of", lambda device: 128)
+    with pytest.raises(CodecError):
+        decode(edited(place + offset, data), FEW)
 
 
 def test_bounds_of_scales_are_allowed() -> None:
