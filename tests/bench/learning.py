@@ -109,7 +109,7 @@ def _row(run: Run, found: Sequence[Result], results: Sequence[Result]) -> str:
     cells = (
         run.name,
         f"{loss:.4f}",
-        f"{apart:+.2%}",
+        "-" if math.isnan(apart) else f"{apart:+.2%}",
         f"{run.sent:.3f}",
         " ".join(f"{result.held_out:.4f}" for result in found),
         " ".join(f"{loss:.3f}" for loss in found[0].curve),
