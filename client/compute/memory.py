@@ -209,30 +209,34 @@ class _Kept:
             return passing, rounds
         return passing + rounds, 0
 
-    def averaging_bytes(self, parameters: int) -> int:
+    def averaging_bytes(self, parameters: int) -> tuple[int, int]:
         """Of what is encoded, and of contributions that are kept until all are here."""
         rule = RULES[self.aggregation]
         # at most 2 bytes a number, or what is sent and what comes; a secret rule has them before
         # their masks too, a mask, and the other buckets' sums
         number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
         sent = math.ceil(number_bytes * parameters) * (self.lossy + rule.secret * rule.buckets)
-        return sent + (0 if rule.streams else parameters * NUMBER_BYTES)
+        return sent, 0 if rule.streams else parameters * NUMBER_BYTES
 
 
 def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:
     """What one process needs that has the whole stage."""
     parameters = held.parameters
-    averaging = kept.averaging_bytes(parameters)
+    averaging, contributions = kept.averaging_bytes(parameters)
     optimizer = kept.state.optimizer if kept.inner is None else kept.inner
     scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(held.model)
     here, away = kept.vectors
-    if away:  # what is sent lies with the host, not what comes
+    offloaded = parameters * NUMBER_BYTES * away
+    if away:  # what is sent lies with the host, not what comes; contributions are compared there
         averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
+        offloaded += contributions
+    else:
+        averaging += contributions
     whole = held.whole_graph_bytes(held.sequences)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
-        offloaded_bytes=parameters * NUMBER_BYTES * away,
+        offloaded_bytes=offloaded,
         graph_bytes=graph_bytes,
         block_bytes=block_bytes,
         graphs=1 if held.is_last else graphs_kept + 1,

@@ -28,9 +28,10 @@ WINDOW = 4
 """Chunks in flight per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
 QUERY_RETRY_S = 0.25
 """A donor does not answer while it still writes its snapshot, so it is asked again."""
-CHUNK_TIMEOUT_S = 30.0
-"""A donor that sends nothing for so long while chunks are in flight is given up."""
-FIRST_TURN_S = CHUNK_TIMEOUT_S
+CHUNK_TIMEOUT_S = 90.0
+"""A donor of which no chunk comes for so long while some are in flight is given up. A chunk takes
+17 s on a line of 1 Mbit/s, and four times as long while that carries tensors as well."""
+FIRST_TURN_S = 30.0
 """After so long the bytes that other donors offer are fetched for a while."""
 
 

@@ -42,8 +42,7 @@ from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import checked, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.errors import UserError
-from client.lab.chaos.ledger import Ledger, read_ledger
-from client.lab.chaos.record import LogTail
+from client.lab.chaos.ledger import read_ledger
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import AVERAGING_SHARE
@@ -53,7 +52,7 @@ from model_zoo.specs.codec import CODECS
 from model_zoo.specs.local_rounds import LocalRounds
 from protocol.address import Address
 from protocol.manifest import Manifest
-from tests.bench.timing import wait_until_served
+from tests.bench.timing import all_notes, wait_until_served
 from tests.netlab.lab import Host, Lab
 
 Shape = tuple[int, int]
@@ -236,7 +235,8 @@ class Laboratory:
             if not self._asked.no_kill:
                 time.sleep(computing_s / 2)
                 returned_s, later = rounds.kill_and_restart()
-        ledger = _ledger(self._folder / f"{shape[0]}x{shape[1]}" / "logs", microbatches, shape[0])
+        logs = self._folder / f"{shape[0]}x{shape[1]}" / "logs"
+        ledger = read_ledger(all_notes(logs), microbatches, shape[0])
         speed = microbatches * tokens / statistics.median(took)
         return Result(
             *shape,
@@ -324,31 +324,6 @@ def founded(address: str, homes: Path, shape: Shape, microbatches: int) -> Manif
     return manifest
 
 
-def _ledger(logs: Path, microbatches: int, stages: int) -> Ledger:
-    notes = []
-    for log in sorted(logs.glob("*.log")):
-        name, life = log.stem.split(".")
-        tail = LogTail(log, name, int(life))
-        while some := list(tail.new_notes()):
-            notes += some
-    return read_ledger(notes, microbatches, stages)
-
-
-def words(one: Result) -> str:
-    """Return a shape in one line."""
-    later = " ".join(f"{each:g}" for each in one.killed_round_s)
-    killed = f"a volunteer of each stage killed: back in {one.returned_s:g} s, rounds of {later} s"
-    return (
-        f"{one.stages} x {one.replicas}: {one.share:.2f} of as many alone, {one.predicted:.2f} "
-        f"predicted; {one.tokens:g} tokens/s, {len(one.round_s)} rounds of {min(one.round_s):g} to "
-        f"{max(one.round_s):g} s, {one.microbatches} microbatches each; workers busy "
-        f"{one.busy:.0%}, averaging {one.averaging:.0%} of the time; {one.up_kbit:g} kbit/s up, "
-        f"and {one.beside_bytes} bytes/s beside tensors; {one.busy_cores:g} cores busy, load "
-        f"{one.load:g}; {killed if later else 'none killed'}; {one.doubled} microbatches doubled, "
-        f"{one.lost} steps lost, {one.differing} differ"
-    )
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -368,7 +343,9 @@ def main() -> None:
             print(f"one alone: {laboratory.alone:.0f} tokens/s", flush=True)
         for stages, replicas in (map(int, shape.split("x")) for shape in asked.shapes.split(",")):
             result = laboratory.measured((stages, replicas))
-            print(json.dumps(asdict(result)) if asked.json else words(result), flush=True)
+            found = asdict(result)
+            said = json.dumps(found) if asked.json else "\n".join(f"{k}: {found[k]}" for k in found)
+            print(said, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.errors import UserError
 from client.lab.chaos.ledger import Ledger, read_ledger
-from client.lab.chaos.record import LogTail
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from tests.bench import figures
+from tests.bench.timing import all_notes
 from tests.netlab.internet import Internet, Place
 from tests.netlab.matrix import expected
 from tests.netlab.routers import Router
@@ -237,7 +237,7 @@ def measured(routers: Mapping[str, Router], asked: argparse.Namespace, folder: P
             relayed_bytes=relayed / asked.steps,
             used=most * 8 / 1e6 / asked.mbit / took,
             replaced_s=replaced_s,
-            ledger=_ledger(folder, asked.microbatches),
+            ledger=read_ledger(all_notes(folder / "logs"), asked.microbatches, STAGES),
             load=load,
         )
 
@@ -270,16 +270,6 @@ def _replaced(swarm: Swarm) -> float:
     before = len(swarm.moments)
     swarm.wait("goes on", lambda: len(swarm.moments) >= before + LEFT_OUT)
     return took
-
-
-def _ledger(folder: Path, microbatches: int) -> Ledger:
-    logs = sorted((folder / "logs").glob("*.log"))
-    notes = []
-    for log in logs:
-        tail = LogTail(log, log.stem, 1)
-        while some := list(tail.new_notes()):
-            notes += some
-    return read_ledger(notes, microbatches, STAGES)
 
 
 def main() -> None:

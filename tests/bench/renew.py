@@ -309,24 +309,30 @@ def client() -> Rows:
     return rows
 
 
-def lines() -> Rows:
-    """A stage in each of two network namespaces, with a line between them."""
-    given = ("--mbit", "20,100", "--rtt", "50", "--runs", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        run(*PYTHON, "tests.bench.wan", *given, "--out", folder)
-        found = list(map(json.loads, (Path(folder) / "wan.jsonl").read_text().splitlines()))
-    return [
-        figure(
-            "lines",
-            f"two stages, {one['mbit']:.0f} Mb/s and {one['rtt_ms']:.0f} ms between them, "
-            f"{one['codec']}: tokens/s as a share of min(compute, link)",
-            f"**{one['tokens'] / one['bound']:.2f}**",
-            f"median of {one['steps']} steps: {one['tokens']:.0f} tokens/s, "
-            f"{one['slowest']:.0f} to {one['fastest']:.0f}",
-            f"python -m tests.bench.wan {' '.join(given)}",
+def home_lines() -> Rows:
+    """Four and eight volunteers on home lines, beside one alone; one of each stage is killed."""
+    command = (*PYTHON, "tests.bench.homelines")
+    rows = []
+    for line in run(*command, "--json").splitlines():
+        one = json.loads(line)
+        shape = f"{one['stages']} x {one['replicas']}"
+        rounds = f"{len(one['round_s'])} rounds of {min(one['round_s'])} to {max(one['round_s'])} s"
+        faults = (one["doubled"], one["lost"], one["differing"])
+        cells = (
+            (
+                f"{shape}: tokens/s as a share of as many volunteers alone",
+                f"**{one['share']:.2f}**; {one['predicted']:.2f} by `plan`",
+                f"{rounds}; workers busy {one['busy']:.0%} of the time",
+            ),
+            (
+                f"{shape}, a volunteer of each stage killed: microbatches counted twice, steps "
+                "lost, steps that replicas applied differently",
+                f"**{', '.join(map(str, faults))}**",
+                f"they serve again after {one['returned_s']:.0f} s",
+            ),
         )
-        for one in found
-    ]
+        rows += [figure("home lines", *cell, _shown(command)) for cell in cells]
+    return rows
 
 
 PARTS = {
@@ -338,6 +344,6 @@ PARTS = {
     "demo": Part("demo", demo, 3),
     "matching": Part("simulated matching", matching, 8),
     "codec": Part("codec", codec, 2),
-    "lines": Part("lines", lines, 5, root=True),
+    "homelines": Part("home lines", home_lines, 16, root=True),
     "client": Part("client", client, 0.2),
 }

@@ -1,4 +1,5 @@
-"""Stages timed at the same moment on this machine, and what the model expects of them."""
+"""Stages timed at the same moment on this machine, what the model expects of them, and what a swarm
+logs."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import torch
 from msgspec import structs
 
 from client.lab.bench.loopback import measure_loopback
+from client.lab.chaos.record import LogTail, Note
 from client.lab.local_swarm import LocalSwarm
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from model_zoo.cutting import least_seconds
@@ -103,3 +106,15 @@ def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:
         time.sleep(POLL_S)
     tails = "\n".join(f"{member.name}:\n{member.log_tail()}" for member in swarm.members)
     raise SystemExit(f"the volunteers did not find their stages\n{tails}")
+
+
+def all_notes(logs: Path) -> list[Note]:
+    """Return what volunteers have logged, each in ``NAME.log`` or, if started again, with a number
+    before the end."""
+    notes = list[Note]()
+    for log in sorted(logs.glob("*.log")):
+        name, _, life = log.stem.partition(".")
+        tail = LogTail(log, name, int(life or 1))
+        while some := list(tail.new_notes()):
+            notes += some
+    return notes

@@ -181,13 +181,14 @@ class _Founder:
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before anything is measured."""
-        self._manifest(*self._admitted(run, spec)[:1], spec, _unpriced(spec, run))
+        provisional, _ = self._admitted(run, spec)
+        self._manifest(provisional, spec, _unpriced(spec, run))
         sequences = _sequences(run)
         usual = usual_length(run)
         parts = measured_prices(spec, run, sequences)
         costs, _, busy = price_stages(spec, run, run.stages, sequences, parts)
-        chooses = self.machine is not None and run.averaging != "every-step"
-        machine = self.machine() if self.machine is not None and chooses else None
+        measured = self.machine if run.averaging != "every-step" else None
+        machine = None if measured is None else measured()
         run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
         run, notes = self._admitted(run, spec)
         costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
