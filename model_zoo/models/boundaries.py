@@ -3,11 +3,38 @@
 Shapes: B sequences, T tokens, C width, K numbers of a boundary, V vocabulary.
 """
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from model_zoo.init import empty_embedding
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, boundary_ends
+
+_MEAN_WEIGHT = 1e-3
+"""Of the loss by which a sender's table follows its stage: small, so that it is clipped with no
+other gradient."""
+
+
+class _Rest(torch.autograd.Function):
+    """What a token is beyond what its table says, (B, T, C) each.
+
+    The table gets the gradient of half the squares of that, so that it becomes the mean of its
+    tokens, and little is left to be rounded. The gradient of the model's loss would teach it
+    nothing that the receiver's table does not learn as well.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, said: Tensor) -> Tensor:
+        rest = x - said
+        ctx.save_for_backward(rest)
+        return rest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        (rest,) = ctx.saved_tensors
+        return gradient, rest * -_MEAN_WEIGHT
 
 
 class Sender(nn.Module):
@@ -19,7 +46,8 @@ class Sender(nn.Module):
         self.projection = nn.Linear(spec.width, spec.boundary_width, bias=False)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        sent: Tensor = self.projection(x - self.table(tokens))  # (B, T, K)
+        rest: Tensor = _Rest.apply(x, self.table(tokens))  # type: ignore[no-untyped-call]
+        sent: Tensor = self.projection(rest)  # (B, T, K)
         return sent.float()
 
 

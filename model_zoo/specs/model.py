@@ -92,11 +92,6 @@ class ModelSpec(Shape, frozen=True):
         return self.width if self.narrow is None else self.narrow.width
 
     @property
-    def wide(self) -> "ModelSpec":
-        """The model without narrow boundaries."""
-        return self if self.narrow is None else replace(self, narrow=None)
-
-    @property
     def base(self) -> "ModelSpec":
         """The model without adapters: what is frozen beside them, or the model itself."""
         return self if self.lora is None else replace(self, lora=None)

@@ -2,8 +2,9 @@
 
 Most of what a token is there follows from which token it is (of a trained boundary's variance 77 to
 92 %), and that every stage is told. So each end has a table of that, one of V rows, and only the
-rest is sent: z = E (x - g[t]), and x' = f[t] + D z behind it. The sending stage trains g and E, the
-receiving one f and D. The uncut model has both, at the same layers: it computes the same.
+rest is sent: z = E (x - g[t]), and x' = f[t] + D z behind it. The sending stage trains E, and g,
+which becomes the mean of x; the receiving one trains f and D. The uncut model has both ends, at the
+same layers: it computes the same.
 
 Shapes: K numbers of a boundary, C width, V vocabulary.
 """

@@ -173,6 +173,29 @@ def learning() -> Rows:
     ]
 
 
+def boundaries() -> Rows:
+    """Narrow boundaries and coarse ones beside S8, with the same tokens."""
+    command = (*PYTHON, "tests.bench.boundaries", "--steps", "300", "--seeds", "2")
+    found = json.loads(run(*command, "--json"))
+    (usual,) = (cell for cell in found if cell["kind"] == "S8")
+    return [
+        figure(
+            "boundaries",
+            f"{cell['kind']}: {cell['bytes_per_token']:.2f} bytes a token and direction, held-out "
+            "loss",
+            f"**{statistics.mean(cell['losses']):.4f}**",
+            _beside(cell["losses"], usual["losses"]),
+            _shown(command),
+        )
+        for cell in found
+    ]
+
+
+def _beside(losses: Sequence[float], usual: Sequence[float]) -> str:
+    apart = [one / other - 1 for one, other in zip(losses, usual, strict=True)]
+    return f"{min(apart):+.1%} to {max(apart):+.1%} against S8, {len(apart)} seeds"
+
+
 def matching() -> Rows:
     """Ours, the other decentralised policies and the omniscient planner, in one world a seed."""
     policies = "ours,value-join,value-join-dual,petals-0.95,petals-dual,swarm-60"
@@ -339,6 +362,7 @@ PARTS = {
     "speed": Part("speed of training", speed, 10),
     "exactness": Part("exactness", exactness, 2),
     "learning": Part("learning", learning, 8),
+    "boundaries": Part("boundaries", boundaries, 8),
     "faults": Part("faults of five minutes", faults, 12),
     "seeds": Part("simulated faults", seeds, 5),
     "demo": Part("demo", demo, 3),

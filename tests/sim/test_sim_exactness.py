@@ -102,6 +102,18 @@ def test_packed_conversations_are_learned_as_the_reference_learns_them(
     assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
 
 
+def test_over_narrow_boundaries_a_swarm_equals_the_reference(tmp_path: Path) -> None:
+    """Stages between the first and the last see the tokens, and the borders in them."""
+    lab = Lab(tmp_path, write_conversations(tmp_path, packed=True))
+    plan = plan_for("narrow", 4, STEPS)
+    expected = lab.reference(plan)
+    world = lab.world(plan, 2, seed=1)
+    kill_one_per_stage(world, 2.0, 1.5)
+    losses = train_through_a_death(world, expected)
+    assert losses[-1] < losses[0]
+    assert largest_difference(losses, expected) < CLOSE
+
+
 def test_a_mixture_is_learned_as_the_reference_learns_it(tmp_path: Path) -> None:
     """Greetings are a third of the windows and two thirds of what is seen, many times over."""
     lab = Lab(tmp_path, write_mixed_conversations(tmp_path))

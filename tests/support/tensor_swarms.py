@@ -22,7 +22,9 @@ from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.slices import narrow_layers
 from protocol.amendments.book import Beginning
 
 SPECS = {
@@ -46,6 +48,9 @@ SPECS = {
         *("llama", 4, 32, 2, 1, 48),
         context=16,
         lora=Lora(4, 64.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"), "nf4"),
+    ),
+    "narrow": ModelSpec(
+        "llama", 4, 32, 2, 1, 48, context=16, narrow=Narrow(8, narrow_layers((1, 1, 1, 1)))
     ),
 }
 CUTS = {1: (4,), 2: (2, 2), 4: (1, 1, 1, 1)}

@@ -33,6 +33,7 @@ from protocol.invite import Target
 
 if TYPE_CHECKING:
     from client.cli.models.talk import Talk  # which imports transformers
+    from model_zoo.stages import Stage
 
 HELP = "/reset forgets what was said, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 IN_MESSAGES = "it is talked to by the chat template of its tokenizer"
@@ -82,26 +83,35 @@ def chat(
     if find_spec("transformers") is None:
         problem = "transformers, which computes the answers, is not installed"
         raise UserError(problem, 'pip install "volunteer[hf]"', ExitCode.CONFIG)
+    own = None
     with tempfile.TemporaryDirectory(prefix="volunteer-chat-") as made:
         if target is not None:
-            _export(home, target, checkpoint, Path(made))
+            own = _export(home, target, checkpoint, Path(made))
         from client.cli.models.talk import Drawing, Talk  # transformers: when all is in order
 
         drawing = Drawing(max_tokens, temperature, top_k, top_p, seed)
-        talk = Talk(model or Path(made), drawing, system)
+        talk = Talk(model or Path(made), drawing, system, own)
         say(IN_MESSAGES if talk.in_messages else IN_TEXT)
         return _converse(talk)
 
 
-def _export(home: Home, target: Target, folders: tuple[Path, ...], out: Path) -> None:
-    """Save the newest model, whole, where transformers reads it."""
-    from client.cli.models.newest import needed_tokenizer, newest_model
+def _export(home: Home, target: Target, folders: tuple[Path, ...], out: Path) -> Stage | None:
+    """Save the newest model, whole, where transformers reads it; one that transformers does not
+    compute is returned, and only its tokenizer is saved."""
+    from client.cli.models.model_source import needed_model
+    from client.cli.models.newest import file_tokenizer, needed_tokenizer, newest_model
+    from model_zoo.huggingface.tokenizer import write_tokenizer
 
     trained = newest_model(home, target, folders)
     needed_tokenizer(trained)
+    spec, tokenizer = trained.manifest.model, file_tokenizer(trained)
     with explained(out):
-        export_whole(trained, out, "fp32")
+        if spec.narrow is None:
+            export_whole(trained, out, "fp32")
+        elif tokenizer is not None:
+            write_tokenizer(tokenizer, out, spec.longest)
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
+    return None if spec.narrow is None else needed_model(trained)
 
 
 def _converse(talk: Talk) -> int:

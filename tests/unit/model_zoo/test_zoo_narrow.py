@@ -11,6 +11,7 @@ from model_zoo.data import Corpus
 from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.llama_cpp.architecture import NotInGguf, architecture
+from model_zoo.models.boundaries import Sender
 from model_zoo.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.sample import generate
 from model_zoo.specs.architecture import Lora, Scales
@@ -99,6 +100,21 @@ def test_a_boundary_begins_with_the_embedding_and_the_first_numbers_of_the_rest(
             assert torch.equal(table, embedding * factor)
         down, up = (state[f"boundaries.3.{e}.projection.weight"] for e in ("sender", "receiver"))
         assert torch.equal(down @ up, torch.eye(8))
+
+
+def test_a_senders_table_becomes_the_mean_of_its_tokens() -> None:
+    """And its gradient is none of the loss's, whatever is sent back."""
+    sender = Sender(SPEC)
+    x, tokens = torch.randn(2, 5, 32, requires_grad=True), torch.zeros((2, 5), dtype=torch.int64)
+    torch.nn.init.normal_(sender.table.weight)
+    sender(x, tokens).sum().backward()
+    expected = sender.table.weight[0] - x.detach().mean(dim=(0, 1))
+    gradient = sender.table.weight.grad
+    assert gradient is not None
+    assert torch.allclose(gradient[0] / gradient[0].norm(), expected / expected.norm(), atol=1e-5)
+    assert not gradient[1:].any()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, sender.projection.weight.sum(dim=0).expand(2, 5, 32))
 
 
 def test_projections_are_matrices_and_tables_are_none() -> None:
