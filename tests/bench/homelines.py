@@ -10,9 +10,9 @@ volunteer trains the whole model alone.
 
 The lines are slower by as much as the volunteers are than an RTX 4090 that trains a 1B model
 (`CARD`) on 20 Mbit/s up, 100 Mbit/s down and 60 ms: a boundary, in S8 here, takes as long against
-the computing of its tokens as one that is narrowed to a quarter and sent in four bits there. A
+the computing of its tokens as one that is narrowed to an eighth and sent in four bits there. A
 round has as many microbatches as ``create`` gives it where averaging is slow: averaging takes a
-quarter of the time. All of that is shorter than at the cards, about ten times; the round trip is
+quarter of the time. All of that is shorter than at the cards, about twenty times; the round trip is
 not. What a slow line does not make less, heartbeats and other messages, comes on top: the line is
 wider by `BESIDE_BYTES_PER_S`, and the figures say how much it was.
 
@@ -62,8 +62,8 @@ INNER = 32
 LEFT_OUT = 1
 """Rounds that do not count: in the first one the volunteers find each other."""
 BESIDE_BYTES_PER_S = 2_000.0
-QUEUE_MS = 1_000.0
-"""Fifty packets: the tenth that is enough on the real line would be five."""
+QUEUE_MS = 400.0
+"""Forty packets: the hundred that are enough on the real line would be ten."""
 START_S, POLL_S = 150.0, 0.2
 ROUND_S = 400.0
 """A round that takes longer is given up."""
@@ -74,8 +74,8 @@ class Card:
     """What computes at home, the boundaries of what it trains, and its line."""
 
     tokens_per_s: float = 7_500.0
-    boundary_bytes: float = 260.0
-    """Of a token, one way: 512 numbers of four bits, their scale and the token."""
+    boundary_bytes: float = 133.0
+    """Of a token, one way: 256 numbers of four bits, their scale and the token."""
     up_bytes_per_s: float = 20e6 / 8
     down_bytes_per_s: float = 100e6 / 8
     rtt_s: float = 0.06
