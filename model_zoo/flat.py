@@ -2,7 +2,7 @@
 
 The optimizer, the hash of a version, averaging between replicas and checkpoints then work on two
 tensors instead of hundreds. Every replica of a stage has the same layout: the one of
-`model_zoo.specs.state`, matrices (weight decay) first, all other parameters after them.
+`model_zoo.specs.state`, what decays first (matrices), all other parameters after that.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model_zoo.specs.state import section_order
+from model_zoo.specs.state import decays, section_order
 from model_zoo.vectors import Vectors
 
 
@@ -47,7 +47,8 @@ class FlatParameters:
         named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         order = section_order({name: parameter.shape for name, parameter in named.items()})
         self.layout = _segments([(name, named[name]) for name in order])
-        self.decay_size = sum(named[name].numel() for name in order if named[name].ndim >= 2)
+        decayed = (each for name, each in named.items() if decays(name, each.shape))
+        self.decay_size = sum(each.numel() for each in decayed)
         total = sum(segment.size for segment in self.layout)
         device = next(iter(named.values())).device
         self.values = torch.empty(total, dtype=torch.float32, device=device)

@@ -6,7 +6,8 @@ hold the same bits, whatever the cut, the CPU or the torch release. Therefore no
 Philox words, integer sums and one fp32 multiplication.
 
 The scheme is nanoGPT's: deviation 0.02, residual projections divided by sqrt(2 layers), gains
-one, biases zero. Adapters begin as in `peft`.
+one, biases zero. Adapters begin as in `peft`. Narrow boundaries begin with what the embedding says
+of a token, and with the first K numbers of the rest.
 """
 
 import math
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import BOUNDARIES, TABLE
 
 _DEVIATION = 0.02
 _CHUNK = 1 << 18  # elements drawn at a time; bounds the scratch to a few MB
@@ -32,6 +34,8 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
 
     It depends on `spec`, `seed` and `name` only, not on the cut.
     """
+    if name.startswith(BOUNDARIES):
+        return _boundary(spec, seed, name, shape)
     if name.endswith((".bias", ".lora_B.weight")):  # an adapter changes nothing at first
         return torch.zeros(shape)
     if len(shape) == 1:  # gain of a norm
@@ -42,6 +46,13 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
     if name.endswith(".lora_A.weight"):  # of an adapter: as in peft, whose numbers are uniform
         deviation = 1 / math.sqrt(3 * shape[1])
     return torch.from_numpy(_bell(seed, name, shape.numel(), deviation)).view(shape)
+
+
+def _boundary(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> Tensor:
+    if not name.endswith(f"{TABLE}.weight"):
+        return torch.eye(*shape)  # to the first K of C numbers, and back
+    table = initial_tensor(spec, seed, spec.token_embedding, shape)
+    return table if spec.scales is None else table * spec.scales.embedding
 
 
 def empty_embedding(rows: int, width: int) -> nn.Embedding:

@@ -25,7 +25,8 @@ from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
 from model_zoo.specs.precision import DEFAULT, Precision
-from model_zoo.specs.slices import StageSlice, slices, stage_tensors, whole_slice
+from model_zoo.specs.slices import StageSlice, cut_problem, slices, stage_tensors, whole_slice
+from model_zoo.specs.state import decays
 from model_zoo.stages import (
     Stage,
     build_stage,
@@ -64,8 +65,8 @@ class TrainingPlan:
     local_rounds: LocalRounds | None = None
 
     def __post_init__(self) -> None:
-        if sum(self.layers_per_stage) != self.spec.layers:
-            raise ValueError(f"{self.layers_per_stage} do not make {self.spec.layers} layers")
+        if problem := cut_problem(self.spec, self.layers_per_stage):
+            raise ValueError(problem)
         slices(self.layers_per_stage)
         for name in ("steps", "microbatches_per_step", "sequences_per_microbatch"):
             if getattr(self, name) < 1:
@@ -218,10 +219,10 @@ class _Trainer:
             for name, parameter in stage.named_parameters():
                 by_matrix = OPTIMIZERS[spec.name].by_matrix
                 rows = rows_of(self.plan.spec, name, tuple(parameter.shape)) if by_matrix else ()
-                groups.setdefault((parameter.ndim >= 2, rows), []).append(parameter)
+                groups.setdefault((decays(name, parameter.shape), rows), []).append(parameter)
         settings = (
-            {"params": found, "weight_decay": spec.weight_decay if decays else 0.0, "rows": rows}
-            for (decays, rows), found in groups.items()
+            {"params": found, "weight_decay": spec.weight_decay if decaying else 0.0, "rows": rows}
+            for (decaying, rows), found in groups.items()
         )
         return flat_optimizer(spec).twin(spec, settings)
 
@@ -255,7 +256,7 @@ class _Trainer:
         for index, stage in enumerate(self._stages):
             if self._wire is not None and index:
                 x = _across(x, self._wire, step, microbatch, index - 1)  # (B, T, C)
-            x = stage(x, begins)
+            x = stage(x, begins, inputs)
         loss, whole = losses_of(
             x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.loss_weight
         )

@@ -4,7 +4,8 @@ A parameter has the same global name in every cut, that of `transformers`, so th
 all stages merge into the state of the whole model, and the whole model is itself the stage that
 holds everything. Stages hold parameters; where to cut is the business of `cutting`.
 
-Shapes: B sequences, T tokens, C width, V vocabulary.
+Shapes: B sequences, T tokens, C width, V vocabulary, K numbers of a boundary: C, unless the model's
+boundaries are narrow.
 """
 
 import copy
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model_zoo.data import NO_TARGET
 from model_zoo.init import initial_tensor
+from model_zoo.models.boundaries import boundaries
 from model_zoo.models.documents import Documents, documents_of
 from model_zoo.models.family import Decoder, State, decoder
 from model_zoo.models.llama import bounded
@@ -39,9 +41,10 @@ def run_block(block: nn.Module, x: Tensor, documents: Documents | None) -> Tenso
 class Stage(nn.Module):
     """One slice of a model, or all of it; computes in fp32 unless its `precision` is set.
 
-    Forward maps tokens (B, T) int64 on the first stage, else hidden (B, T, C) fp32, to hidden
-    (B, T, C), or to logits (B, T, V) on the last stage. T is at most `spec.context`. Token
-    values are not checked here: whoever takes tokens from outside checks them first.
+    Forward maps tokens (B, T) int64 on the first stage, else what came over a boundary, (B, T, K)
+    fp32, to what goes over the next one, or to logits (B, T, V) on the last stage. T is at most
+    `spec.context`. Token values are not checked here: whoever takes tokens from outside checks them
+    first.
     """
 
     def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
@@ -59,6 +62,7 @@ class Stage(nn.Module):
         self.add_module(spec.facts.decoder, decoder(spec, part))
         if part.has_head and not spec.tied:
             self.add_module(OUTPUT, nn.Linear(spec.width, spec.vocab, bias=False))
+        self.boundaries = boundaries(spec, part)
         if spec.lora is not None:
             freeze(self, spec, spec.lora)
 
@@ -82,16 +86,18 @@ class Stage(nn.Module):
         own = [] if self.spec.tied else [self.get_submodule(OUTPUT)]
         return [self.decoder.final_norm, *own]
 
-    def forward(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Run the stage: tokens (B, T) or hidden (B, T, C) to hidden or logits (B, T, V).
+    def forward(
+        self, x: Tensor, begins: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Run the stage: tokens (B, T) or (B, T, K) to (B, T, K) or logits (B, T, V).
 
-        ``begins`` (B, T) is as `documents_of` takes it.
+        ``begins`` and ``tokens`` are as in `hidden`.
 
         Raises:
             ValueError: T exceeds the model's context.
         """
         with self.computing(x.device):
-            return self.project(self.hidden(x, begins))
+            return self.project(self.hidden(x, begins, tokens))
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Return the context in which passes on ``device`` compute in the stage's precision."""
@@ -99,10 +105,16 @@ class Stage(nn.Module):
         low = self.precision == "bf16"
         return torch.autocast(device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
-    def hidden(self, x: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Run all but the head: tokens (B, T) or hidden (B, T, C) to hidden (B, T, C).
+    def hidden(
+        self, x: Tensor, begins: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Run all but the head: tokens (B, T) or (B, T, K) to (B, T, K), or to hidden (B, T, C) on
+        the last stage.
 
-        ``begins`` (B, T) is as `documents_of` takes it.
+        Args:
+            x: what comes in.
+            begins: (B, T), as `documents_of` takes it.
+            tokens: (B, T) int64; needed after the first stage where boundaries are narrow.
 
         Raises:
             ValueError: T exceeds the model's context.
@@ -111,10 +123,17 @@ class Stage(nn.Module):
             raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
         documents = documents_of(begins, x.device)
         if self.part.embeds:
-            x = self.decoder.embed(x, documents)  # (B, T) -> (B, T, C)
-        for block in self.blocks.values():
-            x = self._run(block, x, documents)  # (B, T, C)
-        return x
+            tokens, x = x, self.decoder.embed(x, documents)  # (B, T) -> (B, T, C)
+        for layer, block in self.blocks.items():
+            x = self._run(block, self._across(x, layer, tokens), documents)  # (B, T, C)
+        return self._across(x, str(self.part.last_layer), tokens)
+
+    def _across(self, x: Tensor, layer: str, tokens: Tensor | None) -> Tensor:
+        """Pass as much of the narrow boundary before a layer as the stage has."""
+        if layer not in self.boundaries:
+            return x
+        passed: Tensor = self.boundaries[layer](x, tokens)
+        return passed
 
     def _run(self, block: nn.Module, x: Tensor, documents: Documents | None) -> Tensor:
         if not (self.reruns_blocks and torch.is_grad_enabled()):

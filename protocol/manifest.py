@@ -24,7 +24,7 @@ from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.precision import Compute
-from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.slices import cut_problem, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from model_zoo.specs.tokens import token_bytes
@@ -186,6 +186,12 @@ class Manifest(Description, frozen=True):
         return tuple(stage.layers for stage in self.stages)
 
     @property
+    def tokens_everywhere(self) -> bool:
+        """Whether every stage needs a microbatch's tokens: for the borders of documents in them, or
+        for what is not sent of them over narrow boundaries."""
+        return self.data.packed or self.model.narrow is not None
+
+    @property
     def tokens_per_microbatch(self) -> int:
         """Predicted tokens in one microbatch: B x T."""
         return self.sequences_per_microbatch * self.model.context
@@ -282,7 +288,11 @@ def inconsistency(manifest: Manifest) -> str | None:
             "secret sums take their scale from AdamW's second moment, which local rounds keep to "
             "themselves: take another --aggregation",
         ),
-        (sum(layers) == model.layers, "stages do not add up to the layers"),
+        (not (problem := cut_problem(model, layers)), f"the stages are no cut of it: {problem}"),
+        (
+            model.narrow is None or not manifest.start,
+            "narrow boundaries are learned from the first step: an imported model has none",
+        ),
         (
             not model.tied or len(layers) == 1,
             "the model's output projection is its embedding: one stage has to have both",
@@ -384,7 +394,7 @@ def _wrong_start(manifest: Manifest, stage: int) -> str | None:
 def fits_a_frame(model: ModelSpec, sequences: int, *, masked: bool = False) -> bool:
     """Whether a microbatch of so many sequences can be sent, in any codec: its boundary tensor, its
     tokens, ``masked`` or not, and what frames and codecs add."""
-    boundary = sequences * model.context * model.width * NUMBER_BYTES
+    boundary = sequences * model.context * model.boundary_width * NUMBER_BYTES
     tokens = sequences * (model.context + 1) * token_bytes(model.vocab, masked=masked)
     beside = max(limits.CHUNK_BYTES, tokens + _FRAME_SLACK_BYTES)
     return boundary + beside <= limits.MAX_PAYLOAD_BYTES

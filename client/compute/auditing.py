@@ -46,6 +46,7 @@ from client.compute.replies import (
 from client.compute.requests import CompareContribution, KeepVersion, Recompute
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
+from model_zoo.specs.codec import CODECS
 
 USUAL_ALONG = 1e-2
 """What rounding may make along the sum of any contribution, within the tolerance there."""
@@ -57,6 +58,8 @@ CHANCE = 8.0
 after a step ten times as large in stages of 3,000 parameters; in large stages it hardly counts."""
 GROUP, ROUNDING = 128, 2.0**-7
 """Numbers that a boundary codec rounds together, and how far, of their norm."""
+LARGEST_OF_GROUP = 2.7
+"""Usual one of 128 Gaussian numbers, in root mean squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,8 @@ class Auditor:
                     outputs.append(graph.output.detach())
                     yield graph, graph.output, gradient[part]
 
-            sent_back = run_back(replica, slot, passes(), claimed[-1] if claimed[1:] else None)
+            of, like = (request.step, request.microbatch), claimed[-1] if claimed[1:] else None
+            sent_back = run_back(replica, slot, passes(), of, like)
             return [
                 replica.wire.boundary_out(replica.team.joined(outputs), "forward", claimed[0]),
                 *sent_back,
@@ -230,7 +234,7 @@ class Auditor:
         return within_memory(replica, run)
 
     def _apart(self, claimed: Buffer, ours: Buffer, direction: Direction, place: int) -> float:
-        """Return the relative distance of a tensor that was sent from ours, both as decoded.
+        """Return the relative distance of a tensor that was sent from ours, before both were coded.
 
         One group of numbers may be rounded otherwise, which is more than the tolerance in a tensor
         of few groups: sums that other threads make differ in their last bits, and so may what lies
@@ -238,10 +242,12 @@ class Auditor:
         """
         theirs = self._replica.wire.boundary_in(claimed, direction, place).flatten()
         expected = self._replica.wire.boundary_in(ours, direction, place).flatten()
+        step = CODECS[self._replica.wire.boundary_codec].step
         padded = torch.nn.functional.pad(expected, (0, -len(expected) % GROUP)).view(-1, GROUP)
-        allowed = ROUNDING * float(torch.linalg.vector_norm(padded, dim=1).max())
+        allowed = max(ROUNDING, step) * float(torch.linalg.vector_norm(padded, dim=1).max())
         distance = math.sqrt(max(0.0, squared_norm(theirs - expected) - allowed**2))
-        return relative(distance, math.sqrt(squared_norm(expected)))
+        coded = relative(distance, math.sqrt(squared_norm(expected)))
+        return before_coding(coded, step * LARGEST_OF_GROUP)
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
         if size > 0 and len(payload) == 0:
@@ -257,6 +263,17 @@ class Auditor:
         out = torch.empty(ours.shape)
         self._replica.wire.segment_back(self._replica.wire.segment_out(ours), out)
         return out
+
+
+def before_coding(distance: float, step: float) -> float:
+    """Return how far tensors were apart that are so far apart now, all in root mean squares.
+
+    A number that differs by d is rounded to another of the values that are a ``step`` apart with
+    the chance d / step, and then differs by the step: squares of d become d times the step. Of
+    Gaussian differences, mean magnitudes are sqrt(2 / pi) of the root mean square.
+    """
+    coded = step * math.sqrt(2 / math.pi)
+    return (math.sqrt(coded**2 + 4 * distance**2) - coded) / 2
 
 
 def _share(part: float, whole: float) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from client.compute import conditioning, native
-from client.compute.codecs import s8
+from client.compute.codecs import s4, s8
 from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane, lane_to
@@ -46,6 +46,7 @@ def encode(
     direction: Direction,
     out: bytearray | None = None,
     like: Buffer | None = None,
+    key: bytes = bytes(8),
     waits: bool = True,
 ) -> memoryview:
     """Return the payload of a tensor, unsealed.
@@ -57,6 +58,7 @@ def encode(
         out: buffer to write into, grown as needed; None: a new one.
         like: a payload that another replica has made of the same tensor: where the last bits of the
             numbers decide how they are conditioned, as there. What is no such payload is ignored.
+        key: by which S4 rounds gradients: of `s4.rounding_key`.
         waits: until the bytes are there; else, from a GPU, they are after its lane's `mark`. The
             numbers are good either way, and the payload's memory must be kept until then.
 
@@ -74,9 +76,12 @@ def encode(
     header = Header(codec, direction, tuple(tensor.shape))
     payload = _prepare(header, out, tensor.device)
     body = _view(payload[header.body_start :], torch.uint8)
+    chunk = s8.chunk_of(tensor.device)
     if codec in VECTORS:
-        chunk = s8.chunk_of(tensor.device)
-        pieces = VECTORS[codec].encode(numbers, chunk)
+        _send(VECTORS[codec].encode(numbers, chunk), body, tensor.device, waits=waits)
+    elif codec == "s4":
+        rows, by_chance = numbers.view(-1, numbers.shape[-1]), direction == "backward"
+        pieces = s4.encode(rows, key if by_chance else None, chunk)
         _send(pieces, body, tensor.device, waits=waits)
     else:
         _encode_plain(numbers.view(-1), body, _PLAIN_DTYPES[codec], waits=waits)
@@ -108,19 +113,24 @@ def decode(
     header = read_header(buffer, expected_shape, codec, direction)
     result = torch.empty(header.shape, device=device) if out is None else out
     body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
+    rows, flat, lane = result.view(-1, header.shape[-1]), result.view(-1), lane_to(result.device)
+    chunk = s8.chunk_of(result.device)
     if header.codec == "s8":
         factors = _checked_factors(buffer, header) if header.prescaled else None
-        if not _decode_blocks(body, result.view(-1, header.shape[-1]), factors, header):
+        if not _decode_blocks(body, rows, factors, header):
             s8.refuse(body)
         return result
-    flat = result.view(-1)
+    if header.codec == "s4":
+        if not bool(s4.decode(lane.to_device(body), rows, chunk)):
+            s4.refuse(body)
+        return result
     if header.codec in VECTORS:
-        there, quantiser = lane_to(flat.device).to_device(body), VECTORS[header.codec]
-        if not bool(quantiser.decode(there, flat, s8.chunk_of(flat.device))):
+        quantiser = VECTORS[header.codec]
+        if not bool(quantiser.decode(lane.to_device(body), flat, chunk)):
             quantiser.refuse(body)
         return result
-    flat.copy_(lane_to(flat.device).to_device(body).view(_PLAIN_DTYPES[header.codec]))
-    peaks = [piece.abs().amax() for piece in torch.split(flat, s8.chunk_of(flat.device))]
+    flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[header.codec]))
+    peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
     if not bool(torch.stack(peaks).amax() <= _LARGEST):  # false for NaN as well
         raise CodecError("payload holds NaN, infinity or an absurd magnitude")
     return result

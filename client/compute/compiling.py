@@ -73,7 +73,7 @@ def compile_blocks(
     blocks = None
     try:
         _prepare(request.compile_folder)
-        blocks = CompiledBlocks(replica.wire.boundary_shape)
+        blocks = CompiledBlocks((request.sequences, request.tokens, request.model.width))
         _compile(blocks, replica)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

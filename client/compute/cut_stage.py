@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from model_zoo.head_loss import losses_of_hidden
+from model_zoo.models.boundaries import Receiver, Sender
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 from model_zoo.stages import Stage
@@ -46,8 +47,11 @@ class CutStage(Stage):
     @property
     def units(self) -> Iterator[nn.Module]:
         """The parts that are gathered and freed one after the other."""
+        ends = list(self.boundaries.modules())
         yield from (part for part in self.decoder.children() if isinstance(part, nn.Embedding))
+        yield from (end for end in ends if isinstance(end, Receiver))
         yield from self.blocks.values()
+        yield from (end for end in ends if isinstance(end, Sender))
         yield from self._loss
 
 

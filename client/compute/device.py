@@ -230,7 +230,8 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
     own, gradient = replica.team.rows(wire.sequences), None
-    given = passes.StageInput(tokens if replica.part.embeds else boundary)[own]
+    x = tokens if replica.part.embeds else boundary
+    given = passes.StageInput(x, tokens=tokens if wire.narrow else None)[own]
     if replica.part.has_head:
         graph, _ = passes.run_loss(replica, slot, given, tokens[own])
     else:
@@ -238,7 +239,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
         wire.boundary_out(replica.team.joined([graph.output]), "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
-    passes.run_backward(replica, slot, graph, graph.output, gradient)
+    passes.run_backward(replica, slot, graph, graph.output, gradient, (0, 0))
     return middle - start, _now(wire.device) - middle
 
 

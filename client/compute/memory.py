@@ -23,7 +23,7 @@ from model_zoo.specs.precision import (
     Compute,
     Precision,
 )
-from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
+from model_zoo.specs.slices import boundary_ends, frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
 # A rank's part of the parameters and of the gradient sum; that of a pass's gradient comes when its
@@ -149,10 +149,18 @@ class _Held:
         """Of the hidden state of so many sequences."""
         return sequences * self.tokens * self.model.width * NUMBER_BYTES
 
+    def ends_bytes(self, sequences: int) -> int:
+        """Of what a graph keeps of narrow boundaries: what came, and what is projected."""
+        if self.model.narrow is None:
+            return 0
+        numbers = (self.stage > 0) * self.model.boundary_width
+        numbers += (not self.is_last) * self.model.width
+        return sequences * self.tokens * numbers * NUMBER_BYTES
+
     def whole_graph_bytes(self, sequences: int) -> int:
         """Of a graph that keeps all, not the blocks' inputs alone."""
         batch = sequences * self.tokens
-        return max(
+        return self.ends_bytes(sequences) + max(
             _graph_bytes(self.model, self.layers, batch, self.parameters, precision)
             for precision in POSSIBLE[self.precision]
         )
@@ -163,7 +171,8 @@ class _Held:
         if not self.reruns_blocks:
             return whole, 0
         block_bytes = whole * min(_BLOCK_COPIES, self.layers) // max(1, self.layers)
-        return self.layers * self.hidden_bytes(sequences), block_bytes
+        inputs = self.layers * self.hidden_bytes(sequences)
+        return inputs + self.ends_bytes(sequences), block_bytes
 
     def head_bytes(self, sequences: int) -> int:
         """Of the logits of so many sequences."""
@@ -200,30 +209,34 @@ class _Kept:
             return passing, rounds
         return passing + rounds, 0
 
-    def averaging_bytes(self, parameters: int) -> int:
+    def averaging_bytes(self, parameters: int) -> tuple[int, int]:
         """Of what is encoded, and of contributions that are kept until all are here."""
         rule = RULES[self.aggregation]
         # at most 2 bytes a number, or what is sent and what comes; a secret rule has them before
         # their masks too, a mask, and the other buckets' sums
         number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
         sent = math.ceil(number_bytes * parameters) * (self.lossy + rule.secret * rule.buckets)
-        return sent + (0 if rule.streams else parameters * NUMBER_BYTES)
+        return sent, 0 if rule.streams else parameters * NUMBER_BYTES
 
 
 def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:
     """What one process needs that has the whole stage."""
     parameters = held.parameters
-    averaging = kept.averaging_bytes(parameters)
+    averaging, contributions = kept.averaging_bytes(parameters)
     optimizer = kept.state.optimizer if kept.inner is None else kept.inner
     scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(held.model)
     here, away = kept.vectors
-    if away:  # what is sent lies with the host, not what comes
+    offloaded = parameters * NUMBER_BYTES * away
+    if away:  # what is sent lies with the host, not what comes; contributions are compared there
         averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
+        offloaded += contributions
+    else:
+        averaging += contributions
     whole = held.whole_graph_bytes(held.sequences)
     graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
-        offloaded_bytes=parameters * NUMBER_BYTES * away,
+        offloaded_bytes=offloaded,
         graph_bytes=graph_bytes,
         block_bytes=block_bytes,
         graphs=1 if held.is_last else graphs_kept + 1,
@@ -271,16 +284,21 @@ def held_parameters(
 
     count = layers_per_stage[stage] * held(model.layer_tensors(0))
     count += held(model.embedding_tensors) if stage == 0 else 0
-    return count + (held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0)
+    count += held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0
+    ends = boundary_ends(model, slices(layers_per_stage)[stage])
+    return count + sum(held(model.boundary_tensors(layer, sends=each)) for layer, each in ends)
 
 
 def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:
     """The parts of a stage, in order, that all ranks have whole for a while where rows are dealt
     out."""
+    last = stage == len(layers_per_stage) - 1
     parts = [
         model.embedding_parameter_count * (stage == 0),
+        model.boundary_parameter_count * (stage > 0),
         model.layer_parameter_count * bool(layers_per_stage[stage]),
-        sum(map(math.prod, model.head_tensors.values())) * (stage == len(layers_per_stage) - 1),
+        model.boundary_parameter_count * (not last),
+        sum(map(math.prod, model.head_tensors.values())) * last,
     ]
     return [NUMBER_BYTES * part for part in parts if part]
 

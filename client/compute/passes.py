@@ -6,7 +6,7 @@ memory was short in between and fewer sequences are run at once (`slicing`), the
 has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums are made
 in another order, as on another replica's machine.
 
-Shapes: B sequences, T tokens, C width, V vocabulary.
+Shapes: B sequences, T tokens, C width, K numbers of a token at a boundary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +36,7 @@ from client.compute.requests import (
 )
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
+from client.compute.wire import Of
 from model_zoo.stages import shown_share
 
 Payloads = Sequence[Buffer]
@@ -53,17 +54,20 @@ class StageInput:
     """What a stage is run on.
 
     Fields:
-        x: tokens (B, T) int64 on the first stage, else (B, T, C).
+        x: tokens (B, T) int64 on the first stage, else (B, T, K).
         begins: with which tokens documents begin, (B, T) bool on the CPU; None: each sequence is
             one.
+        tokens: (B, T) int64 on another stage than the first, where boundaries are narrow.
     """
 
     x: Tensor
     begins: Tensor | None = None
+    tokens: Tensor | None = None
 
     def __getitem__(self, part: slice) -> "StageInput":
         """The same of some sequences."""
-        return StageInput(self.x[part], None if self.begins is None else self.begins[part])
+        beside = (self.begins, self.tokens)
+        return StageInput(self.x[part], *(each if each is None else each[part] for each in beside))
 
 
 def forward(
@@ -126,17 +130,18 @@ def backward(
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
     replica.outliers.check(gradient, "backward", request.microbatch)
+    of = request.step, request.microbatch
 
     def run() -> tuple[bool, list[memoryview]]:
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
             own = gradient[replica.team.rows(len(gradient))]
-            return False, run_backward(replica, slot, graph, graph.output, own)
+            return False, run_backward(replica, slot, graph, graph.output, own, of)
         sent, _ = with_samples(replica, request.microbatch, payloads, 1)
         if len(sent) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
         given = stage_input(replica, sent[1], 1, request.tokens)
-        return True, _recomputed_backward(replica, slot, given, gradient)
+        return True, _recomputed_backward(replica, slot, given, gradient, of)
 
     recomputed, sent_back = within_memory(replica, run)
     replica.count(request.microbatch)
@@ -165,7 +170,8 @@ def subtract(
         sent, at_input = exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
         given = stage_input(replica, at_input, 1, request.tokens)
-        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient))
+        of = request.step, request.microbatch
+        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient, of))
     slot.take_out(request.microbatch)
     return Subtracted(), []
 
@@ -199,7 +205,7 @@ def evaluate(
         parts = parts_of(replica)
         with torch.no_grad(), stage.computing(given.x.device):
             pieces = (given[part] for part in parts)
-            hidden = (stage.hidden(each.x, each.begins) for each in pieces)  # (B, T, C)
+            hidden = (stage.hidden(each.x, each.begins, each.tokens) for each in pieces)
             if not part.has_head:
                 output = replica.team.joined(list(hidden))
                 return 0.0, [replica.wire.boundary_out(output, "forward"), *read]
@@ -223,12 +229,14 @@ def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b
         replica: of the stage.
         payload: received: tokens on the first stage, else the boundary tensor.
         part: its position in its request, which is blamed if it is bad.
-        tokens: of another stage than the first; needed where data is packed.
+        tokens: of another stage than the first; needed where data is packed or boundaries are
+            narrow.
     """
     wire = replica.wire
     if replica.part.embeds:
         return StageInput(wire.tokens_in(payload)[0], wire.begins_in(payload))
-    return StageInput(wire.boundary_in(payload, "forward", part), wire.begins_in(tokens))
+    x = wire.boundary_in(payload, "forward", part)
+    return StageInput(x, wire.begins_in(tokens), wire.token_ids_in(tokens))
 
 
 def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
@@ -247,7 +255,8 @@ def run_forward(slot: Slot, given: StageInput, *, with_graph: bool) -> Graph:
     x = given.x
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
-        return Graph(leaf, slot.module(x if leaf is None else leaf, given.begins))
+        output = slot.module(x if leaf is None else leaf, given.begins, given.tokens)
+        return Graph(leaf, output)
 
 
 def run_loss(
@@ -267,7 +276,7 @@ def run_loss(
     with stage.computing(x.device):
         loss, whole = losses(
             stage,
-            stage.hidden(x if leaf is None else leaf, given.begins),  # (B, T, C)
+            stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
             targets,
             z_weight=replica.trained_by.z_loss,
             weight=replica.loss_weight,
@@ -276,7 +285,7 @@ def run_loss(
 
 
 def run_backward(
-    replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None
+    replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None, of: Of
 ) -> list[memoryview]:
     """Fill `flat.gradients` with the gradient of this pass alone; return the encoded input
     gradient, if there is one.
@@ -287,17 +296,19 @@ def run_backward(
         graph: of the forward.
         output: of the forward.
         gradient: of the output; None if the output is the loss.
+        of: the step and the microbatch.
 
     Raises:
         PoisonedTensor: a gradient is not finite or of absurd magnitude.
     """
-    return run_back(replica, slot, [(graph, output, gradient)])
+    return run_back(replica, slot, [(graph, output, gradient)], of)
 
 
 def run_back(
     replica: Replica,
     slot: Slot,
     passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
+    of: Of,
     like: Buffer | None = None,
 ) -> list[memoryview]:
     """As `run_backward`, over slices of the sequences.
@@ -306,6 +317,7 @@ def run_back(
         replica: computes.
         slot: parameters and buffers of the step.
         passes: graph, output and gradient of each slice in turn.
+        of: the step and the microbatch.
         like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     slot.zero_gradients()
@@ -318,11 +330,11 @@ def run_back(
         raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like)]
+    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like, of)]
 
 
 def _recomputed_backward(
-    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor
+    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor, of: Of
 ) -> list[memoryview]:
     """Run forward and back from the stage's input."""
 
@@ -331,7 +343,7 @@ def _recomputed_backward(
             graph = run_forward(slot, given[part], with_graph=True)
             yield graph, graph.output, gradient[part]
 
-    return run_back(replica, slot, passes())
+    return run_back(replica, slot, passes(), of)
 
 
 def with_samples(
@@ -391,7 +403,7 @@ def loss_and_gradient(
                 found.append(loss.item())
                 yield graph, whole, None
 
-        gradient = run_back(replica, slot, passes(), like)
+        gradient = run_back(replica, slot, passes(), (request.step, request.microbatch), like)
         return replica.team.summed(sum(found)) * share, gradient
 
     return within_memory(replica, run)

@@ -44,7 +44,7 @@ from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import Matrix, hidden_matrices
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
-from model_zoo.specs.slices import StageSlice, slices
+from model_zoo.specs.slices import StageSlice, cut_problem, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
@@ -323,13 +323,16 @@ def open_replica(
     wire = Wire(
         request.sequences,
         request.tokens,
-        spec.width,
+        spec.boundary_width,
         spec.vocab,
         request.boundary_codec,
         request.averaging_codec,
         device,
         masked=request.masked,
         packed=request.packed,
+        narrow=spec.narrow is not None,
+        swarm=request.swarm,
+        stage=request.stage,
         departures=departures,
     )
     matrices = hidden_matrices(spec, part)
@@ -405,8 +408,8 @@ def _cut_slot(request: OpenStage, part: StageSlice, cutting: FullShards) -> tupl
 
 def _part(request: OpenStage) -> StageSlice:
     parts, spec = slices(request.layers_per_stage), request.model
-    if sum(request.layers_per_stage) != spec.layers:
-        raise ValueError(f"{request.layers_per_stage} do not make {spec.layers} layers")
+    if problem := cut_problem(spec, request.layers_per_stage):
+        raise ValueError(problem)
     if request.stage >= len(parts):
         raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
     if request.tokens > spec.context:

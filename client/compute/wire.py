@@ -2,24 +2,30 @@
 
 All input is checked against the shapes of the opened stage. Holds no state.
 
-Shapes: B sequences, T tokens, C width.
+Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from client.compute.codec import decode, encode
+from client.compute.codecs.s4 import rounding_key
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
+
+Of: TypeAlias = tuple[int, int]
+"""A step and a microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,22 @@ class Wire:
     """Whether tokens say if they are learned."""
     packed: bool = False
     """Whether tokens say if a document begins with them."""
+    narrow: bool = False
+    """Whether boundaries are narrow: all stages need the tokens then."""
+    swarm: str = ""
+    stage: int = 0
+    """With the swarm, what the rounding of gradients follows from."""
     departures: Departures | None = None
     """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
-        """(B, T, C)."""
+        """(B, T, K)."""
         return (self.sequences, self.tokens, self.width)
+
+    @property
+    def _coded_shape(self) -> tuple[int, int, int]:
+        return joined(*self.boundary_shape) if self.narrow else self.boundary_shape
 
     @property
     def token_count(self) -> int:
@@ -51,21 +66,27 @@ class Wire:
         return self.sequences * self.tokens
 
     def boundary_out(
-        self, tensor: Tensor, direction: Direction, like: Buffer | None = None
+        self,
+        tensor: Tensor,
+        direction: Direction,
+        like: Buffer | None = None,
+        of: Of = (0, 0),
     ) -> memoryview:
-        """Return the payload of (B, T, C), sealed; where it leaves later, it is sealed then.
+        """Return the payload of (B, T, K), sealed; where it leaves later, it is sealed then.
 
         Args:
             tensor: what is sent.
             direction: where it goes.
             like: a payload that another replica has made of it; as `encode` takes it.
+            of: what a gradient is of, from which its rounding may follow.
 
         Raises:
             PoisonedTensor: the tensor is not finite.
         """
         later = self.departures is not None and self.departures.gathers
-        codec = self.boundary_codec
-        payload = encode(tensor, codec, direction=direction, like=like, waits=not later)
+        codec, key = self.boundary_codec, rounding_key(self.swarm, *of, self.stage)
+        tensor = tensor.reshape(self._coded_shape)
+        payload = encode(tensor, codec, direction=direction, like=like, key=key, waits=not later)
         if self.departures is not None and later:
             self.departures.add(payload, lane_to(tensor.device).mark())
         else:
@@ -73,7 +94,7 @@ class Wire:
         return payload
 
     def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:
-        """Return the tensor (B, T, C) in a payload from another stage.
+        """Return the tensor (B, T, K) in a payload from another stage.
 
         Args:
             payload: the payload, not yet checked.
@@ -85,13 +106,14 @@ class Wire:
         """
         with blame(part):
             check_seal(payload)
-            return decode(
+            decoded = decode(
                 payload,
-                self.boundary_shape,
+                self._coded_shape,
                 codec=self.boundary_codec,
                 direction=direction,
                 device=self.device,
             )
+            return decoded.view(self.boundary_shape)
 
     def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.
@@ -135,6 +157,15 @@ class Wire:
         """
         inputs, targets = map(torch.from_numpy, inputs_and_targets(self._tokens(data)))
         return inputs.to(self.device), targets.to(self.device)
+
+    def token_ids_in(self, data: Buffer) -> Tensor | None:
+        """The inputs (B, T) of tokens as `tokens_in` takes them; None: boundaries are not narrow,
+        and nothing is read.
+
+        Raises:
+            ShapeError: as there.
+        """
+        return self.tokens_in(data)[0] if self.narrow else None
 
     def begins_in(self, data: Buffer) -> Tensor | None:
         """With which inputs (B, T) documents begin, on the CPU, from tokens as `tokens_in` takes

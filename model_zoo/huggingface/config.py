@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import NOT_PLAIN
 from model_zoo.specs.settings import Config
 
 _BY_TYPE = {family.model_type: family for family in ARCHITECTURES.values()}
@@ -36,7 +37,13 @@ def to_spec(config: Config, context: int | None = None) -> ModelSpec:
 
 
 def to_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the configuration of the class of `transformers` that computes the same."""
+    """Return the configuration of the class of `transformers` that computes the same.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if spec.narrow is not None:
+        raise ValueError(f"{NOT_PLAIN}, and no class of transformers computes them")
     return {
         "model_type": spec.facts.model_type,
         "architectures": [spec.facts.class_name],

@@ -6,6 +6,7 @@ otherwise is refused, in words. Families say both (`specs/families`).
 
 from model_zoo.specs.family import Keys
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import NOT_PLAIN
 
 
 class NotInGguf(ValueError):
@@ -19,6 +20,8 @@ def architecture(spec: ModelSpec) -> str:
         NotInGguf: there is none.
     """
     name = spec.facts.gguf
+    if spec.narrow is not None:
+        raise NotInGguf(f"{NOT_PLAIN}, and llama.cpp does not compute them")
     if problem := spec.facts.gguf_problem(spec):
         raise NotInGguf(f"llama.cpp's {name} {problem}")
     return name

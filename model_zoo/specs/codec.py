@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-BoundaryCodec = Literal["s8", "bf16", "fp32"]
+BoundaryCodec = Literal["s8", "s4", "bf16", "fp32"]
 """Of tensors between stages."""
 SumCodec = Literal["s8", "q4", "q3", "q2", "bf16", "fp32"]
 """Of sums within a stage, as a founder may choose."""
@@ -29,6 +29,8 @@ class WireCodec:
         block_bytes: of each.
         lossless: whether fp32 numbers come out as they went in.
         vectors: whether it codes vectors alone, in chunks that would cross the rows of a matrix.
+        step: between neighbouring values, in parts of a block's largest, where it is so wide that
+            a comparison of tensors has to allow for it.
         audited: whether audits tell its rounding from a lie.
     """
 
@@ -38,6 +40,7 @@ class WireCodec:
     block_bytes: int = 0
     lossless: bool = False
     vectors: bool = False
+    step: float = 0.0
     audited: bool = True
 
     def body_bytes(self, shape: Sequence[int]) -> int:
@@ -57,6 +60,7 @@ CODECS: Final[dict[Codec, WireCodec]] = {
     "bf16": WireCodec(1, element_bytes=2),
     "fp32": WireCodec(2, element_bytes=4, lossless=True),
     "ring16": WireCodec(3, element_bytes=2),
+    "s4": WireCodec(7, block=128, block_bytes=2 + 64, step=1 / 7),
     "q2": WireCodec(4, block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
     "q3": WireCodec(5, block=4096, block_bytes=2 + 1536, vectors=True, audited=False),
     "q4": WireCodec(6, block=4096, block_bytes=2 + 2048, vectors=True, audited=False),

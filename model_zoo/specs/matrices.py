@@ -1,7 +1,8 @@
-"""The matrices of a stage's layers, for optimizers that treat a matrix as one.
+"""The matrices of a stage's layers and boundaries, for optimizers that treat a matrix as one.
 
 A tensor may have several matrices: those of experts, or fused projections below one another.
-Embedding and head are no such matrices: their rows belong to tokens.
+Embedding, head and the tables of narrow boundaries are no such matrices: their rows belong to
+tokens.
 """
 
 import math
@@ -11,6 +12,7 @@ from itertools import pairwise
 
 from model_zoo.specs.family import prefixed
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import BOUNDARIES, TABLE
 from model_zoo.specs.slices import StageSlice
 from model_zoo.specs.state import stage_layout
 
@@ -37,6 +39,8 @@ def rows_of(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ..
         name: of the parameter in the whole model.
         shape: of the parameter.
     """
+    if name.startswith(BOUNDARIES) and not name.endswith(f"{TABLE}.weight"):
+        return shape[:1]
     if not name.startswith(spec.layers_prefix) or len(shape) < 2:
         return ()
     inner = name.removeprefix(spec.layers_prefix).partition(".")[2]
@@ -45,7 +49,7 @@ def rows_of(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def hidden_matrices(spec: ModelSpec, part: StageSlice) -> tuple[Matrix, ...]:
-    """Return the matrices of a stage's layers, in the order of a state's section."""
+    """Return the matrices of a stage's layers and boundaries, in the order of a state's section."""
     return tuple(_matrices(spec, part))
 
 

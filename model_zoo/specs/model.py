@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from model_zoo.specs.architecture import SWITCHES, Shape
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.family import OUTPUT, Family, Tensors, linear, prefixed
+from model_zoo.specs.narrow import Narrow, end_tensors
 
 LOGITS_AT_ONCE = 1 << 25
 """Numbers of logits that a head makes at a time: 128 MiB in fp32."""
@@ -23,11 +24,17 @@ def tokens_at_once(vocab: int) -> int:
 
 
 class ModelSpec(Shape, frozen=True):
-    """A shape that the zoo can build; see `Shape` for the fields.
+    """A shape that the zoo can build; see `Shape` for the fields that are not here.
+
+    Fields:
+        narrow: boundaries between stages at which a token is fewer numbers; None: it is the whole
+            residual stream there.
 
     Raises:
         ValueError: a field is out of range or the fields contradict each other.
     """
+
+    narrow: Narrow | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,6 +47,8 @@ class ModelSpec(Shape, frozen=True):
                 plural = {"bias": "biases"}.get(name, name)
                 raise ValueError(f"{self.architecture} has no {plural}; leave {name} out")
         if problem := self.facts.problem(self) or _wrong_adapters(self):
+            raise ValueError(problem)
+        if self.narrow is not None and (problem := self.narrow.problem(self)):
             raise ValueError(problem)
 
     @property
@@ -71,6 +80,21 @@ class ModelSpec(Shape, frozen=True):
     def layer_tensors(self, layer: int) -> Tensors:
         """Return the parameters of one block."""
         return prefixed(f"{self.layers_prefix}{layer}.", self.facts.block(self))
+
+    def boundary_tensors(self, layer: int, *, sends: bool) -> Tensors:
+        """Return the parameters of one end of the narrow boundary before a layer."""
+        assert self.narrow is not None
+        return end_tensors(self, self.narrow.width, layer, sends=sends)
+
+    @property
+    def boundary_width(self) -> int:
+        """Numbers that a token is between two stages."""
+        return self.width if self.narrow is None else self.narrow.width
+
+    @property
+    def wide(self) -> "ModelSpec":
+        """The model without narrow boundaries."""
+        return self if self.narrow is None else replace(self, narrow=None)
 
     @property
     def base(self) -> "ModelSpec":
@@ -117,10 +141,16 @@ class ModelSpec(Shape, frozen=True):
         return _count(self)[2]
 
     @property
+    def boundary_parameter_count(self) -> int:
+        """Parameters of one end of a narrow boundary; 0 where it is wide."""
+        return 0 if self.narrow is None else self.width * (self.vocab + self.narrow.width)
+
+    @property
     def parameter_count(self) -> int:
         """Parameters of the whole model, without those of adapters."""
         embedding, layer, head = _count(self)
-        return embedding + self.layers * layer + head
+        ends = 0 if self.narrow is None else 2 * len(self.narrow.layers)
+        return embedding + self.layers * layer + head + ends * self.boundary_parameter_count
 
     @property
     def active_parameter_count(self) -> int:

@@ -8,7 +8,7 @@ what the device multiplies per second (Chowdhery et al., arXiv 2204.02311, appen
 from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS
-from model_zoo.specs.slices import StageSlice
+from model_zoo.specs.slices import StageSlice, boundary_ends
 
 _BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
 _FROZEN = 2  # with weights only, beside adapters, which are small
@@ -38,7 +38,7 @@ def forward_flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
     forward = layers * 2 * spec.layer_matrix_size + attention
     if part.has_head:
         forward += 2 * spec.width * spec.vocab
-    return forward
+    return forward + len(boundary_ends(spec, part)) * 2 * spec.width * spec.boundary_width
 
 
 def _looked_at_twice(spec: ModelSpec, layer: int) -> int:

@@ -63,13 +63,44 @@ def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
     found = dict(spec.embedding_tensors) if part.embeds else {}
     for layer in part.layers:
         found |= spec.layer_tensors(layer)
-    return found | (spec.head_tensors if part.has_head else {})
+    if part.has_head:
+        found |= spec.head_tensors
+    for layer, sends in boundary_ends(spec, part):
+        found |= spec.boundary_tensors(layer, sends=sends)
+    return found
+
+
+def boundary_ends(spec: ModelSpec, part: StageSlice) -> list[tuple[int, bool]]:
+    """Return the ends of narrow boundaries that a stage has, in order: the layer behind each, and
+    whether it sends. The uncut model has both ends of all."""
+    found = []
+    for layer in () if spec.narrow is None else spec.narrow.layers:
+        if part.first_layer < layer <= part.last_layer:
+            found.append((layer, True))
+        if part.first_layer <= layer < part.last_layer:
+            found.append((layer, False))
+    return found
+
+
+def cut_problem(spec: ModelSpec, layers_per_stage: Sequence[int]) -> str | None:
+    """Say in words why a model cannot be cut so, or None."""
+    if sum(layers_per_stage) != spec.layers:
+        return f"{tuple(layers_per_stage)} do not add up to {spec.layers} layers"
+    if spec.narrow is not None and spec.narrow.layers != narrow_layers(layers_per_stage):
+        return "the narrow boundaries are not between the stages"
+    return None
+
+
+def narrow_layers(layers_per_stage: Sequence[int]) -> tuple[int, ...]:
+    """Return the layers behind the boundaries of a cut."""
+    return tuple(accumulate(layers_per_stage[:-1]))
 
 
 def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
     """Return N, the number of parameters that a replica of this stage trains."""
     layers = part.last_layer - part.first_layer
-    return _parameters(spec, layers, embeds=part.embeds, has_head=part.has_head)
+    count = _parameters(spec, layers, embeds=part.embeds, has_head=part.has_head)
+    return count + len(boundary_ends(spec, part)) * spec.boundary_parameter_count
 
 
 def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
@@ -77,8 +108,9 @@ def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: in
 
     ``spec`` is the whole model, ``layers_per_stage`` the cut, ``stage`` the index.
     """
-    last = len(layers_per_stage) - 1
-    return _parameters(spec, layers_per_stage[stage], embeds=stage == 0, has_head=stage == last)
+    last, layers = len(layers_per_stage) - 1, layers_per_stage[stage]
+    count = _parameters(spec, layers, embeds=stage == 0, has_head=stage == last)
+    return count + ((stage > 0) + (stage < last)) * spec.boundary_parameter_count
 
 
 def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import BOUNDARIES
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.slices import StageSlice, stage_tensors
 
@@ -57,12 +58,17 @@ ADAMW_STATE = StateSpec()
 
 
 def section_order(tensors: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return the names in the order of a section: matrices, which decay, then all others.
+    """Return the names in the order of a section: what decays, then all others.
 
     Args:
         tensors: shapes by name, in the model's order.
     """
-    return sorted(tensors, key=lambda name: len(tensors[name]) < 2)  # stable
+    return sorted(tensors, key=lambda name: not decays(name, tensors[name]))  # stable
+
+
+def decays(name: str, shape: Sequence[int]) -> bool:
+    """Whether a parameter decays: matrices do, but for those of narrow boundaries."""
+    return len(shape) >= 2 and not name.startswith(BOUNDARIES)
 
 
 def stage_layout(spec: ModelSpec, part: StageSlice) -> Layout:

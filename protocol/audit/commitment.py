@@ -94,16 +94,18 @@ def root_of(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=32).digest()
 
 
-def tensors_of(*, first: bool, last: bool, packed: bool = False) -> tuple[PayloadName, ...]:
+def tensors_of(
+    *, first: bool, last: bool, tokens_everywhere: bool = False
+) -> tuple[PayloadName, ...]:
     """Return the payloads of a microbatch by which it can be computed again and compared.
 
     The stage's inputs come before its outputs. The first stage's inputs are not listed: its samples
-    follow from the microbatch's number. Tokens are an input of the last stage, and where data is
-    ``packed`` of every other one.
+    follow from the microbatch's number. Tokens are an input of the last stage, and of every other
+    one where they are needed everywhere.
     """
     got: tuple[PayloadName, ...] = () if first else ("input",)
     gave: tuple[PayloadName, ...] = () if first else ("grad_out",)
-    if (last or packed) and not first:
+    if (last or tokens_everywhere) and not first:
         got = (*got, "tokens")
     return (*got, *gave) if last else ("grad_in", *got, "output", *gave)
 

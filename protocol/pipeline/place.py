@@ -16,8 +16,8 @@ class Place:
     stages: int
     per_step: int
     """Microbatches per step M."""
-    packed: bool = False
-    """Whether every stage needs a microbatch's tokens, for the borders of documents in them."""
+    tokens_everywhere: bool = False
+    """Whether every stage needs a microbatch's tokens, as `Manifest` says it."""
 
     @property
     def first(self) -> bool:

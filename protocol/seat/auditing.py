@@ -230,7 +230,8 @@ class Auditing:
         """Those that have missed nothing that we told, until they leave the swarm: who is on
         probation for a while is told afterwards what was said meanwhile, and nothing twice."""
         self._seen = SwarmView(((),) * place.stages)
-        self._tensors = tensors_of(first=place.first, last=place.last, packed=place.packed)
+        everywhere = place.tokens_everywhere
+        self._tensors = tensors_of(first=place.first, last=place.last, tokens_everywhere=everywhere)
         self._showing = Showing(place.me, self._tensors)
 
     @property

@@ -79,7 +79,18 @@ def contenders(mib: int) -> list[Contenders]:
         alike = _encode_and_decode(name, "s8", source, direction, copy)
         coding = {one: run for one, run in alike.items() if not one.endswith("seal")}
         there |= {f"{one}, by torch": _by_torch(run) for one, run in coding.items()}
-    return [*groups, there]
+    return [*groups, there, _coarse(numbers)]
+
+
+def _coarse(numbers: torch.Tensor) -> Contenders:
+    """Codecs of four bits and less, in operations of torch beside those of s8."""
+    target, vector = torch.empty_like(numbers), numbers.view(-1)
+    found: Contenders = {"memcpy": lambda: target.copy_(numbers)}
+    for way in ("forward", "backward"):
+        found |= _encode_and_decode(f"s4 {way}", "s4", numbers, way, target)
+    for codec in ("q4", "q3", "q2"):
+        found |= _encode_and_decode(codec, codec, vector, "average", target.view(-1))
+    return {name: run for name, run in found.items() if not name.endswith("seal")}
 
 
 def _by_torch(run: Callable[[], object]) -> Callable[[], object]:

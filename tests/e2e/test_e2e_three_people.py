@@ -113,6 +113,7 @@ def founder(folder: Path) -> Iterator[Person]:
     made = person.ok(
         *("create", "--data", "book.txt", "--stages", "1", "--name", "ours", "--steps", "50000"),
         *("--microbatches", "8", "--microbatch", "2", "--checkpoint-every", "10", *SMALL),
+        *("--averaging", "local"),  # as their lines would have it
     )
     assert made.startswith("volunteer:")
     person.ok("join", "--swarm", "ours.swarm", "--detach")

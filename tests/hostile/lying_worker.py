@@ -34,11 +34,11 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
     honest, of_loss = passes.run_back, passes.losses
     inside = [False]
 
-    def lying(replica: Replica, slot: Slot, graphs: Any, like: Any = None) -> list[memoryview]:
+    def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> list[memoryview]:
         if not inside[0]:
-            return honest(replica, slot, graphs, like)
+            return honest(replica, slot, graphs, *rest)
         given_back = ((g, out, _of(out, given)) for g, out, given in graphs)
-        return honest(replica, slot, given_back, like)
+        return honest(replica, slot, given_back, *rest)
 
     def _of(output: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
         given = torch.ones_like(output) if gradient is None else gradient

@@ -64,6 +64,14 @@ def test_a_swarm_equals_the_reference(
     assert largest_difference(losses, expected) < CLOSE
 
 
+def test_what_is_rounded_by_chance_is_rounded_alike(lab: Lab) -> None:
+    """By whichever replica. With another key the losses differ by 2e-4."""
+    plan = plan_for("gpt", 2, STEPS)
+    expected = lab.reference(plan, "s4")
+    assert largest_difference(train(lab.world(plan, 2, boundary="s4")), expected) < CLOSE
+    assert largest_difference(lab.reference(plan), expected) > 20 * CLOSE
+
+
 @pytest.mark.parametrize("model", usual(1, ["gpt", "lora", "mixtral"]))
 def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, model: str) -> None:
     """Microbatches have unlike numbers of answers, and it does not matter who computes them."""

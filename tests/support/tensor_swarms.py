@@ -5,12 +5,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.lab.simulate.tensors import TensorSwarm
+from client.compute.codecs.s4 import rounding_key
+from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import open_source
@@ -87,9 +89,10 @@ def write_mixed_conversations(folder: Path) -> DataSpec:
     return mix(choices, folder / "text").index.spec()
 
 
-def through_s8(x: Tensor, place: WireContext) -> Tensor:
-    """A boundary tensor after the S8 wire."""
-    return decode(encode(x, "s8", direction=place.direction), x.shape)
+def through(codec: Codec, x: Tensor, place: WireContext) -> Tensor:
+    """A boundary tensor after the wire."""
+    key = rounding_key(SWARM, place.step, place.microbatch, place.boundary + 1)
+    return decode(encode(x, codec, direction=place.direction, key=key), x.shape)
 
 
 def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
@@ -116,7 +119,7 @@ class Lab:
         """Losses of the oracle, with the wire simulated if it is lossy."""
         key = (plan, boundary)
         if key not in self.references:
-            wire = through_s8 if boundary == "s8" else None
+            wire = None if boundary == "fp32" else partial(through, boundary)
             corpus = open_source(str(self.text))
             self.references[key] = train_reference(plan, corpus, wire=wire, threads=1).losses
         return self.references[key]

@@ -58,9 +58,10 @@ from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import Narrow, joined
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
-from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
+from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_parameter_count
 from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
 from protocol.limits import LEAST_TO_CONVICT
@@ -143,6 +144,7 @@ def found_swarm(
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
             used (configuration).
     """
+    _check_boundaries(run)
     corpus = read_corpus(run.data)
     model = replace(model, context=model.context or cut_context(corpus))
     founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
@@ -179,13 +181,14 @@ class _Founder:
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before anything is measured."""
-        self._manifest(*self._admitted(run, spec)[:1], spec, _unpriced(spec, run.stages))
+        provisional, _ = self._admitted(run, spec)
+        self._manifest(provisional, spec, _unpriced(spec, run))
         sequences = _sequences(run)
         usual = usual_length(run)
         parts = measured_prices(spec, run, sequences)
         costs, _, busy = price_stages(spec, run, run.stages, sequences, parts)
-        chooses = self.machine is not None and run.averaging != "every-step"
-        machine = self.machine() if self.machine is not None and chooses else None
+        measured = self.machine if run.averaging != "every-step" else None
+        machine = None if measured is None else measured()
         run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
         run, notes = self._admitted(run, spec)
         costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
@@ -221,7 +224,7 @@ class _Founder:
                 name=run.swarm_name,
                 founder=self.peer,
                 created=int(time.time()),
-                model=spec,
+                model=narrowed(spec, [stage.layers for stage in stages], run.boundary_width),
                 stages=stages,
                 sequences_per_microbatch=sequences,
                 microbatches_per_step=microbatches,
@@ -294,6 +297,46 @@ def _check_precision(run: RunChoices) -> None:
             "among friends take --audit 0 or --private",
             ExitCode.USAGE,
         )
+
+
+def _check_boundaries(run: RunChoices) -> None:
+    """Refuse narrow boundaries where there can be none.
+
+    Raises:
+        UserError: an imported model was to have them, or a single stage.
+    """
+    if run.boundary_width is None:
+        return
+    if run.source is not None:
+        raise UserError(
+            "--boundary-width is for models that learn from the first step: what an imported "
+            "model's tokens are at a boundary would have to be measured first",
+            "leave out --boundary-width, or --from",
+            ExitCode.USAGE,
+        )
+    if run.stages == 1:
+        raise UserError(
+            "one stage has no boundary that could be narrow",
+            "leave out --boundary-width, or take --stages 2 or more",
+            ExitCode.USAGE,
+        )
+
+
+def narrowed(spec: ModelSpec, layers_per_stage: Sequence[int], width: int | None) -> ModelSpec:
+    """Return a model with boundaries of ``width`` numbers between its stages; None, or where it has
+    one stage: the model itself.
+
+    Raises:
+        UserError: it cannot have such boundaries.
+    """
+    if width is None or len(layers_per_stage) == 1:
+        return spec
+    try:
+        narrow = Narrow(width, narrow_layers(layers_per_stage))
+        return msgspec.structs.replace(spec, narrow=narrow)
+    except ValueError as error:
+        advice = "take another --boundary-width, or leave it out"
+        raise UserError(str(error), advice, ExitCode.USAGE) from error
 
 
 def _check_aggregation(name: str, microbatches: int) -> None:
@@ -523,16 +566,18 @@ def _kind(source: str) -> Source:
     return "jsonl" if is_json_lines(source) else "text"
 
 
-def _unpriced(spec: ModelSpec, stages: int) -> tuple[StageCost, ...]:
+def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
     """Return stages without costs, by which all other choices can be checked.
 
     Raises:
         UserError: the model cannot be cut into so many.
     """
+    stages = run.stages
     if stages > spec.layers:
         raise usage(f"{spec.layers} layers cannot be cut into {stages} stages; use fewer --stages")
     check_stages(spec, stages)
     layers = cut(spec, None, stages)
+    spec = narrowed(spec, layers, run.boundary_width)
     return tuple(
         StageCost(
             layers=layers[part.index],
@@ -565,6 +610,7 @@ def price_stages(
     notes: tuple[str, ...] = ()
     if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
         prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
+    spec = narrowed(spec, layers, run.boundary_width)
     priced = tuple(price(spec, part, sequences, prices) for part in slices(layers))
     pairs = zip(slices(layers), priced, strict=True)
     costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
@@ -598,7 +644,9 @@ def stage_cost(
     """
     predicted = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
-    shape = sequences, spec.context, spec.width
+    shape = sequences, spec.context, spec.boundary_width
+    if spec.narrow is not None:
+        shape = joined(*shape)
     boundary = float(largest_payload_bytes(shape, run.boundary_codec))
     forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets are sent along
     memory = least_need(spec, layers, part.index, run, sequences)
@@ -702,5 +750,10 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         )
     if manifest.policy.redundancy == 1:
         found.append("redundancy 1: training stops whenever a volunteer leaves")
+    if manifest.model.narrow is not None:
+        found.append(
+            "the trained model will have narrow boundaries inside: volunteer eval, sample and chat "
+            "compute them; Hugging Face transformers and llama.cpp do not, so there is no export"
+        )
     found += warn_of_repeats(manifest, manifest.steps)
     return found

@@ -12,7 +12,7 @@ from msgspec import Struct
 from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S
-from client.cli.planning.run import EXACT, LOCAL, Method, PlannedRun
+from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, describe_mixture, warn_of_repeats
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
@@ -26,7 +26,7 @@ from client.plan.model import (
     StageTerms,
     fits,
 )
-from client.plan.rounds import WORTH_SHARE, gap_percent
+from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, WORTH_SHARE, gap_percent
 from client.quantities import plural
 from client.views.words import duration as human_duration
 from model_zoo.specs.aggregation import RULES
@@ -153,17 +153,17 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     best = way.best
     if best is None or best.prediction is None:
         raise _no_plan(way.alternatives, run.models)
-    pace_of = best.run
+    chosen_run = best.run
     used = sum(map(len, best.placement))
     stages = _stage_lines(run, way, best, best.prediction)
     cost = _cost(best.run, best.prediction, wanted)
     alone = sum(machine.flop_per_s for machine in machines) / max(run.flops_per_token, 1e-30)
     return Answer(
         parameters=sum(line.parameters for line in stages),
-        sequences=pace_of.tokens_per_microbatch // run.models[len(stages)].context,
-        microbatches=pace_of.microbatches,
-        inner_microbatches=pace_of.inner_microbatches,
-        tokens_per_step=pace_of.microbatches * pace_of.tokens_per_microbatch,
+        sequences=chosen_run.tokens_per_microbatch // run.models[len(stages)].context,
+        microbatches=chosen_run.microbatches,
+        inner_microbatches=chosen_run.inner_microbatches,
+        tokens_per_step=chosen_run.microbatches * chosen_run.tokens_per_microbatch,
         machines=len(machines),
         used=used,
         alone_tokens_per_s=alone,
@@ -229,7 +229,9 @@ class _Found:
         sent = max(terms.sent_bytes for terms in best.prediction.stages)
         per_day = sent * 86_400 / best.prediction.step_s
         muon = OPTIMIZERS[method.optimizer].by_matrix
+        narrow = method.boundary_codec == NARROW and len(best.run.stages) > 1
         rounds = wanted / (best.run.microbatches * best.run.tokens_per_microbatch)
+        loss = gap_percent(rounds, muon=muon) if method.local else 0.0
         return Way(
             *(method.name, *codecs, chosen, ""),
             stages=len(best.run.stages),
@@ -239,7 +241,7 @@ class _Found:
             step_s=best.prediction.step_s,
             sent_bytes_per_day=per_day,
             sent_bytes_per_month=30 * per_day,
-            loss_percent=gap_percent(rounds, muon=muon) if method.local else 0.0,
+            loss_percent=loss + NARROW_PERCENT * narrow,
         )
 
 
@@ -344,6 +346,13 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
         yield f"audits: {run.audit_percent} % of the work is done twice, by idle machines first"
         if best.replicas < 3:
             yield f"audits: some stage has {best.replicas} replicas; fewer than 3 expel nobody"
+    if best.run.inner_microbatches and cost.steps < ENOUGH_ROUNDS:
+        shorter = max(1, round(best.run.microbatches * cost.steps / ENOUGH_ROUNDS))
+        yield (
+            f"{cost.steps:,.0f} rounds are few: with {ENOUGH_ROUNDS} the loss suffers less: train "
+            f"{cost.tokens * ENOUGH_ROUNDS / cost.steps:,.0f} tokens, or average more often with "
+            f"--microbatches {shorter}"
+        )
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
     if run.manifest is None:

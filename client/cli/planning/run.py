@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from client.cli.founding.averaging import run_of
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
@@ -33,6 +33,8 @@ LARGER_MICROBATCHES = (1, 2, 3, 4)
 """Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
 microbatches of a round."""
 EXACT, LOCAL = "exact", "local"
+NARROW: Final = "s4"
+"""The narrowest boundaries."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def _methods(
         *(exact.boundary_codec, exact.sent_codec, exact.update_rule),
     )
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
+    if run.boundary_codec != NARROW:
+        ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
         rule = None if RULES[run.rule].secret else run.aggregation
         local = replace(run, averaging="local", boundary_codec=codec, aggregation=rule, audit=None)

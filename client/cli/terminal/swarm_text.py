@@ -93,10 +93,13 @@ def _run(manifest: Manifest) -> Iterator[str]:
         yield f"  averaging  {manifest.aggregation}: {averaged} are {about}"
     most = max(stage.parameters for stage in manifest.stages)
     size = most * CODECS[manifest.averaging_codec].bytes_per_number
+    narrow = manifest.model.narrow
+    numbers = "" if narrow is None else f" of {narrow.width} numbers a token"
     yield (
-        f"  on wires   {manifest.boundary_codec}; in a {step} two volunteers of a stage send each "
-        f"other {human_bytes(size)} at most, {human_duration(size / SLOW_LINE_BYTES_PER_S)} on a "
-        f"line of 20 Mbit/s{COMPUTES[manifest.compute]}"
+        f"  on wires   {manifest.boundary_codec}{numbers}; in a {step} two volunteers of a stage "
+        f"send each other {human_bytes(size)} at most, "
+        f"{human_duration(size / SLOW_LINE_BYTES_PER_S)} on a line of 20 Mbit/s"
+        f"{COMPUTES[manifest.compute]}"
     )
     if manifest.audits:
         yield (

@@ -39,6 +39,8 @@ from protocol.amendments.book import Beginning
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
+SWARM = "00" * 32
+
 
 class _Labelled(msgspec.Struct, frozen=True, array_like=True):
     """A payload of this world: a tensor and the multiset of ids it stands for."""
@@ -94,7 +96,7 @@ class TensorSwarm:
     def _open(self, place: Place) -> TensorWorker:
         plan = self.plan
         request = OpenStage(
-            swarm="00" * 32,
+            swarm=SWARM,
             model=plan.spec,
             layers_per_stage=list(plan.layers_per_stage),
             stage=place.stage,
@@ -144,7 +146,8 @@ class TensorWorker:
     ) -> None:
         self._exact = MultisetWorker(place)
         place_of = place.me, place.first, place.last
-        self._place = SeatConstants(*place_of, tokens_per_step, request.packed)
+        everywhere = request.packed or request.model.narrow is not None
+        self._place = SeatConstants(*place_of, tokens_per_step, everywhere)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)

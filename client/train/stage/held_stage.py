@@ -434,7 +434,7 @@ class HeldStageDriver:
                 self.stage,
                 manifest.stage_count,
                 manifest.microbatches_per_step,
-                manifest.data.packed,
+                manifest.tokens_everywhere,
             ),
             size=size,
             steps=manifest.steps,

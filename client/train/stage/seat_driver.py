@@ -30,7 +30,7 @@ from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
-from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
+from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
@@ -174,12 +174,14 @@ class SeatDriver:
             seat.place.first,
             seat.place.last,
             manifest.tokens_per_microbatch * manifest.microbatches_per_step,
-            manifest.data.packed,
+            manifest.tokens_everywhere,
         )
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
-        self._vocab, self._masked = manifest.model.vocab, manifest.data.masked
-        self._tokens_bytes = token_bytes(self._vocab, masked=self._masked) * batch * (context + 1)
-        elements = batch * context * (-(-manifest.model.width // 128) * 128)
+        self._vocab, data = manifest.model.vocab, manifest.data
+        self._token_bits = {"masked": data.masked, "packed": data.packed}
+        self._token_type = np.dtype(token_dtype(self._vocab, masked=data.masked))
+        self._tokens_bytes = self._token_type.itemsize * batch * (context + 1)
+        elements = batch * context * (-(-manifest.model.boundary_width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
         self._largest_shard = shard.size_bytes
@@ -271,10 +273,9 @@ class SeatDriver:
     def _sound(self, payload: bytes) -> bool:
         if not 0 < len(payload) - self._tokens_bytes <= self._largest_tensor:
             return False
-        dtype = np.dtype(token_dtype(self._vocab, masked=self._masked))
-        tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
-        values = token_values(tokens, masked=self._masked, packed=self._place.packed)
-        return int(values.max()) < self._vocab
+        count = self._tokens_bytes // self._token_type.itemsize
+        tokens = np.frombuffer(payload, self._token_type, count)
+        return int(token_values(tokens, **self._token_bits).max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def _number_bytes(manifest: Manifest) -> int:
 
 def _boundary_bytes(manifest: Manifest) -> int:
     tokens = manifest.sequences_per_microbatch * (manifest.model.context + 1)
-    return tokens * (4 * manifest.model.width + _TOKEN_BYTES)
+    return tokens * (4 * manifest.model.boundary_width + _TOKEN_BYTES)
 
 
 def _most_parameters(manifest: Manifest) -> int:

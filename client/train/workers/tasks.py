@@ -78,8 +78,8 @@ class SeatConstants:
     first: bool
     last: bool
     tokens_per_step: int
-    packed: bool = False
-    """Whether a stage needs the tokens for the borders in them."""
+    tokens_everywhere: bool = False
+    """Whether every stage needs the tokens, as `Manifest` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def to_call(task: Task, place: SeatConstants) -> Call:
             inputs: Sources = () if place.first else (PayloadKey(step, "input", m),)
             results = () if place.first else (PayloadKey(step, "grad_out", m),)
             sources = (PayloadKey(step, "grad_in", m), *inputs)
-            borders = _borders(step, m, place)
-            return Call(Backward(step=step, microbatch=m), sources, borders, results)
+            tokens = _tokens(step, m, place)
+            return Call(Backward(step=step, microbatch=m), sources, tokens, results)
         case SubtractTask():
             return _subtract(task, place)
         case EvaluateTask():
@@ -143,12 +143,12 @@ def _forward(task: ForwardTask, place: SeatConstants) -> Call:
     output = PayloadKey(step, "output", m)
     if place.first:
         return Call(request, results=(output, PayloadKey(step, "tokens", m)))
-    return Call(request, (PayloadKey(step, "input", m),), _borders(step, m, place), (output,))
+    return Call(request, (PayloadKey(step, "input", m),), _tokens(step, m, place), (output,))
 
 
-def _borders(step: int, microbatch: int, place: SeatConstants) -> PayloadKey | None:
-    """Return the tokens that a stage after the first needs to know where documents begin."""
-    needed = place.packed and not place.first
+def _tokens(step: int, microbatch: int, place: SeatConstants) -> PayloadKey | None:
+    """Return the tokens that a stage between the first and the last needs, if it does."""
+    needed = place.tokens_everywhere and not place.first
     return PayloadKey(step, "tokens", microbatch) if needed else None
 
 
@@ -161,7 +161,7 @@ def _evaluate(task: EvaluateTask, place: SeatConstants) -> Call:
         return Call(request, sources, tokens=None if place.first else tokens)
     if place.first:
         return Call(request, sources, results=(output, tokens))
-    return Call(request, sources, tokens if place.packed else None, (output,))
+    return Call(request, sources, tokens if place.tokens_everywhere else None, (output,))
 
 
 def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
@@ -171,7 +171,7 @@ def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
     if place.last:
         tokens = None if place.first else PayloadKey(step, "tokens", m)
         return Call(request, own_input, tokens=tokens)
-    return Call(request, (PayloadKey(step, "grad_in", m), *own_input), _borders(step, m, place))
+    return Call(request, (PayloadKey(step, "grad_in", m), *own_input), _tokens(step, m, place))
 
 
 def _round_call(

@@ -225,7 +225,7 @@ def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers_per_stage": (2, 3)}, "do not make 4 layers"),
+        ({"layers_per_stage": (2, 3)}, "do not add up to 4 layers"),
         ({"layers_per_stage": (4, 0)}, "at least one layer"),
         ({"steps": 0}, "steps must be"),
         ({"microbatches_per_step": -1}, "microbatches_per_step must be"),

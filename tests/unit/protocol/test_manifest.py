@@ -13,6 +13,7 @@ from model_zoo.specs.architecture import Experts, Lora, Rope, Scales
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import Part
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
@@ -316,6 +317,10 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"data": DataSpec("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec("text", "short", 320, "0" * 64)}, "shorter than one sample"),
         ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
+        (
+            {"model": msgspec.structs.replace(manifest().model, narrow=Narrow(32, (1,)))},
+            "boundaries are not between the stages",
+        ),
         ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
         ({"data": DataSpec("text", "long", MAX_BLOB_BYTES + 1, "0" * 64)}, "at most 137 GB"),
         ({"data": tokens(size=2 * 64)}, "shorter than one sample"),

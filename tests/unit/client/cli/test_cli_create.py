@@ -21,6 +21,7 @@ from client.cli.founding.manifest import (
     choose_model,
     choose_optimizer,
     found_swarm,
+    narrowed,
 )
 from client.cli.founding.options import (
     ModelChoices,
@@ -37,7 +38,9 @@ from client.plan.model import Machine
 from client.train.workers.opening import stage_need
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.precision import Compute
+from model_zoo.specs.slices import narrow_layers
 from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
@@ -184,6 +187,49 @@ def test_new_models_are_updated_by_muon_and_secret_sums_by_adamw() -> None:
     assert SECRET_RULE in founding.warnings
     with pytest.raises(UserError, match="take adamw"):
         settled_on(FAST, optimizer="muon", **secret)
+
+
+def test_narrow_boundaries_lie_where_the_model_is_cut() -> None:
+    run = RunChoices(stages=3, measure=False, boundary_width=32, boundary_codec="s4")
+    shape = ModelChoices(layers=6, width=128, heads=4)
+    manifest = found_swarm(SIGNER.peer, run, shape, OptimizerChoices()).manifest
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+    assert manifest.model.narrow == Narrow(32, narrow_layers(manifest.layers_per_stage))
+    assert manifest.tokens_everywhere
+    assert "s4 of 32 numbers a token" in described(manifest)
+    wide = found_swarm(
+        SIGNER.peer,
+        replace(run, boundary_width=None, boundary_codec="s8"),
+        shape,
+        OptimizerChoices(),
+    ).manifest
+    sent, usual = (each.stages[-1].uplink_bytes for each in (manifest, wide))
+    assert sent < usual / 7
+    ends = 4 * 128 * (256 + 32)
+    assert manifest.model.parameter_count - wide.model.parameter_count == ends
+    assert sum(each.parameters for each in manifest.stages) == manifest.model.parameter_count
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (RunChoices(boundary_width=64, stages=1), "one stage has no boundary"),
+        (RunChoices(boundary_width=64, source=Path("x")), "learn from the first step"),
+        (RunChoices(boundary_width=4096), "not below the width"),
+        (RunChoices(boundary_width=48), "neither divides 128"),
+    ],
+)
+def test_boundaries_that_cannot_be_narrow_are_usage_errors(run: RunChoices, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        _found(replace(run, measure=False))
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert "--boundary-width" in caught.value.next_step
+
+
+def test_narrow_boundaries_of_many_tokens_are_refused_with_their_size() -> None:
+    preset = choose_model(PRESETS["llama-3.2-1b"], ModelChoices(), vocab=128_256)
+    with pytest.raises(UserError, match=r"128,256 tokens 2,101 MB a boundary"):
+        narrowed(preset, [8, 8], 512)
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,10 @@ def test_the_prompt_says_what_the_swarm_is_and_what_it_costs(
     asked, manifest = capsys.readouterr().err, swarm.manifest
     parameters = f"{sum(stage.parameters for stage in manifest.stages):,} parameters"
     largest = max(stage.parameters for stage in manifest.stages)
+    state = human_bytes(manifest.state.bytes_per_parameter * largest)
     one_line = " ".join(asked.split())
     for words in ("The swarm mine", swarm.swarm[:12], manifest.founder, parameters, "book.txt",
-                  "100 steps", "open to anybody", f"checkpoints of {human_bytes(12 * largest)}",
+                  "100 steps", "open to anybody", f"checkpoints of {state}",
                   human_bytes(consent.traffic_bytes(manifest))):  # fmt: skip
         assert words in one_line, words
     assert len(asked.splitlines()) <= 24

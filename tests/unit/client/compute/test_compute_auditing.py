@@ -9,6 +9,7 @@ from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import CompareContribution, KeepVersion, Load, Recompute, Save
 from model_zoo.specs.model import ModelSpec
+from protocol.audit import record
 from protocol.audit.record import Grade
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
 from tests.support.cases import usual
@@ -35,7 +36,8 @@ def test_honest_replicas_agree(stage, averaging, shares):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "boundary"), usual(2, [(0, "s8"), (1, "fp32"), (0, "fp32"), (1, "s8")])
+    ("stage", "boundary"),
+    usual(2, [(0, "s8"), (1, "s4"), (0, "fp32"), (1, "fp32"), (0, "s4"), (1, "s8")]),
 )
 def test_other_threads_stay_far_below_the_tolerance(stage, boundary):
     swarm = AuditedStage(stage, averaging="fp32", boundary=boundary, threads=(1, 2))
@@ -60,10 +62,11 @@ def test_a_machine_that_rounds_otherwise_agrees_and_makes_the_same_versions():
         elsewhere.close()
 
 
+@pytest.mark.parametrize("boundary", ["s8", "s4"])
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("name", LIES)
-def test_lies_do_not_agree(stage, name):
-    swarm = AuditedStage(stage, averaging="fp32")
+def test_lies_do_not_agree(stage, name, boundary):
+    swarm = AuditedStage(stage, averaging="fp32", boundary=boundary)
     swarm.train(2)
     assert swarm.audit(LIES[name]).grade is not Grade.AGREES
 
@@ -239,6 +242,25 @@ def test_what_a_small_share_hides_along_the_gradient_is_not_its_absence():
     swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
     swarm.train(2)
     assert swarm.audit(LIES["zero"]).grade is not Grade.AGREES
+
+
+def test_four_bits_are_computed_again_bit_by_bit():
+    """What was rounded by chance, too."""
+    swarm = AuditedStage(1, averaging="fp32", boundary="s4")
+    swarm.train(2)
+    audited = swarm.audit()
+    assert (worst(audited), audited.grade) == (0.0, Grade.AGREES)
+
+
+@pytest.mark.parametrize(("apart", "grade"), [(2e-4, Grade.AGREES), (0.05, Grade.LIES)])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_four_bits_are_compared_as_they_were_before_coding(direction, apart, grade):
+    swarm = AuditedStage(1, boundary="s4")
+    wire, auditor = swarm.members[AUDITOR].replica.wire, swarm.members[AUDITOR].executor
+    generator = torch.Generator().manual_seed(3)
+    ours, noise = torch.randn((2, *wire.boundary_shape), generator=generator)
+    sent = [wire.boundary_out(each, direction, of=(7, 8)) for each in (ours + apart * noise, ours)]
+    assert record.grade(auditor._stage.auditor._apart(*sent, direction, 0)) is grade
 
 
 def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():

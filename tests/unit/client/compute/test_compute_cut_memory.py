@@ -14,6 +14,7 @@ from torch.distributed import fsdp
 
 from client.compute.memory import MemoryNeed, held_parameters, required_bytes
 from client.compute.team import Ring
+from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.slices import slices, stage_tensors
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_stages import MODELS
@@ -23,15 +24,19 @@ BLOCKS = 6
 WIDE = replace(MODELS["llama"], layers=BLOCKS + 2, vocab=64)
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+NARROW = replace(MODELS["llama"], narrow=Narrow(8, (1, 3)))
+SHAPES = {name: MODELS[name] for name in ("gpt", "llama", "mixtral")} | {"narrow": NARROW}
+
+
+@pytest.mark.parametrize("model", SHAPES)
 @pytest.mark.parametrize("stage", range(3))
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_the_first_rank_holds_the_rows_that_chunks_give_it(
     model: str, stage: int, ranks: int
 ) -> None:
-    tensors = stage_tensors(MODELS[model], slices(CUT)[stage])
+    tensors = stage_tensors(SHAPES[model], slices(CUT)[stage])
     chunks = [torch.empty(shape, device="meta").chunk(ranks)[0] for shape in tensors.values()]
-    found = held_parameters(MODELS[model], CUT, stage, ranks)
+    found = held_parameters(SHAPES[model], CUT, stage, ranks)
     assert found == sum(chunk.numel() for chunk in chunks)
 
 
@@ -89,3 +94,19 @@ def test_a_rank_frees_the_gradients_of_a_unit_when_the_next_ones_are_there() -> 
     assert alive
     gradients = BLOCKS  # the only rank's part of each unit's is all of it
     assert alive[0] - before <= gradients + 3
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_the_ends_of_narrow_boundaries_are_cut_as_well() -> None:
+    from client.compute.full_shards import FullShards
+
+    part = slices(CUT)[1]
+    stage = FullShards(Ring(0, 1, 1, torch.device("cpu"))).cut(NARROW, part)
+    units = [type(unit).__name__ for unit in stage.units]
+    assert units == ["FSDPReceiver", "FSDPBlock", "FSDPBlock", "FSDPSender"]
+    x = torch.randn(1, 16, 8, requires_grad=True)
+    output = stage(x, tokens=torch.zeros((1, 16), dtype=torch.int64))
+    output.sum().backward()
+    assert output.shape == (1, 16, 8)
+    assert x.grad is not None
+    assert all(each.grad is not None for each in stage.parameters())

@@ -1,5 +1,7 @@
 """The predicted memory of a stage against what torch really saves, and the choices made of it."""
 
+from functools import partial
+
 import msgspec
 import pytest
 import torch
@@ -77,21 +79,24 @@ def test_local_rounds_are_what_the_worker_reports(codec, momentum) -> None:
 
 def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    found = need(
-        model,
-        0,
+    round_of = partial(
+        *(need, model, 0),
         layers_per_stage=[24],
         sequences=1,
         graphs_kept=0,
         state=StateSpec("sgd"),
         inner="muon",
-        averaging_codec="s8",
         host=True,
     )
+    found = round_of(averaging_codec="s8")
     parameters = stage_parameters(model, [24], 0)
     assert found.offloaded_bytes == 12 * parameters
     scratch = OPTIMIZERS["muon"].matrix_scratch * largest_matrix(model)
     assert found.state_bytes - scratch <= 14 * parameters
+    assert round_of(averaging_codec="q2").state_bytes - scratch <= 13 * parameters
+    robust = round_of(averaging_codec="s8", aggregation="centred-clipping")
+    assert robust.state_bytes == found.state_bytes, "the host compares contributions"
+    assert robust.offloaded_bytes == 16 * parameters
 
 
 @pytest.mark.parametrize("rounds", [None, LocalRounds(2), LocalRounds(2, outer_momentum=0.5)])

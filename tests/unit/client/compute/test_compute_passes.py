@@ -97,15 +97,16 @@ def test_stages_compute_the_gradient_of_the_whole_model(model, cut) -> None:
         assert relative_error(actual[name], gradient) < 1e-5, name
 
 
-def test_eight_bit_boundaries_barely_change_the_gradient() -> None:
-    workers = [opened(stage, [2, 2], boundary="s8") for stage in range(2)]
+@pytest.mark.parametrize(("codec", "most"), [("s8", 0.03), ("s4", 0.4)])
+def test_narrow_boundaries_barely_change_the_gradient(codec, most) -> None:
+    workers = [opened(stage, [2, 2], boundary=codec) for stage in range(2)]
     run_microbatch(workers, 3)
     expected = whole_gradients("gpt", [3])[1]
     for name, gradient in named_gradients(workers).items():
-        assert relative_error(gradient, expected[name]) < 0.03, name
+        assert relative_error(gradient, expected[name]) < most, name
 
 
-@pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
+@pytest.mark.parametrize("codec", ["s8", "s4", "bf16", "fp32"])
 @pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
 def test_recomputing_gives_the_bits_of_the_kept_graph(codec, model) -> None:
     def run(keep_graph):

@@ -313,7 +313,7 @@ def test_what_is_shown_of_a_microbatch(first, last, names):
     ],
 )
 def test_borders_are_shown_where_data_is_packed(first, last, names):
-    assert tensors_of(first=first, last=last, packed=True) == names
+    assert tensors_of(first=first, last=last, tokens_everywhere=True) == names
     assert len(names) <= MAX_TENSORS
 
 

@@ -1,0 +1,192 @@
+"""Narrow boundaries: the uncut model computes what its stages do, and each knows its parameters."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from msgspec.structs import replace
+
+from model_zoo.data import Corpus
+from model_zoo.export import export_hf
+from model_zoo.flat import FlatParameters
+from model_zoo.llama_cpp.architecture import NotInGguf, architecture
+from model_zoo.reference import TrainingPlan, evaluate, train_reference
+from model_zoo.sample import generate
+from model_zoo.specs.architecture import Lora, Scales
+from model_zoo.specs.matrices import hidden_matrices
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.narrow import MAX_VOCAB, Narrow, joined
+from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.slices import (
+    cut_problem,
+    narrow_layers,
+    slices,
+    stage_parameter_count,
+    stage_parameters,
+    stage_tensors,
+    whole_slice,
+)
+from model_zoo.specs.state import size, stage_layout
+from model_zoo.stages import Stage, build_stage, merge_states
+from model_zoo.whole import build_whole, load_whole
+
+CUT = (1, 2, 1)
+WIDE = ModelSpec("llama", 4, 32, 4, 2, 48, context=16)
+SPEC = replace(WIDE, narrow=Narrow(8, narrow_layers(CUT)))
+GPT = replace(ModelSpec("gpt", 4, 32, 4, 4, 64, context=16), narrow=SPEC.narrow)
+
+
+def stages(spec: ModelSpec, seed: int) -> list[Stage]:
+    return [build_stage(spec, part, seed) for part in slices(CUT)]
+
+
+@pytest.mark.parametrize("spec", [SPEC, GPT])
+def test_a_stage_has_the_ends_of_its_boundaries(spec: ModelSpec) -> None:
+    parts = (*slices(CUT), whole_slice(spec))
+    ends = []
+    for part in parts:
+        stage = build_stage(spec, part, seed=0)
+        found = [(name, tuple(each.shape)) for name, each in stage.named_parameters()]
+        assert list(stage_tensors(spec, part).items()) == found
+        flat, layout = FlatParameters(stage), stage_layout(spec, part)
+        assert layout == tuple((s.name, tuple(s.shape)) for s in flat.layout)
+        assert size(layout) == flat.values.numel() == stage_parameter_count(spec, part)
+        decayed = [s.name for s in flat.layout if s.offset < flat.decay_size]
+        assert decayed
+        assert not any("boundaries" in name for name in decayed)
+        ends.append({name.rsplit(".", 2)[0] for name, _ in found if "boundaries" in name})
+    one, three = "boundaries.1.", "boundaries.3."
+    assert ends[0] == {one + "sender"}
+    assert ends[1] == {one + "receiver", three + "sender"}
+    assert ends[2] == {three + "receiver"}
+    assert ends[3] == ends[0] | ends[1] | ends[2]
+
+
+def test_parameters_are_counted_without_the_tensors() -> None:
+    counts = [stage_parameters(SPEC, CUT, stage) for stage in range(len(CUT))]
+    assert counts == [stage_parameter_count(SPEC, part) for part in slices(CUT)]
+    assert sum(counts) == SPEC.parameter_count
+    assert SPEC.parameter_count - WIDE.parameter_count == 4 * 32 * (256 + 8)
+
+
+@pytest.mark.parametrize("spec", [SPEC, GPT])
+def test_the_uncut_model_computes_what_its_stages_do(spec: ModelSpec, tokens: torch.Tensor) -> None:
+    inputs = tokens[:, :-1]
+    x, parts = inputs, stages(spec, seed=3)
+    for stage in parts:
+        x = stage(x, tokens=inputs)
+    whole = load_whole(spec, merge_states(stage.state_dict() for stage in parts))
+    assert torch.equal(x, whole(inputs))
+    assert torch.equal(x, build_whole(spec, seed=3)(inputs))
+
+
+def test_what_passes_a_boundary_is_narrow(tokens: torch.Tensor) -> None:
+    inputs = tokens[:, :-1]
+    first, second, _ = stages(SPEC, seed=3)
+    x = first(inputs)
+    assert x.shape == (3, 16, 8)
+    assert second(x, tokens=inputs).shape == (3, 16, 8)
+
+
+def test_a_boundary_begins_with_the_embedding_and_the_first_numbers_of_the_rest() -> None:
+    scaled = replace(SPEC, architecture="granite", scales=Scales(embedding=12.0))
+    for spec, factor in ((SPEC, 1.0), (scaled, 12.0)):
+        state = build_whole(spec, seed=5).state_dict()
+        embedding = state[spec.token_embedding]
+        for end in ("sender", "receiver"):
+            table = state[f"boundaries.3.{end}.table.weight"]
+            assert torch.equal(table, embedding * factor)
+        down, up = (state[f"boundaries.3.{e}.projection.weight"] for e in ("sender", "receiver"))
+        assert torch.equal(down @ up, torch.eye(8))
+
+
+def test_projections_are_matrices_and_tables_are_none() -> None:
+    (middle,) = slices(CUT)[1:2]
+    wide = len(hidden_matrices(WIDE, middle))
+    found = hidden_matrices(SPEC, middle)
+    assert len(found) == wide + 2
+    assert {(8, 32), (32, 8)} <= {(each.rows, each.columns) for each in found}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_reference_trains_the_same_model_cut_or_not(corpus: Corpus, name: str) -> None:
+    optimizer = OptimizerSpec(1e-2, 1e-3, warmup_steps=2, decay_steps=12, name=name)
+    plan = TrainingPlan(SPEC, CUT, optimizer, 0, 12, 2, 2)
+    shapes = set()
+
+    def wire(x: torch.Tensor, _: object) -> torch.Tensor:
+        shapes.add(tuple(x.shape))
+        return x.clone()
+
+    uncut, cut = train_reference(plan, corpus), train_reference(plan, corpus, wire=wire)
+    assert uncut.losses == pytest.approx(cut.losses, rel=1e-5)
+    assert shapes == {(2, 16, 8)}
+    assert uncut.losses[-1] < uncut.losses[0] - 0.5
+
+
+def test_a_trained_model_is_measured_and_continues_text(corpus: Corpus) -> None:
+    optimizer = OptimizerSpec(1e-2, 1e-3, warmup_steps=5, decay_steps=120, beta2=0.95)
+    spec = replace(SPEC, layers=2, narrow=Narrow(8, (1,)))
+    run = train_reference(TrainingPlan(spec, (1, 1), optimizer, 0, 120, 1, 8), corpus)
+    model = load_whole(spec, run.state)
+    assert evaluate(model, corpus, batches=1, sequences=4, context=16) < 1
+    assert generate(model, "the quick brown ", 30, temperature=0).startswith("fox jumps")
+
+
+def test_codes_have_full_rows() -> None:
+    assert joined(3, 16, 8) == (3, 1, 128)
+    assert joined(3, 16, 64) == (3, 8, 128)
+    assert joined(3, 16, 256) == (3, 16, 256)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"width": 0, "layers": [1]}, "between 1 and 65536"),
+        ({"width": 1 << 20, "layers": [1]}, "between 1 and 65536"),
+        ({"width": 24, "layers": [1]}, "neither divides 128 nor is a multiple"),
+        ({"width": 8, "layers": []}, "one stage has no boundary"),
+        ({"width": 8, "layers": [2, 1]}, "not in order"),
+        ({"width": 8, "layers": [1, 1]}, "not in order"),
+        ({"width": 8, "layers": [0]}, "between 1 and 3"),
+        ({"width": 8, "layers": [1, 4]}, "between 1 and 3"),
+        ({"width": 32, "layers": [1]}, "not below the width of 32"),
+        ({"width": 4, "layers": [1]}, "multiple of 32"),
+        ({"width": "8", "layers": [1]}, "int"),
+        ({"width": 8, "layers": [1], "more": 1}, "unknown field"),
+    ],
+)
+def test_boundaries_that_no_model_has_are_refused(given: dict[str, Any], words: str) -> None:
+    described = msgspec.to_builtins(WIDE) | {"narrow": given}
+    with pytest.raises(msgspec.ValidationError, match=words):
+        msgspec.convert(described, ModelSpec)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab": MAX_VOCAB + 1}, r"two tables of the vocabulary each: with 16,385 tokens 4 MB"),
+        ({"tied": True}, "one stage"),
+        ({"lora": Lora(4, 8.0, ("self_attn.q_proj",))}, "all else is frozen"),
+    ],
+)
+def test_models_that_cannot_have_them_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        replace(SPEC, **changes)
+
+
+def test_a_cut_elsewhere_is_refused() -> None:
+    assert cut_problem(SPEC, CUT) is None
+    assert cut_problem(WIDE, (4,)) is None
+    assert "between the stages" in str(cut_problem(SPEC, (2, 1, 1)))
+    assert "between the stages" in str(cut_problem(SPEC, (4,)))
+    assert "do not add up to 4 layers" in str(cut_problem(SPEC, (1, 2)))
+
+
+def test_other_programs_get_no_such_model(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="cannot be folded"):
+        export_hf(SPEC, build_whole(SPEC, 0).state_dict(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(NotInGguf, match=r"cannot be folded.*llama\.cpp"):
+        architecture(SPEC)
