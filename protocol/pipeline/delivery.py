@@ -31,7 +31,6 @@ from protocol.pipeline.holding import (
 from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.stalling import LOOK_S, OVERSLEPT_S, stalling
 from protocol.pipeline.suspicion import PATIENCE, SILENT_POINTS, judge, late_words
-from protocol.pipeline.timing import ANSWER_S
 from protocol.wire.messages import Have, Receipt
 
 ASK_S = 1.0
@@ -469,7 +468,7 @@ class Deliveries:
         give the work to another."""
         verdict = judge(holder, self.next_hop.brought_at(holder.peer), self._patience, now)
         if verdict == "ask":
-            holder.asked_at, holder.deadline = now, now + ANSWER_S
+            holder.asked_at, holder.deadline = now, now + self.next_hop.answer_s(holder.peer)
             have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
             return [Send(holder.peer, have)]
         effects: list[DeliveryEffect]

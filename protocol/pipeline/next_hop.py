@@ -27,7 +27,7 @@ from statistics import median_low
 from protocol.ids import PeerId, rank
 from protocol.pipeline.holding import BUSY_RETRY_MAX_S, BUSY_RETRY_S, Holder
 from protocol.pipeline.newcomers import NOBODY, Bound
-from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, wait_s
+from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, answer_s, wait_s
 
 TRUST_ALPHA = 0.1
 TIMEOUT_FACTOR = 2.0
@@ -309,6 +309,10 @@ class NextHop:
         return True
 
     # --- expecting -------------------------------------------------------------------------
+
+    def answer_s(self, peer: PeerId) -> float:
+        """Return how long ``peer`` may take to say that it is there."""
+        return answer_s(self._of(peer).receipt)
 
     def receipt_wait_s(self, peer: PeerId, queue: int) -> float:
         """Return how long to wait for a receipt before asking whether ``peer`` is there."""

@@ -17,8 +17,8 @@ MIN_SAMPLES = 3
 LEAST_S = 1e-4
 MOST_TIMES = 3.0
 """A replica silent for this many times the usual, or ``Bounds.most_s``, is given up."""
-ANSWER_S = 1.5
-"""How long an answer to "are you there?" may take."""
+ANSWER_S, MOST_ANSWER_S = 1.5, 4.5
+"""How long an answer to "are you there?" may take; at most, where receipts take long as well."""
 
 
 @dataclass(slots=True)
@@ -66,6 +66,12 @@ class Timing:
         return max(1.0, queue / self.queue)
 
 
+def answer_s(receipt: Timing) -> float:
+    """Return how long a replica may take to say that it is there: what it says waits behind other
+    bytes on its line and on ours, as its receipts do."""
+    return min(max(ANSWER_S, receipt.late_s()), MOST_ANSWER_S) if receipt.measured else ANSWER_S
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Seconds to wait before a silent peer is asked whether it is there."""
@@ -82,7 +88,7 @@ GRADIENT = Bounds(unmeasured_s=20.0, least_s=3.0, most_s=6.0)
 
 
 def wait_s(own: Timing, siblings: Collection[Timing], bounds: Bounds, queue: int = 1) -> float:
-    """Return the seconds after which to ask a replica; it has ``ANSWER_S`` more to answer.
+    """Return the seconds after which to ask a replica; it has `answer_s` more to answer.
 
     An unmeasured replica is judged by its slowest measured sibling: others that have not shown what
     they need, perhaps because they never will, do not make us wait longer.

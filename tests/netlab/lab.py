@@ -17,8 +17,6 @@ from tests.netlab.wire_process import DEVICE, QUEUE, WireProcess
 CORE = "core"
 """The name of what joins all hosts; none of them has it."""
 MTU = 1500
-QUEUE_MS = 100.0
-"""What a full line holds back before it drops."""
 _FAR_TABLE = "77"
 _ROUTES = """
 set -e
@@ -51,13 +49,16 @@ class Lab:
     Args:
         lines: of each host, by a name of eight small letters and digits at most.
         rtt_ms: between any two hosts.
+        queue_ms: what a full line holds back before it drops.
 
     Raises, when entered:
         UserError: rights or tools are missing, the kernel refused, or this process has one already.
     """
 
-    def __init__(self, lines: Mapping[str, Host], rtt_ms: float = 0.0) -> None:
-        self.rtt_ms = rtt_ms
+    def __init__(
+        self, lines: Mapping[str, Host], rtt_ms: float = 0.0, queue_ms: float = 100.0
+    ) -> None:
+        self.rtt_ms, self._queue_ms = rtt_ms, queue_ms
         self.hosts = list(lines)
         self._lines = dict(lines)
         self.wire_counts: dict[str, int] = {}
@@ -136,8 +137,8 @@ class Lab:
                  f"address add 10.77.{number}.1/24 dev {end}", f"link set {end} up")  # fmt: skip
         self._ip(host, f"address add 10.77.{number}.2/24 dev eth0", "link set eth0 up",
                  f"route add default via 10.77.{number}.1")  # fmt: skip
-        ground.limit(there, "eth0", line.up_mbit, MTU, QUEUE_MS)
-        ground.limit(core, end, line.down_mbit, MTU, QUEUE_MS)
+        ground.limit(there, "eth0", line.up_mbit, MTU, self._queue_ms)
+        ground.limit(core, end, line.down_mbit, MTU, self._queue_ms)
 
     def _lay_wire(self) -> None:
         self._wire = WireProcess(self.command(CORE), self.rtt_ms / 2e3)

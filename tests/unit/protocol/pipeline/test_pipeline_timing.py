@@ -10,10 +10,12 @@ from protocol.pipeline.timing import (
     ANSWER_S,
     GRADIENT,
     MIN_SAMPLES,
+    MOST_ANSWER_S,
     MOST_TIMES,
     RECEIPT,
     Bounds,
     Timing,
+    answer_s,
     wait_s,
 )
 
@@ -52,6 +54,14 @@ def test_what_is_not_done_yet_counts_only_if_it_has_taken_long() -> None:
     unknown = Timing()
     unknown.at_least(9.0)
     assert not unknown.samples
+
+
+def test_an_answer_may_take_what_receipts_take_within_bounds() -> None:
+    assert answer_s(Timing()) == answer_s(taught(9.0)) == ANSWER_S
+    assert answer_s(taught(0.1, 0.1, 0.1)) == ANSWER_S
+    slow = taught(*[2.0] * 20)
+    assert answer_s(slow) == slow.late_s() > ANSWER_S
+    assert answer_s(taught(*[60.0] * 20)) == MOST_ANSWER_S
 
 
 @pytest.mark.parametrize("bounds", [RECEIPT, GRADIENT])
