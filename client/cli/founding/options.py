@@ -66,6 +66,9 @@ NEW_MODEL_OPTIMIZER = "muon"
 """Of a model that begins with random weights."""
 EVERY_STEP_CODEC: SumCodec = "s8"
 LOCAL_CODEC: SumCodec = "q2"
+UNRETURNED_CODEC: SumCodec = "q3"
+"""In local rounds where a rule does not return what encoding takes from its result: q2 takes an
+eighth of it."""
 
 
 @Parameter(name="*", group=RUN)
@@ -90,9 +93,9 @@ class PipelineChoices:
     width learns almost as well, at a quarter of the bytes. Such a model can be sampled, measured
     and talked to here, and exported to no other program."""
     averaging_codec: SumCodec | None = None
-    """Wire format of what volunteers of a stage average (default: s8, with local rounds q2). q4, q3
-    and q2 take 4, 3 and 2 bits a number, and send later what they leave out; there are no audits
-    with them."""
+    """Wire format of what volunteers of a stage average (default: s8, with local rounds q2, or q3
+    where a rule bounds liars). q4, q3 and q2 take 4, 3 and 2 bits a number, and send later what
+    they leave out; there are no audits with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
     centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage
@@ -139,11 +142,14 @@ class PipelineChoices:
     @property
     def sent_codec(self) -> AveragingCodec:
         """Wire format of gradients within a stage, which a secret sum decides itself."""
-        if RULES[self.rule].secret:
+        rule = RULES[self.rule]
+        if rule.secret:
             return "ring16"
-        return self.averaging_codec or (
-            LOCAL_CODEC if self.averaging == "local" else EVERY_STEP_CODEC
-        )
+        if self.averaging_codec is not None:
+            return self.averaging_codec
+        if self.averaging != "local":
+            return EVERY_STEP_CODEC
+        return LOCAL_CODEC if rule.feeds_results_back else UNRETURNED_CODEC
 
     @property
     def update_rule(self) -> str:

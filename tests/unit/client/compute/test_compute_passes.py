@@ -339,7 +339,7 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     before = first.replica.gradient_sum.clone()
     first.call(Forward(step=0, microbatch=2), inputs[0])
     with monkeypatch.context() as patch:
-        patch.setattr(first.replica.module, "forward", lambda x, begins: torch.empty(1 << 50))
+        patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))
         assert first.fails(Forward(step=0, microbatch=3), inputs[0]).kind == "oom"
     assert torch.equal(first.replica.gradient_sum, before)
     backward = Backward(step=0, microbatch=2)
