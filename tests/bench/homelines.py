@@ -128,11 +128,8 @@ class Rounds:
         self._closed: dict[int, float] = {}
 
     def next(self, count: int) -> list[float]:
-        """Return how long each of the next rounds takes, from the end of the one before.
-
-        Raises:
-            UserError: one takes too long, or a volunteer has ended.
-        """
+        """Return how long each of the next rounds takes, from the end of the one before; raises
+        UserError if one takes too long, or a volunteer has ended."""
         first = len(self._closed)
         for wanted in range(first + 1, first + count + 1):
             self._wait("a round", lambda wanted=wanted: len(self._closed) >= wanted)
@@ -150,10 +147,11 @@ class Rounds:
         for member in self._swarm.members:
             view = member.snapshot()
             of_stage |= {seat.stage: member for seat in (view.seats if view else ())}
-        for victim in of_stage.values():
+        victims = {victim.name: victim for victim in of_stage.values()}  # one may change its stage
+        for victim in victims.values():
             victim.kill()
             self._swarm.members.remove(victim)
-        back = [self._start(victim.name, 2) for victim in of_stage.values()]
+        back = [self._start(name, 2) for name in victims]
         self._wait("the killed serve again", lambda: all(map(_serves, back)))
         took = time.monotonic() - began
         self.next(2)
