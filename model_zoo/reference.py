@@ -212,19 +212,8 @@ class _Trainer:
         return [parameter for group in self._groups for parameter in group]
 
     def twin(self, spec: OptimizerSpec) -> torch.optim.Optimizer:
-        """Return an optimizer's twin. Only matrices decay; where it treats those of the layers as
-        matrices, parameters whose matrices have the same rows are a group."""
-        groups: dict[tuple[bool, tuple[int, ...]], list[nn.Parameter]] = {}
-        for stage in self._stages:
-            for name, parameter in stage.named_parameters():
-                by_matrix = OPTIMIZERS[spec.name].by_matrix
-                rows = rows_of(self.plan.spec, name, tuple(parameter.shape)) if by_matrix else ()
-                groups.setdefault((decays(name, parameter.shape), rows), []).append(parameter)
-        settings = (
-            {"params": found, "weight_decay": spec.weight_decay if decaying else 0.0, "rows": rows}
-            for (decaying, rows), found in groups.items()
-        )
-        return flat_optimizer(spec).twin(spec, settings)
+        """Return an optimizer's twin for all parameters."""
+        return twin_of(spec, self.plan.spec, self._stages)
 
     def update(
         self,
@@ -236,14 +225,8 @@ class _Trainer:
         """Update by the mean gradient over some microbatches of a step; their summed loss."""
         loss = sum(self._add_gradient(step, microbatch) for microbatch in microbatches)
         tokens = len(microbatches) * self.plan.tokens_per_microbatch
-        config = self.plan.optimizer
-        for group in self._groups:
-            for parameter in group:
-                if parameter.grad is not None:
-                    parameter.grad.div_(tokens)
-            if config.clip > 0:
-                nn.utils.clip_grad_norm_(group, stage_clip(config, len(self._groups)))
-        _apply(optimizer, rate)
+        make_mean(self._groups, tokens, self.plan.optimizer)
+        apply(optimizer, rate)
         return loss
 
     def _add_gradient(self, step: int, microbatch: int) -> float:
@@ -292,7 +275,7 @@ class _Rounds:
         self._move_to(base)
         for parameter, difference in zip(trainer.parameters, differences, strict=True):
             parameter.grad = difference
-        _apply(self._outer, self._rounds.outer_lr)
+        apply(self._outer, self._rounds.outer_lr)
         return loss
 
     @torch.no_grad()
@@ -301,7 +284,36 @@ class _Rounds:
             parameter.copy_(value)
 
 
-def _apply(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def twin_of(
+    spec: OptimizerSpec, model: ModelSpec, stages: Iterable[Stage]
+) -> torch.optim.Optimizer:
+    """Return an optimizer's twin. Only matrices decay; where it treats those of the layers as
+    matrices, parameters whose matrices have the same rows are a group."""
+    groups: dict[tuple[bool, tuple[int, ...]], list[nn.Parameter]] = {}
+    for stage in stages:
+        for name, parameter in stage.named_parameters():
+            by_matrix = OPTIMIZERS[spec.name].by_matrix
+            rows = rows_of(model, name, tuple(parameter.shape)) if by_matrix else ()
+            groups.setdefault((decays(name, parameter.shape), rows), []).append(parameter)
+    settings = (
+        {"params": found, "weight_decay": spec.weight_decay if decaying else 0.0, "rows": rows}
+        for (decaying, rows), found in groups.items()
+    )
+    return flat_optimizer(spec).twin(spec, settings)
+
+
+def make_mean(stages: Sequence[list[nn.Parameter]], tokens: int, spec: OptimizerSpec) -> None:
+    """Divide the summed gradients of each stage's parameters by so many tokens, and clip them."""
+    for parameters in stages:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(tokens)
+        if spec.clip > 0:
+            nn.utils.clip_grad_norm_(parameters, stage_clip(spec, len(stages)))
+
+
+def apply(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Take a step by the gradients that the parameters have, and clear these."""
     for settings in optimizer.param_groups:
         settings["lr"] = rate
     optimizer.step()

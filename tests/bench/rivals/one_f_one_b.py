@@ -24,6 +24,7 @@ from client.cli.founding.manifest import open_corpus
 from client.lab.bench.efficiency import training_plan
 from model_zoo import reference
 from model_zoo.data import Corpus
+from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
 from protocol.manifest import Manifest
@@ -49,7 +50,7 @@ def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[
     module = build_stage(plan.spec, part, plan.seed)
     groups: list[list[torch.nn.Parameter]] = [[] for _ in plan.layers_per_stage]
     groups[rank] = list(module.parameters())  # the others' are in other processes
-    optimizer = reference._optimizer(plan, [module])
+    optimizer = reference.twin_of(plan.optimizer, plan.spec, [module])
     stage = PipelineStage(module, rank, part.count, torch.device("cpu"))
     # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
     schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)
@@ -62,7 +63,8 @@ def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[
             found: list[Tensor] = []
             schedule.step(target=targets, losses=found, return_outputs=False)
             losses.append(sum(loss.item() for loss in found) / plan.tokens_per_step)
-        reference._update(plan, groups, optimizer, step)
+        reference.make_mean(groups, plan.tokens_per_step, plan.optimizer)
+        reference.apply(optimizer, Course(plan.optimizer, plan.turns).learning_rate(step))
         moments.append(time.monotonic())
     return moments, losses
 
