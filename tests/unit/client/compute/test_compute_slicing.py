@@ -29,11 +29,11 @@ def short_of_memory(
     module, tried = worker.replica.module, list[int]()
     hidden = module.hidden
 
-    def run(x: torch.Tensor, begins: torch.Tensor | None) -> Any:
+    def run(x: torch.Tensor, *beside: torch.Tensor | None) -> Any:
         tried.append(len(x))
         if len(x) > at_once:
             raise error()
-        return hidden(x, begins)
+        return hidden(x, *beside)
 
     module.hidden = run
     return tried

@@ -73,10 +73,10 @@ async def test_a_worker_short_of_memory_goes_on_in_slices(
             module = replica_of(volunteer, stage).module  # both passes run it
             hidden = module.hidden
 
-            def run(x: torch.Tensor, begins: object, hidden: Any = hidden) -> Any:
+            def run(x: torch.Tensor, *beside: object, hidden: Any = hidden) -> Any:
                 if len(x) > 1:
                     raise MemoryError
-                return hidden(x, begins)
+                return hidden(x, *beside)
 
             module.hidden = run
         await swarm.until_done()
@@ -91,7 +91,7 @@ async def test_a_seat_that_never_fits_is_given_up_in_words(
     async with open_swarm(tmp_path, steps=50) as swarm:
         first, second, _ = await two_replicas_of_stage_0(swarm)
 
-        def run(x: torch.Tensor, begins: object) -> NoReturn:
+        def run(x: torch.Tensor, *beside: object) -> NoReturn:
             raise MemoryError("out of it")
 
         replica_of(second, 0).module.hidden = run
