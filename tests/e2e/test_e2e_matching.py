@@ -31,7 +31,7 @@ def watch() -> Iterator[Watch]:
             stages=STAGES,
             steps=STEPS,
             sequences=2,
-            microbatches=6,
+            microbatches=24,  # so that averaging a second stage is worth it
             measure=False,
             dual_homing=True,
         )
