@@ -51,18 +51,18 @@ def _held(member: Member, reason: str) -> Snapshot | None:
 
 
 def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSwarm) -> None:
-    flags = (*FLAGS, "--daily-quota", "1MB")
+    flags = (*FLAGS, "--daily-quota", "2MB")
     members = [one_stage.start("v1", FLAGS)]
     members[0].wait_until_it_answers(60.0)
     members.append(one_stage.start("v2", flags))
-    held = wait_for(lambda: _held(members[1], "quota of 0.001 GB"), "the quota is used", members)
-    assert held.limits.daily_bytes == 1_000_000 <= held.limits.used_bytes
+    held = wait_for(lambda: _held(members[1], "quota of 0.002 GB"), "the quota is used", members)
+    assert held.limits.daily_bytes == 2_000_000 <= held.limits.used_bytes
     assert held.paused is not None
     assert held.paused.until is not None
     midnight = datetime.fromtimestamp(held.paused.until)
     assert (midnight.hour, midnight.minute) == (0, 0)
     report = volunteer(members[1].home, "status").stdout
-    assert "MB of 1.0 MB today" in report
+    assert "of 2.00 MB" in report, report
     at = held.step
     wait_for(lambda: beyond(members[0], at + 5), "the run goes on", members)
 
