@@ -29,7 +29,7 @@ AVERAGING_SHARE = 0.25
 OWN_STEPS_SHARE = 0.1
 WORTH_SHARE = 0.1
 """Of a step's time: where exact averaging takes more, local rounds are worth their price."""
-GAPS = ((48, 11.4), (96, 4.3), (192, 1.8))
+GAPS = ((48, 11.4), (96, 6.3), (320, 2.8))
 """Rounds of a run, and by how many per cent the loss on held-out text was higher then than with
 exact averaging after as many tokens."""
 ENOUGH_ROUNDS = GAPS[-1][0]

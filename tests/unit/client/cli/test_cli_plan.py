@@ -114,7 +114,7 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert stage["state_bytes"] == 4 * stage["parameters"], "a newcomer copies parameters alone"
     assert any("48 rounds are few" in note for note in answer["notes"])
     more = planned(within, *HOMES, "--host-memory", "48GB", "--tokens", "25000000000")
-    assert more["ways"][1]["loss_percent"] < 2 < local["loss_percent"], "more rounds"
+    assert more["ways"][1]["loss_percent"] < 3 < local["loss_percent"], "more rounds"
     assert not any("are few" in note for note in more["notes"])
     _, local, narrow = planned(within, *HOMES)["ways"]
     assert local["stages"] > 1, "processors have all of it in one memory"
