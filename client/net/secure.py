@@ -90,6 +90,10 @@ class SecureChannel:
         """See `ByteStream.keep_unsent`."""
         self._stream.keep_unsent(most_bytes)
 
+    async def wait_for_room(self) -> None:
+        """See `ByteStream.wait_for_room`."""
+        await self._stream.wait_for_room()
+
     async def send(self, plaintexts: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
 

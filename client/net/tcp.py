@@ -93,12 +93,18 @@ class TcpStream(ByteStream):
         self._unsent_bytes = min(most_bytes, UNSENT_BYTES)
         _bound_unsent(self.stream, self._unsent_bytes)
 
+    async def wait_for_room(self) -> None:
+        """See `ByteStream.wait_for_room`.
+
+        Linux adds to a packet that has not left, up to 64 KiB, however much is unsent.
+        """
+        if self._unsent_bytes < UNSENT_BYTES:
+            # closed: whoever sends next is told so
+            with contextlib.suppress(OSError, ValueError, trio.ClosedResourceError):
+                await trio.lowlevel.wait_writable(self.stream.socket.fileno())
+
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes. See `ByteStream.send_all`."""
-        if self._unsent_bytes < UNSENT_BYTES:
-            # Linux adds to a packet that has not left, up to 64 KiB, however much is unsent.
-            with contextlib.suppress(OSError, ValueError):  # closed: the next line says so
-                await trio.lowlevel.wait_writable(self.stream.socket.fileno())
         await self.stream.send_all(memoryview(data))
 
     async def receive_some(self, most: int) -> bytes:

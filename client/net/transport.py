@@ -54,6 +54,10 @@ class ByteStream(trio.abc.AsyncResource):
         Override it where there is such a queue.
         """
 
+    async def wait_for_room(self) -> None:
+        """Wait until no more than that has not left the machine. One caller at a time; being
+        cancelled does no harm."""
+
     @abstractmethod
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes, waiting while the other side takes none.

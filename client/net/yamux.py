@@ -216,6 +216,8 @@ class YamuxSession:
             if self.closed:
                 raise ConnectionLost("the connection ended")
             began = trio.current_time()
+            if not urgent:  # not within `_send`: cancelled there, it ends the connection
+                await self._channel.wait_for_room()
             await self._send(_messages(frame))
             if not urgent:
                 self._fit_slices(sum(map(len, frame)), trio.current_time() - began)

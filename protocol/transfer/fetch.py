@@ -28,9 +28,11 @@ WINDOW = 4
 """Chunks in flight per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
 QUERY_RETRY_S = 0.25
 """A donor does not answer while it still writes its snapshot, so it is asked again."""
-CHUNK_TIMEOUT_S = 90.0
-"""A donor of which no chunk comes for so long while some are in flight is given up. A chunk takes
-17 s on a line of 1 Mbit/s, and four times as long while that carries tensors as well."""
+CHUNK_S = 22.5
+"""Of each chunk in flight, until none has come for so long that a donor is given up. A chunk takes
+17 s on a line of 1 Mbit/s."""
+CHUNK_TIMEOUT_S = WINDOW * CHUNK_S
+LEAST_TIMEOUT_S = 30.0
 FIRST_TURN_S = 30.0
 """After so long the bytes that other donors offer are fetched for a while."""
 
@@ -196,7 +198,7 @@ class Fetch:
         """Repeat unanswered queries and drop silent donors."""
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
-            if now - max(oldest, donor.heard) >= CHUNK_TIMEOUT_S:
+            if now - max(oldest, donor.heard) >= max(LEAST_TIMEOUT_S, self._window * CHUNK_S):
                 self._lose(peer, now)
         if now >= self._turn_ends:
             self._choose_again(now)

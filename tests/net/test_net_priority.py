@@ -58,6 +58,8 @@ class SlowLine:
         else:
             self.others += 1
 
+    async def wait_for_room(self) -> None: ...
+
     def keep_unsent(self, most_bytes: int) -> None:
         self.unsent_bytes = most_bytes
 
