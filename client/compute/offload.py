@@ -26,9 +26,12 @@ from model_zoo.vectors import Pieces, Vectors
 
 def vectors_for(request: OpenStage, device: torch.device) -> Vectors:
     """Return where the vectors of a stage lie."""
-    if device.type == "mps":
-        return OffloadedVectors(torch.device("cpu"))
-    return OffloadedVectors(device) if request.offload else Vectors(device)
+    return host_vectors(device) if request.offload or device.type == "mps" else Vectors(device)
+
+
+def host_vectors(device: torch.device) -> OffloadedVectors:
+    """Return vectors in the memory of a GPU's host, with what makes the updates of them."""
+    return OffloadedVectors(torch.device("cpu") if device.type == "mps" else device)
 
 
 class OffloadedVectors(Vectors):

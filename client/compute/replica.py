@@ -28,7 +28,7 @@ from client.compute.departures import Departures
 from client.compute.errors import ShapeError, StaleRequest
 from client.compute.followed import Followed
 from client.compute.inner_steps import InnerSteps
-from client.compute.offload import OffloadedVectors, vectors_for
+from client.compute.offload import host_vectors, vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
@@ -336,11 +336,12 @@ def open_replica(
         departures=departures,
     )
     matrices = hidden_matrices(spec, part)
-    make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
-    optimizer = make_optimizer(flat.values, flat.decay_size, request.optimizer, matrices, home)
     inner = None
     if request.local_rounds is not None:
         optimizer, inner = _local(request, request.local_rounds, flat, matrices, device)
+    else:
+        make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
+        optimizer = make_optimizer(flat.values, flat.decay_size, request.optimizer, matrices, home)
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
@@ -371,7 +372,7 @@ def _local(
 
     What a round or an inner step touches once lies in a GPU's host memory.
     """
-    away = Vectors(device) if device.type == "cpu" else OffloadedVectors(device)
+    away = Vectors(device) if device.type == "cpu" else host_vectors(device)
     base = away.zeros(flat.values.numel()).copy_(flat.values)
     make_inner, spec = flat_optimizer(request.optimizer), request.optimizer
     inner = make_inner(flat.values, flat.decay_size, spec, matrices, away)

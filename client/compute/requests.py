@@ -169,7 +169,7 @@ class GatherSum(Request[SumGathered], frozen=True, kw_only=True):
 class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):
     """Give all ranks the parameters of `version`, at which the first one is.
 
-    `advanced`: by an update, so that what was computed ahead still counts; otherwise nothing does.
+    `advanced`: by an update, so that an audit goes on; otherwise it is given up.
     """
 
     version: Count
