@@ -11,9 +11,6 @@ A run takes none that is larger than its own."""
 USUAL_PAYLOAD_BYTES = 64 * 2**20
 """The same before the run is known."""
 
-MAX_CONTROL_PAYLOAD_BYTES = 0
-"""Messages of the control lane carry no payload: tensors must not delay them."""
-
 CHUNK_BYTES = 2 * 1024 * 1024
 """State transfer: one verified chunk."""
 

@@ -29,16 +29,7 @@ from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.token_bucket import TokenBucket
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import (
-    Message,
-    Moving,
-    Ping,
-    Pong,
-    decode_message,
-    encode_message,
-    lane,
-    payload_limit,
-)
+from protocol.wire.messages import Message, Moving, Ping, Pong, decode_message, encode_message
 
 LANES: Mapping[str, str] = {
     "control": "/volunteer/control/1",
@@ -82,7 +73,7 @@ class Outgoing:
 
 def outgoing(message: Message, payload: bytes) -> Outgoing:
     """Encode a message; raises LocalProtocolError when no peer would accept it."""
-    if len(payload) > payload_limit(message):
+    if len(payload) > message.route.payload_limit:
         raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes of payload")
     buffers = encode_frame(encode_message(message), payload)
     return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
@@ -285,7 +276,7 @@ class Carrier:
         decoder.receive_eof()
 
     def _limit_of(self, header: Message | Refused) -> int:
-        limit = 0 if isinstance(header, Refused) else payload_limit(header)
+        limit = 0 if isinstance(header, Refused) else header.route.payload_limit
         return min(limit, self._unfinished.payload_limit)
 
     def _evict(self) -> None:
@@ -404,6 +395,6 @@ def _parse(name: str, header: bytes) -> Message | Refused:
         message = decode_message(header)
     except RemoteProtocolError as error:
         return Refused(error)
-    if lane(message) != name:
+    if message.route.lane != name:
         return Refused(RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20))
     return message

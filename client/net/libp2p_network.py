@@ -51,14 +51,8 @@ from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
 from protocol.relay.server import RelayLimits
-from protocol.wire.messages import (
-    Goodbye,
-    Hello,
-    Lane,
-    ManifestReply,
-    ManifestRequest,
-    Message,
-)
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
+from protocol.wire.route import Lane
 
 EVENT_ITEMS = 1024
 EVENT_BYTES = 64 * 1024 * 1024

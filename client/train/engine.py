@@ -105,7 +105,6 @@ from protocol.wire.messages import (
     Records,
     Vouched,
 )
-from protocol.wire.routes import ROUTES
 
 STRANGERS_WAIT_S = 1.0
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
@@ -167,7 +166,6 @@ class Engine:
         self.penalties = Counter[str]()
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
-        self._handlers = self._handlers_of_routes()
         self._nursery = nursery
         self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._slow_news = SlowNews(self._is_new)
@@ -192,13 +190,6 @@ class Engine:
             lambda held, other: self._members(self.expulsions.contradicted(held, other)),
             lambda: self.history,
         )
-
-    def _handlers_of_routes(self) -> dict[type, Take]:
-        return {
-            kind: getattr(self, route.handler)
-            for kind, route in ROUTES.items()
-            if route.taker == "node"
-        }
 
     # --- the ports -------------------------------------------------------------------------
 
@@ -365,13 +356,14 @@ class Engine:
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
         """Return the handler of a message from this peer; None: the message is ignored."""
-        route = ROUTES[type(message)]
+        route = message.route
         if peer in self.handshake.admitted:
             self.measuring.received(peer, message, size_bytes, self.now())
         elif route.sender != "anyone" and (peer != self.signer.peer or route.sender == "peer"):
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
-            return self._handlers[type(message)]
+            handler: Take = getattr(self, route.handler)
+            return handler
         if route.taker != "seat" or self.held_stages is None:
             return None
         return self.held_stages.taker(message)

@@ -21,12 +21,12 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.messages import Forward, Message, Receipt, Verdict
-from protocol.wire.routes import Route, addressed_stage
+from protocol.wire.route import Route
 
 
 def is_for(send: Send, place: Place) -> bool:
     """Whether a message is for the seat that sends it; our seat in another stage is elsewhere."""
-    return send.peer == place.me and addressed_stage(send.message) == place.stage
+    return send.peer == place.me and send.message.addressed_stage == place.stage
 
 
 def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:

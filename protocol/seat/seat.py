@@ -119,7 +119,6 @@ from protocol.wire.messages import (
     Segment,
 )
 from protocol.wire.parts import SeatStatus
-from protocol.wire.routes import ROUTES, State
 
 Handler = Callable[[float], Sequence[SeatEffect]]
 ASK_S = 1.0
@@ -268,12 +267,6 @@ class Seat:
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
-        self._handlers = self._routed()
-
-    def _routed(self) -> dict[type, Callable[..., Sequence[SeatEffect]]]:
-        """Return our handlers by message, as the routing table names them."""
-        ours = {kind: route.handler for kind, route in ROUTES.items() if route.taker == "seat"}
-        return {kind: attrgetter(name)(self) for kind, name in ours.items()}
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -504,7 +497,7 @@ class Seat:
             now: monotonic seconds.
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
-        route, stage = ROUTES[type(message)], self.place.stage
+        route, stage = message.route, self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
             if self.standing.is_aside(sender) or self.probation.leaves_out(sender):
                 return stamped(turned_away(stage, sender, message, "busy"), self.era)
@@ -549,14 +542,13 @@ class Seat:
 
     def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
         """Return what takes a message in our present state; it is called with the time."""
-        route = ROUTES[type(message)]
+        route = message.route
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             return partial(self._keep_early, sender, message, digest)
-        state: State = "serving" if self.serving else "observing"
-        if route.taker != "seat" or state not in route.states:
+        if route.taker != "seat" or not (self.serving or route.observing):
             return partial(self._turn_away, sender, message)
-        sealed = (digest,) if route.sealed else ()
-        return partial(self._handlers[type(message)], sender, message, *sealed)
+        handle = attrgetter(route.handler)(self)
+        return partial(handle, sender, message, *((digest,) if route.sealed else ()))
 
     def _keep_early(
         self, sender: PeerId, message: RoundMessage, digest: bytes, now: float

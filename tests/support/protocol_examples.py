@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 import msgspec
 import msgspec.inspect as i
@@ -22,7 +21,7 @@ from protocol.wire.envelope import Signer
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
 WALL = 1_800_000_000.0
-MESSAGE_TYPES: tuple[type[m.Wire], ...] = get_args(m.Message)
+MESSAGE_TYPES: list[type[m.Message]] = m.Message.__subclasses__()
 
 
 def signer(number: int) -> Signer:
@@ -102,12 +101,12 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
     return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
 
 
-def any_message() -> st.SearchStrategy[m.Wire]:
+def any_message() -> st.SearchStrategy[m.Message]:
     """Every message type with every field anywhere in its range."""
     return st.one_of(*map(messages_of, MESSAGE_TYPES))
 
 
-def messages_of(kind: type[m.Wire]) -> st.SearchStrategy[m.Wire]:
+def messages_of(kind: type[m.Message]) -> st.SearchStrategy[m.Message]:
     """Messages of one type; lists are kept short so that generation is quick."""
     return st.builds(kind, **{name: _field(kind, name) for name in kind.__struct_fields__})
 

@@ -28,14 +28,7 @@ from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    Admit,
-    AmendmentList,
-    AmendmentRequest,
-    JoinStage,
-    Message,
-    lane,
-)
+from protocol.wire.messages import Admit, AmendmentList, AmendmentRequest, JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -303,7 +296,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if other is not None:
             self.messages += 1
             arrive = partial(self._arrive, peer.peer, other, message, parts)
-            self._transmit(peer, other, lane(message), arrive)
+            self._transmit(peer, other, message.route.lane, arrive)
 
     def _transmit(self, src: SimPeer, dst: SimPeer, which: str, action: Action) -> None:
         """Deliver in order per lane; nothing is delivered to or from the dead."""

@@ -53,7 +53,7 @@ from protocol.seat.effects import (
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
+from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -391,7 +391,7 @@ class ChaosWorld(ChaosSwarm):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
             upkeep = self._lets_a_liar_in(message)
-            self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
+            self.network.send(peer, to, kind, message.route.lane, arrive, upkeep=upkeep)
             self.faults.said(peer, kind)
 
     def _states(self, peer: Volunteer, message: Message) -> bool:

@@ -1,10 +1,9 @@
-"""The routing table: a row for every message, handlers that take it, and nobody else who routes."""
+"""Routes: each message names a handler that takes it, and nobody else routes."""
 
 import ast
 import inspect
 from operator import attrgetter
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -14,11 +13,10 @@ from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
-from protocol.wire import messages
-from protocol.wire.routes import ROUTES
+from protocol.wire.messages import Message
+from tests.support.protocol_examples import MESSAGE_TYPES
 
 ROOT = Path(__file__).parents[4]
-MESSAGES = set(get_args(messages.Message))
 PARTS = {
     "auditing": Auditing,
     "evaluating": Evaluating,
@@ -48,15 +46,12 @@ MAY_LOOK = {
     "protocol/seat/routing.py": "only the sender of a Forward waits for an answer",
 }
 """Files outside the wire that look at a message's type, and what for: none of it is routing."""
+every_type = pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
 
 
-def test_every_message_has_one_row() -> None:
-    assert set(ROUTES) == MESSAGES
-
-
-@pytest.mark.parametrize("kind", sorted(MESSAGES, key=lambda kind: kind.__name__))
-def test_the_handler_takes_the_message_it_is_named_for(kind: type) -> None:
-    route = ROUTES[kind]
+@every_type
+def test_the_handler_takes_the_message_it_is_named_for(kind: type[Message]) -> None:
+    route = kind.route
     if route.taker not in ("node", "seat"):
         assert route.handler == ""
         return
@@ -68,12 +63,11 @@ def test_the_handler_takes_the_message_it_is_named_for(kind: type) -> None:
     assert kind.__name__ in annotation.split(" | ") or annotation == "Copied"
 
 
-@pytest.mark.parametrize("kind", sorted(MESSAGES, key=lambda kind: kind.__name__))
-def test_what_is_for_a_stage_names_it(kind: type) -> None:
-    route = ROUTES[kind]
-    assert route.stage is not None or route.taker != "seat"
-    if route.stage in ("stage", "stage before"):
-        assert "stage" in kind.__struct_fields__  # type: ignore[attr-defined]
+@every_type
+def test_what_is_for_a_stage_names_it(kind: type[Message]) -> None:
+    route = kind.route
+    if route.taker == "seat" and route.to != "first":
+        assert "stage" in kind.__struct_fields__
 
 
 def test_nobody_else_routes() -> None:
@@ -94,7 +88,7 @@ def _looks(path: Path) -> bool:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "protocol.wire.messages"
         for name in node.names
-    } & {kind.__name__ for kind in MESSAGES}
+    } & {kind.__name__ for kind in MESSAGE_TYPES}
     asked = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.MatchClass):

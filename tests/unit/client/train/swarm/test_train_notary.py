@@ -124,20 +124,20 @@ def _another(message: Plan | Commit) -> Decisive:
 
 
 async def test_honest_swarms_pass_on_and_expel_nobody(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[PassedOn] = []
     async with open_swarm(tmp_path) as swarm:
         replicas = [await swarm.add(1) for _ in range(3)]
         await swarm.add(0)
         for one in replicas:
-            handler = one.engine._handlers[PassedOn]
+            handler = one.engine.on_passed_on
 
             def note(sender: PeerId, message: PassedOn, payload: bytes, then=handler) -> None:  # type: ignore[no-untyped-def]
                 passed.append(message)
                 then(sender, message, payload)
 
-            one.engine._handlers[PassedOn] = note
+            monkeypatch.setattr(one.engine, "on_passed_on", note)
         swarm.start()
         await swarm.until_done()
         assert passed
@@ -148,7 +148,7 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
 
 
 async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or sixty-four strangers could displace what siblings were told."""
     async with open_swarm(tmp_path) as swarm:
@@ -159,8 +159,13 @@ async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
         me = one.engine.signer.peer
         await swarm.until(lambda: me in stranger.engine.handshake.admitted)
         heard: list[Message] = []
-        handler = one.engine._handlers[PassedOn]
-        one.engine._handlers[PassedOn] = lambda *said: heard.append(said[1]) or handler(*said)
+        handler = one.engine.on_passed_on
+
+        def hear(sender: PeerId, message: PassedOn, payload: bytes) -> None:
+            heard.append(message)
+            handler(sender, message, payload)
+
+        monkeypatch.setattr(one.engine, "on_passed_on", hear)
         signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(COMMIT)
         assert signed is not None
         envelope = envelope_of(peer(9), signed)
