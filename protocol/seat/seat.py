@@ -85,7 +85,7 @@ from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
 from protocol.seat.reporting import LedgerReporter, News
-from protocol.seat.returned import Confirmed, Telling
+from protocol.seat.returned import ReturnedReporter, ReturnedSteps
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -133,7 +133,7 @@ class _OpenStep:
 
     commit_loss: float | None = None
     unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan that counts what the stage before has not got yet, or leaves out most electors."""
+    """A plan before the stage before has all gradients, or one that leaves out most electors."""
     kept: Answer = YES
     """Whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
@@ -218,7 +218,6 @@ class Seat:
         self._made_by: tuple[int, bytes] = (0, b"")
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
@@ -259,7 +258,7 @@ class Seat:
             least,
             self.quorum.needs,
         )
-        self._confirmed, self._telling = Confirmed(place, step), Telling(place)
+        self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms)
@@ -346,7 +345,7 @@ class Seat:
             return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
             plan = self._open.unconfirmed[1]
-            return self._confirmed.covers(plan) and self._open.kept and self._may_hold(plan)
+            return self._is_returned() and self._open.kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -368,8 +367,8 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_server.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report, telling = (None, None) if self._is_over else (self._reporter.due, self._telling.due)
-        report = None if self.member.hashing else report
+        report = None if self._is_over or self.member.hashing else self._reporter.due
+        telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
         others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
@@ -390,7 +389,6 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self._confirmed.update_view(view)
         self.quorum.observe(view, now)
         met = self.quorum.newly_met()
         effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
@@ -560,10 +558,10 @@ class Seat:
         return [*turned_away(self.place.stage, sender, message, "stale")]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has received the gradients it counts, and while it
-        keeps the electors that we hear."""
+        """Follow a plan once the stage before has all gradients of the step, and while it keeps the
+        electors that we hear."""
         self._open.kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._confirmed.covers(message) and self._open.kept):
+        if self.serving and not (self._is_returned() and self._open.kept):
             self._open.unconfirmed = sender, message
             return []
         if not self._may_hold(message):
@@ -701,9 +699,9 @@ class Seat:
         return list(self.leader.ready(sender, message, now, self._part()))
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
-        """Note gradients that the stage before has received; a plan may have waited for them."""
-        refused = self._confirmed.returned(sender, message)
-        return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
+        """Note that the stage before has all gradients; a plan may have waited for that."""
+        self._returned.told(message, self.step)
+        return [*self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
     def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
         """A member knows the commit."""
@@ -878,9 +876,7 @@ class Seat:
         if plan is not None:
             self.quorum.settle(roll, plan.electors, now)
             agreed += self._agree(plan.amended)
-        self._ledger_before = self.pipeline.ledger
         self.step, self._open = self.step + 1, _OpenStep()
-        self._confirmed.start_step(self.step)
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -1010,11 +1006,10 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if not self._is_over and (to := self.current_leader()) is not None:
-            in_flight = self.pipeline.in_flight()
-            ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
-            effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
+            whole = self.leader.whole
+            effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
             if not self.member.hashing:  # the leader plans with what is said to be equal
-                effects += self._report(to, busy=bool(in_flight), now=now)
+                effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
         return effects
 
     def _evaluate(self) -> list[Compute]:
@@ -1034,8 +1029,12 @@ class Seat:
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
-        member, returned = self.member, self._confirmed.whole()
+        member, returned = self.member, bool(self._is_returned())
         return OwnPart(member.knows_commit, member.promised, member.received, returned)
+
+    def _is_returned(self) -> Answer:
+        """Whether the stage before has all gradients of our step."""
+        return self._returned.has(self._view, self.step)
 
     def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
         """Return the next leaders in line that also get our ledger: one once the step has been open

@@ -351,14 +351,13 @@ class LedgerReport(Message, frozen=True):
 
 
 class Returned(Message, frozen=True):
-    """A replica of the stage before ``stage`` has counted these microbatches: it received valid
+    """The stage before ``stage`` has counted all microbatches of the step: it received valid
     gradients for them."""
 
     route = Route("seat", "on_returned", sender="stage before", aside=True)
 
     stage: StageIndex
     step: StepIndex
-    ids: Bitmap
     era: Era = 0
 
 

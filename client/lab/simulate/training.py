@@ -10,6 +10,7 @@ each at its own moment.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +74,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """Of every committed (stage, version)."""
         self.losses: dict[int, float] = {}
         """Mean token loss of every committed step."""
-        self.messages = 0
+        self.messages = Counter[str]()
+        """Messages between seats, by type."""
         self._open_worker = open_worker or MultisetWorker
         for stage in range(config.stages):
             for index in range(config.replicas):
@@ -294,7 +296,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """See ``SeatWorld``."""
         other = self.peers.get(to)
         if other is not None:
-            self.messages += 1
+            self.messages[type(message).__name__] += 1
             arrive = partial(self._arrive, peer.peer, other, message, parts)
             self._transmit(peer, other, message.route.lane, arrive)
 

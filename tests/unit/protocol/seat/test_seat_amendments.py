@@ -56,7 +56,7 @@ def told(seat: Seat, *lists: AgreedList, now: float = 0.0) -> list[SeatEffect]:
     ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
     effects = seat.update_view(SwarmView.of([before, ours]), now)
     for sender in (UPSTREAM, OTHER):
-        effects += seat.receive(sender, Returned(STAGE, STEP, b"\x0f"), now)
+        effects += seat.receive(sender, Returned(STAGE, STEP), now)
     return effects
 
 
