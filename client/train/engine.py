@@ -82,7 +82,6 @@ from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AmendmentList,
-    AmendmentRequest,
     BlobOffer,
     BlobQuery,
     ChainLink,
@@ -383,7 +382,6 @@ class Engine:
         self.measuring.gone(peer)
         self._slow_news.gone(peer)
         self.text.lost(peer)
-        self.amending.link_down(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
@@ -455,10 +453,6 @@ class Engine:
     def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
         """Take what a member tells of the founder's amendments."""
         self.amending.receive(peer, message)
-
-    def on_amendment_request(self, peer: PeerId, message: AmendmentRequest, payload: bytes) -> None:
-        """Tell a member the amendments that it lacks."""
-        self.amending.asked(peer)
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""

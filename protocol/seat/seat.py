@@ -102,7 +102,6 @@ from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
-    AmendmentRequest,
     Commit,
     CommitAck,
     Commitment,
@@ -121,8 +120,6 @@ from protocol.wire.messages import (
 from protocol.wire.parts import SeatStatus
 
 Handler = Callable[[float], Sequence[SeatEffect]]
-ASK_S = 1.0
-"""How often an amendment is asked for that others name and we lack."""
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -204,7 +201,6 @@ class Seat:
         self._unsure = serving and step > 0
         """We have closed no step since we began from a copy: siblings may have agreed on another
         list than we knew of then."""
-        self._asked_at = -math.inf
         self._admitted: tuple[int, bytes] = (step, b"")
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
@@ -393,7 +389,7 @@ class Seat:
         met = self.quorum.newly_met()
         effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
         effects += self.pipeline.update_view(view, now)
-        effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
+        effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
@@ -566,7 +562,7 @@ class Seat:
             return []
         if not self._may_hold(message):
             self._open.unconfirmed = sender, message
-            return self._ask_for_amendments(sender, message.amended)
+            return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
@@ -616,22 +612,6 @@ class Seat:
         before = self._view.serving(self.place.stage - 1)
         lists = [r.amended for r in before if r.version >= self.step - 1]
         return told_by(self._amendments, lists, len(before))
-
-    def _look_for_amendments(self, now: float) -> list[SeatEffect]:
-        """Ask whoever names an amendment that we lack, now and then."""
-        if self._amendments is None or now < self._asked_at + ASK_S:
-            return []
-        for replica in self._view.serving(self.place.stage - 1):
-            if not self._amendments.knows(replica.amended):
-                self._asked_at = now
-                return [Send(replica.peer, AmendmentRequest())]
-        return []
-
-    def _ask_for_amendments(self, sender: PeerId, named: AgreedList) -> list[SeatEffect]:
-        """Ask for the amendments that a plan names and we lack."""
-        if self._amendments is None or self._amendments.knows(named):
-            return []
-        return [Send(sender, AmendmentRequest())]
 
     def _rate(self, plan: Plan) -> float | None:
         """Return the learning rate of a plan's step; None: the manifest's."""

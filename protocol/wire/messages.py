@@ -146,17 +146,11 @@ class ExpulsionList(Message, frozen=True):
 
 class AmendmentList(Message, frozen=True):
     """Amendments of the founder that the sender knows; told after Hello, and when there is a new
-    one."""
+    one. So who names an amendment has told the receiver of it before."""
 
     route = Route("node", "on_amendments", sender="peer")
 
     amendments: Annotated[list[Envelope], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
-
-
-class AmendmentRequest(Message, frozen=True):
-    """The receiver has named an amendment that the sender lacks."""
-
-    route = Route("node", "on_amendment_request", sender="peer")
 
 
 # --- membership -----------------------------------------------------------------------------

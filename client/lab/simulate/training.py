@@ -29,7 +29,7 @@ from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Admit, AmendmentList, AmendmentRequest, JoinStage, Message
+from protocol.wire.messages import Admit, AmendmentList, JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -96,7 +96,11 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def join(self, stage: int, name: str) -> SimPeer:
         """Let a newcomer ask every replica of a stage for admission, until one admits it."""
+        known = [(other, other.amendments) for other in self.peers.values()]
         peer = self.add_peer(stage, name)
+        for other, book in known:
+            if book is not None and book.envelopes:
+                self.send(other, peer.peer, AmendmentList(book.envelopes))
         self._ask_to_join(peer)
         return peer
 
@@ -313,17 +317,21 @@ class TrainingWorld(SeatWorld[SimPeer]):
         match message:
             case Admit() if message.joiner == peer.peer:
                 self._admitted(peer, message)
-            case AmendmentRequest() if peer.amendments is not None:
-                self.send(peer, sender, AmendmentList(peer.amendments.envelopes))
             case AmendmentList():
                 self.amend(peer, message.amendments)
             case _:
                 self.take(sender, peer, message, parts)
 
     def amend(self, peer: SimPeer, amendments: Sequence[Envelope]) -> None:
-        """Let a peer hear of amendments."""
+        """Let a peer hear of amendments; it tells all others what is new."""
         book = peer.amendments
-        if book is None or not peer.alive or not any(map(book.take, amendments)):
+        if book is None or not peer.alive:
             return
+        news = [envelope for envelope in amendments if book.take(envelope) is not None]
+        if not news:
+            return
+        for other in self.peers:
+            if other != peer.peer:
+                self.send(peer, other, AmendmentList(news))
         if peer.seat is not None:
             self.perform(peer, peer.seat.amended(self.agenda.now))

@@ -20,9 +20,6 @@ from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import AmendmentList
 
-ANSWER_S = 1.0
-"""A peer is told everything once in so many seconds, however often it asks."""
-
 
 class Amending:
     """See the module's docstring.
@@ -45,7 +42,6 @@ class Amending:
         self.book = Amendments(manifest, swarm)
         self._file: Persisted[KeptAmendments] | None = None
         self._saved = KeptAmendments()
-        self._answered: dict[PeerId, float] = {}
 
     def keep_in(self, path: Path) -> None:
         """Take the amendments of a file, and save ours to it from now on."""
@@ -58,17 +54,6 @@ class Amending:
     def link_up(self, peer: PeerId) -> None:
         """Tell a new link all that we know."""
         self._tell([peer], self.book.envelopes)
-
-    def link_down(self, peer: PeerId) -> None:
-        """Forget a link."""
-        self._answered.pop(peer, None)
-
-    def asked(self, peer: PeerId) -> None:
-        """A peer lacks an amendment that we have named."""
-        now = self._ports.now()
-        if now >= self._answered.get(peer, -ANSWER_S) + ANSWER_S:
-            self._answered[peer] = now
-            self.link_up(peer)
 
     def receive(self, peer: PeerId, message: AmendmentList) -> None:
         """Take what a peer tells.

@@ -38,7 +38,7 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.sent: list[tuple[PeerId, Message]] = []
         self.said: list[Explain] = []
-        self.clock, self.changes = 0.0, 0
+        self.changes = 0
         self.amending = Amending(self, RUN, SWARM, lambda: [ONE, TWO], self._changed)
         self.amending.keep_in(path)
 
@@ -46,7 +46,7 @@ class Desk:
         self.changes += 1
 
     def now(self) -> float:
-        return self.clock
+        return 0.0
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.sent.append((peer, message))
@@ -78,18 +78,6 @@ def test_a_new_link_is_told_everything_in_messages_that_fit(tmp_path: Path) -> N
     desk.amending.link_up(ONE)
     lists = [message.amendments for _, message in desk.sent if isinstance(message, AmendmentList)]
     assert [len(one) for one in lists] == [32, 32]
-
-
-def test_who_asks_again_and_again_is_answered_once_a_second(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "a")
-    desk.amending.publish(signed(1))
-    desk.sent.clear()
-    for _ in range(5):
-        desk.amending.asked(ONE)
-    assert len(desk.sent) == 1
-    desk.clock = 1.0
-    desk.amending.asked(ONE)
-    assert len(desk.sent) == 2
 
 
 def test_a_contradiction_is_told_to_the_owner_once(tmp_path: Path) -> None:
