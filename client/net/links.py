@@ -105,7 +105,7 @@ class Link:
 
     @property
     def rtt_s(self) -> float | None:
-        """Smoothed round trip, None until the first pong."""
+        """Smoothed round trip, None until a ping was answered."""
         return self._active.rtt_s if self._active else None
 
     @property

@@ -89,15 +89,12 @@ class Hello(Message, frozen=True):
 
 
 class Ping(Message, frozen=True):
+    """The receiver answers the same with ``answer``."""
+
     route = Route("link")
 
     nonce: Annotated[int, Meta(ge=0, le=2**62)]
-
-
-class Pong(Message, frozen=True):
-    route = Route("link")
-
-    nonce: Annotated[int, Meta(ge=0, le=2**62)]
+    answer: bool = False
 
 
 class Moving(Message, frozen=True):

@@ -32,7 +32,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.framing import Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import Hello, Message, Ping, Pong, decode_message, encode_message
+from protocol.wire.messages import Hello, Message, Ping, decode_message, encode_message
 
 Read = Callable[[str, YamuxStream], object]
 BROKEN = (NetworkError, RemoteProtocolError, OSError, trio.TooSlowError, trio.BrokenResourceError)
@@ -141,8 +141,8 @@ async def _take(
     link: BareLink, frame: Frame[Message], sink: trio.MemorySendChannel[Message]
 ) -> None:
     match frame.header:
-        case Ping(nonce):
-            await link.say(Pong(nonce))
+        case Ping(nonce, answer=False):
+            await link.say(Ping(nonce, answer=True))
         case message:
             try:
                 sink.send_nowait(message)

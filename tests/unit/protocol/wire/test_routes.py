@@ -24,7 +24,7 @@ PARTS = {
     "pipeline": Pipeline,
 }
 MAY_LOOK = {
-    "client/net/carrier.py": "Ping, Pong and Moving end on the link",
+    "client/net/carrier.py": "Ping and Moving end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
