@@ -93,7 +93,6 @@ from protocol.wire.messages import (
     Heartbeat,
     Hello,
     Letter,
-    ManifestRequest,
     Message,
     NoBlob,
     Observed,
@@ -428,10 +427,6 @@ class Engine:
 
     def _has_advert(self, peer: PeerId) -> bool:
         return bool(self.membership.roster.addresses(peer))
-
-    def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
-        """Send the manifest to a peer that wants to join."""
-        self.handshake.manifest_request(peer)
 
     def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
         """Report why a link ends."""

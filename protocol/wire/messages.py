@@ -79,7 +79,7 @@ class Hello(Message, frozen=True):
 
     protocol: Annotated[int, Meta(ge=1, le=65535)]
     swarm: SwarmText | None
-    """None: a newcomer that asks for the manifest."""
+    """None: a newcomer asks for the manifest, which is no secret."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
     admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
     """What admits the sender: nothing where anybody may join; in a private swarm its chain, or the
@@ -114,11 +114,9 @@ class Goodbye(Message, frozen=True):
     reason: Reason
 
 
-class ManifestRequest(Message, frozen=True):
-    route = Route("node", "on_manifest_request", sender="anyone")
-
-
 class ManifestReply(Message, frozen=True):
+    """Answer to a Hello that names no swarm."""
+
     route = Route("newcomer")
 
     manifest: Annotated[bytes, Meta(max_length=48 * 1024)]
