@@ -81,14 +81,11 @@ from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
-    AmendmentList,
     BlobOffer,
     BlobQuery,
     ChainLink,
     ChunkRequest,
     Commitment,
-    Evidence,
-    ExpulsionList,
     Goodbye,
     Heartbeat,
     Hello,
@@ -96,13 +93,13 @@ from protocol.wire.messages import (
     Message,
     NoBlob,
     Observed,
-    PassedOn,
     Probed,
     ProbeRequest,
     RecordDigest,
     Records,
-    Vouched,
+    Statements,
 )
+from protocol.wire.parts import Expulsion, Proof
 
 STRANGERS_WAIT_S = 1.0
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
@@ -435,19 +432,21 @@ class Engine:
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.refused(message.reason)
 
-    def on_vouched(self, peer: PeerId, message: Vouched, payload: bytes) -> None:
-        """A member vouches for us, whose invite we have redeemed."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.vouched(message)
-
-    def on_expulsions(self, peer: PeerId, message: ExpulsionList, payload: bytes) -> None:
-        """Take what a member tells of expelled members."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.expulsions(peer, message)
-
-    def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
-        """Take what a member tells of the founder's amendments."""
-        self.amending.receive(peer, message)
+    def on_statements(self, peer: PeerId, message: Statements, payload: bytes) -> None:
+        """Take the signed statements that a peer passes on."""
+        envelopes, admission = message.envelopes, self.handshake.admission
+        match message.kind:
+            case "vouches" if isinstance(admission, Vouching):
+                admission.vouched(envelopes)
+            case "expulsion" if isinstance(admission, Vouching):
+                admission.expelled(peer, Expulsion(envelopes[0], list(envelopes[1:])))
+            case "amendments":
+                self.amending.receive(peer, envelopes)
+            case "proof":
+                self._members(self.expulsions.receive(peer, Proof(*envelopes)))
+            case "decision":
+                passed_on = self.expulsions.passed_on(peer, envelopes[0], self._siblings)
+                self._members(passed_on)
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
@@ -488,14 +487,6 @@ class Engine:
     ) -> None:
         """Pass the members' records about themselves and others to membership."""
         self._members(self.membership.receive(peer, message, self.now(), self.wall()))
-
-    def on_evidence(self, peer: PeerId, message: Evidence, payload: bytes) -> None:
-        """Expel whom a proof convicts, and pass it on."""
-        self._members(self.expulsions.receive(peer, message.proof))
-
-    def on_passed_on(self, peer: PeerId, message: PassedOn, payload: bytes) -> None:
-        """Compare what a leader has told somebody else with what it has told us."""
-        self._members(self.expulsions.passed_on(peer, message.statement, self._siblings))
 
     def on_chain_link(self, peer: PeerId, message: ChainLink, payload: bytes) -> None:
         """Take a link of a peer's chain of waypoints."""

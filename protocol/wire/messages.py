@@ -7,6 +7,7 @@ a message is documented in the machine that receives it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 from typing import Annotated, ClassVar, Final, Literal
@@ -41,9 +42,7 @@ from protocol.wire.parts import (
     AgreedAmendments,
     DigestEntry,
     Electors,
-    Expulsion,
     PlanMember,
-    Proof,
     SeatStatus,
     WaypointLink,
 )
@@ -123,29 +122,34 @@ class ManifestReply(Message, frozen=True):
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
-class Vouched(Message, frozen=True):
-    """Answer to a Hello with a ticket: the signatures by which the receiver is a member now."""
-
-    route = Route("node", "on_vouched", sender="peer")
-
-    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_CHAIN)]
-
-
-class ExpulsionList(Message, frozen=True):
-    """Members that were expelled; told after Hello and when there is a new one."""
-
-    route = Route("node", "on_expulsions", sender="peer")
-
-    expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
+StatementKind = Literal["vouches", "expulsion", "amendments", "proof", "decision"]
+ENVELOPES: Final[Mapping[StatementKind, tuple[int, int]]] = {
+    "vouches": (1, limits.MAX_CHAIN),
+    "expulsion": (1, 1 + limits.MAX_CHAIN),
+    "amendments": (1, limits.MAX_AMENDMENTS_PER_MESSAGE),
+    "proof": (2, 2),
+    "decision": (1, 1),
+}
+"""The least and most envelopes of a kind."""
 
 
-class AmendmentList(Message, frozen=True):
-    """Amendments of the founder that the sender knows; told after Hello, and when there is a new
-    one. So who names an amendment has told the receiver of it before."""
+class Statements(Message, frozen=True):
+    """Signed statements that the sender passes on; who signed them counts, not who sends them."""
 
-    route = Route("node", "on_amendments", sender="peer")
+    route = Route("node", "on_statements")
 
-    amendments: Annotated[list[Envelope], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+    kind: StatementKind
+    """vouches: by these the receiver is a member now; it has shown a ticket in its Hello.
+    expulsion: of a member, and its chain of vouches, which shows that the signer may expel it.
+    amendments: by the founder; told after Hello, and when there is a new one, so that who names one
+    has told it before. proof: two that cannot both be true. decision: a member's in a round, to be
+    compared with what it has told the receiver."""
+    envelopes: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+
+    def __post_init__(self) -> None:
+        least, most = ENVELOPES[self.kind]
+        if not least <= len(self.envelopes) <= most:
+            raise ValueError(f"{len(self.envelopes)} envelopes of {self.kind}")
 
 
 # --- membership -----------------------------------------------------------------------------
@@ -166,22 +170,6 @@ class Records(Message, frozen=True):
     route = Route("node", "on_membership")
 
     records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
-
-
-class Evidence(Message, frozen=True):
-    """Proof that a peer has signed two bodies that cannot both be true; any peer may relay it."""
-
-    route = Route("node", "on_evidence")
-
-    proof: Proof
-
-
-class PassedOn(Message, frozen=True):
-    """A leader's statement to the sender, to be compared with its statements to others."""
-
-    route = Route("node", "on_passed_on")
-
-    statement: Envelope
 
 
 class Heartbeat(Message, frozen=True):

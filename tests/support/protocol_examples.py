@@ -17,6 +17,7 @@ from protocol.manifest import Manifest, StageCost
 from protocol.membership.advert import Advert, Flops
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
 
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
@@ -108,7 +109,16 @@ def any_message() -> st.SearchStrategy[m.Message]:
 
 def messages_of(kind: type[m.Message]) -> st.SearchStrategy[m.Message]:
     """Messages of one type; lists are kept short so that generation is quick."""
+    if kind is m.Statements:
+        return st.sampled_from(list(m.ENVELOPES)).flatmap(_statements)
     return st.builds(kind, **{name: _field(kind, name) for name in kind.__struct_fields__})
+
+
+def _statements(kind: m.StatementKind) -> st.SearchStrategy[m.Message]:
+    least, most = m.ENVELOPES[kind]
+    envelope = _values(i.type_info(Envelope))
+    envelopes = st.lists(envelope, min_size=least, max_size=min(most, 4))
+    return envelopes.map(lambda few: m.Statements(kind, tuple(few)))
 
 
 def _field(kind: type, name: str) -> st.SearchStrategy[object]:

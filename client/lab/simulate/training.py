@@ -29,7 +29,7 @@ from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Admit, AmendmentList, JoinStage, Message
+from protocol.wire.messages import Admit, JoinStage, Message, Statements
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -100,7 +100,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         peer = self.add_peer(stage, name)
         for other, book in known:
             if book is not None and book.envelopes:
-                self.send(other, peer.peer, AmendmentList(book.envelopes))
+                self.send(other, peer.peer, _amendments(book.envelopes))
         self._ask_to_join(peer)
         return peer
 
@@ -317,8 +317,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         match message:
             case Admit() if message.joiner == peer.peer:
                 self._admitted(peer, message)
-            case AmendmentList():
-                self.amend(peer, message.amendments)
+            case Statements("amendments", envelopes):
+                self.amend(peer, envelopes)
             case _:
                 self.take(sender, peer, message, parts)
 
@@ -332,6 +332,10 @@ class TrainingWorld(SeatWorld[SimPeer]):
             return
         for other in self.peers:
             if other != peer.peer:
-                self.send(peer, other, AmendmentList(news))
+                self.send(peer, other, _amendments(news))
         if peer.seat is not None:
             self.perform(peer, peer.seat.amended(self.agenda.now))
+
+
+def _amendments(envelopes: Sequence[Envelope]) -> Statements:
+    return Statements("amendments", tuple(envelopes))

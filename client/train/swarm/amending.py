@@ -18,7 +18,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import AmendmentList
+from protocol.wire.messages import Statements
 
 
 class Amending:
@@ -55,13 +55,13 @@ class Amending:
         """Tell a new link all that we know."""
         self._tell([peer], self.book.envelopes)
 
-    def receive(self, peer: PeerId, message: AmendmentList) -> None:
+    def receive(self, peer: PeerId, envelopes: Sequence[Envelope]) -> None:
         """Take what a peer tells.
 
         Raises:
             RemoteProtocolError: one of them is not the founder's, or malformed.
         """
-        for envelope in message.amendments:
+        for envelope in envelopes:
             self._take(envelope, besides=peer)
 
     def publish(self, envelope: Envelope) -> None:
@@ -88,7 +88,8 @@ class Amending:
         most = limits.MAX_AMENDMENTS_PER_MESSAGE
         for first in range(0, len(envelopes), most):
             for peer in peers:
-                self._ports.send(peer, AmendmentList(list(envelopes[first : first + most])))
+                part = tuple(envelopes[first : first + most])
+                self._ports.send(peer, Statements("amendments", part))
 
     # --- what is agreed ----------------------------------------------------------------------
 

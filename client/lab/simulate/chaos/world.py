@@ -53,7 +53,7 @@ from protocol.seat.effects import (
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment
+from protocol.wire.messages import Admit, Commitment, Message, Ready, Segment, Statements
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -383,7 +383,7 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
-        if isinstance(message, PassedOn):
+        if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment):
             message = self.audits.signed(peer, message)

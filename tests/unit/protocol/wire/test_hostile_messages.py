@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.messages import (
+    ENVELOPES,
     AuditReply,
     Backward,
     Chunk,
@@ -141,6 +142,16 @@ def test_flipped_bytes_are_refused_or_parse_within_bounds(data: st.DataObject) -
 )
 def test_crafted_headers(header: bytes) -> None:
     refuse(header)
+
+
+@pytest.mark.parametrize(("kind", "bounds"), ENVELOPES.items())
+def test_statements_are_as_many_as_their_kind_allows(kind: str, bounds: tuple[int, int]) -> None:
+    least, most = bounds
+    envelope = ["signer", "kind", b"body", bytes(64)]
+    for count in (least - 1, most + 1):
+        refuse(msgspec.msgpack.encode(["Statements", kind, [envelope] * count]))
+    for count in bounds:
+        decode_message(msgspec.msgpack.encode(["Statements", kind, [envelope] * count]))
 
 
 def test_a_header_over_the_limit_is_not_even_parsed() -> None:
