@@ -255,7 +255,7 @@ class Seat:
             self.quorum.needs,
         )
         self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
-        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
+        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms)
         self._obstruction = Obstruction(round_s)
@@ -1001,10 +1001,18 @@ class Seat:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
         of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
         news = News(led_by, self.step, of.revision, member.ready, len(others))
-        if not self._reporter.is_due(news, now, busy=busy):
+        if not self._reporter.reports_now(news, now, busy=busy):
             return []
-        said, done, in_flight = (member.promised, member.state), of.ledger, of.in_flight_bits
-        report = self._reporter.report(news, now, done=done, in_flight=in_flight, said=said)
+        report = LedgerReport(
+            stage=self.place.stage,
+            step=self.step,
+            seq=self._reporter.reports,
+            done=of.ledger,
+            in_flight=of.in_flight_bits,
+            promised=member.promised,
+            state=member.state,
+            ready=member.ready,
+        )
         return [Send(peer, report) for peer in (led_by, *others)]
 
     def _part(self) -> OwnPart:
