@@ -190,7 +190,7 @@ class Heartbeat(Message, frozen=True):
 class ChainLink(Message, frozen=True):
     """One link of the sender's chain of waypoints; ``index`` 0 begins the chain anew."""
 
-    route = Route("node", "on_chain_link", sender="peer")
+    route = Route("node", "waypoints.link", sender="peer")
 
     index: Annotated[int, Meta(ge=0, le=255)]
     link: WaypointLink
@@ -611,7 +611,7 @@ class BlobOffer(Message, frozen=True):
 class BlobQuery(Message, frozen=True):
     """Ask for an offer. ``version`` None: the newest one held."""
 
-    route = Route("node", "on_blob_query", sender="peer")
+    route = Route("node", "shelf.query", sender="peer")
 
     kind: BlobKind
     stage: StageIndex
@@ -630,7 +630,7 @@ class NoBlob(Message, frozen=True):
 class ChunkRequest(Message, frozen=True):
     """Ask for a chunk. ``index`` None: for the list of the chunks' digests."""
 
-    route = Route("node", "on_chunk_request", sender="peer")
+    route = Route("node", "chunks.ask", sender="peer")
 
     kind: BlobKind
     stage: StageIndex
@@ -662,7 +662,7 @@ OuterPort = Annotated[int, Meta(ge=1, le=65535)]
 class Observed(Message, frozen=True):
     """The address at which the sender sees the receiver, over a direct link."""
 
-    route = Route("node", "on_observed", sender="peer")
+    route = Route("node", "reach.observed", sender="peer")
 
     host: Annotated[str, Meta(max_length=45)]
     port: OuterPort
@@ -672,7 +672,7 @@ class ProbeRequest(Message, frozen=True):
     """Ask a member to dial us at the address at which it sees us. The filler makes the request
     dearer than the answer."""
 
-    route = Route("node", "on_probe_request", sender="peer")
+    route = Route("node", "reach.requested", sender="peer")
 
     number: Count
     port: OuterPort
@@ -683,7 +683,7 @@ class Probed(Message, frozen=True):
     """Answer to a ProbeRequest: whether the receiver has proved its identity there. None: it was
     not dialled."""
 
-    route = Route("node", "on_probed", sender="peer")
+    route = Route("node", "reach.probed", sender="peer")
 
     number: Count
     reached: bool | None

@@ -41,7 +41,8 @@ class Route:
 
     Args:
         taker: who takes it.
-        handler: the method of the engine, of the seat, or of a part of the seat (``part.method``).
+        handler: the method of the engine or of the seat, or of a part of it (``part.method``). It
+            gets the sender and the message; in the engine also the payload, where there may be one.
         sender: from whom it counts.
         to: the stage whose seat it is for, if a seat takes it.
         lane: how it travels.

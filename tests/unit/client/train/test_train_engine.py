@@ -355,7 +355,7 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
             told.reset_mock()
             told.text.receive.return_value = believed
             answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
-            engine.on_offer(by, answer, b"")
+            engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.text.receive.called is (kind == "data")
 

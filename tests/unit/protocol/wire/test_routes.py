@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from client.train.engine import Engine
+from client.train.recovery.waypoints import WaypointDriver
+from client.train.swarm.reach import Reach
+from client.train.transfer.blobs import Shelf
+from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
@@ -19,9 +23,13 @@ from tests.support.protocol_examples import MESSAGE_TYPES
 ROOT = Path(__file__).parents[4]
 PARTS = {
     "auditing": Auditing,
+    "chunks": ChunkServer,
     "evaluating": Evaluating,
     "member": RoundMember,
     "pipeline": Pipeline,
+    "reach": Reach,
+    "shelf": Shelf,
+    "waypoints": WaypointDriver,
 }
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Moving end on the link",

@@ -141,7 +141,7 @@ async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment(
         await linked(bad, founder)
         await until(lambda: bad.register.is_member and founder.admits(bad))
         contacts = founder.engine.membership.contacts
-        founder.engine.on_membership(bad.peer, Heartbeat(1, []), b"")
+        founder.engine.on_membership(bad.peer, Heartbeat(1, []))
         assert not contacts.is_gone(bad.peer)
 
         founder.vouching.expel(bad.peer, "")

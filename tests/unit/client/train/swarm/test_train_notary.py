@@ -133,10 +133,10 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
         for one in replicas:
             handler = one.engine.on_statements
 
-            def note(sender: PeerId, message: Statements, payload: bytes, then=handler) -> None:  # type: ignore[no-untyped-def]
+            def note(sender: PeerId, message: Statements, then=handler) -> None:  # type: ignore[no-untyped-def]
                 if message.kind == "decision":
                     passed.append(message)
-                then(sender, message, payload)
+                then(sender, message)
 
             monkeypatch.setattr(one.engine, "on_statements", note)
         swarm.start()
@@ -162,9 +162,9 @@ async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
         heard: list[Message] = []
         handler = one.engine.on_statements
 
-        def hear(sender: PeerId, message: Statements, payload: bytes) -> None:
+        def hear(sender: PeerId, message: Statements) -> None:
             heard.append(message)
-            handler(sender, message, payload)
+            handler(sender, message)
 
         monkeypatch.setattr(one.engine, "on_statements", hear)
         signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(COMMIT)
