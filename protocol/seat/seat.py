@@ -26,7 +26,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
-from protocol.effects import Effect, Explain, Send
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.alarms import Alarms
@@ -90,10 +90,8 @@ from protocol.seat.routing import (
     era_of,
     is_for,
     may_send,
-    other_era,
     stamped,
     turned_away,
-    unheard,
 )
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
@@ -493,11 +491,12 @@ class Seat:
         """
         route, stage = message.route, self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
-            if self.standing.is_aside(sender) or self.probation.leaves_out(sender):
-                return stamped(turned_away(stage, sender, message, "busy"), self.era)
-            return stamped(unheard(stage, sender, message), self.era)
+            refused = turned_away(stage, sender, message, "busy")
+            if refused or self.standing.is_aside(sender) or self.probation.leaves_out(sender):
+                return refused
+            return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
-            return other_era(stage, sender, message)
+            return turned_away(stage, sender, message, "stale")
         effects = list(self._handler(sender, message, digest)(now))
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
@@ -551,7 +550,7 @@ class Seat:
         return self._early.buffer(sender, message, digest, self.step, **how)
 
     def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        return [*turned_away(self.place.stage, sender, message, "stale")]
+        return turned_away(self.place.stage, sender, message, "stale")
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
