@@ -182,8 +182,8 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "text.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "amending.link_down", "waypoints.link_down", "text.lost"]
-GOES += ["reach.gone", "membership.link_down", "measuring.gone", "_chunks.gone"]
+GOES = ["expulsions.link_down", "waypoints.link_down", "text.lost"]
+GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone", "held_stages.peer_lost"]
 
 
