@@ -20,7 +20,7 @@ from protocol.pipeline.effects import SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
-from protocol.wire.messages import Forward, Message, Receipt, Verdict
+from protocol.wire.messages import Forward, Message, Receipt, SeatMessage, Verdict
 from protocol.wire.route import Route
 
 
@@ -64,7 +64,7 @@ def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
 
 def era_of(message: Message, otherwise: int) -> int:
     """Return the era of a message; ``otherwise`` for one that belongs to none."""
-    return getattr(message, "era", otherwise)
+    return message.era if isinstance(message, SeatMessage) else otherwise
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:
@@ -76,9 +76,9 @@ def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:
 
 def _stamp(effect: SeatEffect, era: int) -> SeatEffect:
     match effect:
-        case Send(peer, message) if hasattr(message, "era"):
+        case Send(peer, SeatMessage() as message):
             return Send(peer, msgspec.structs.replace(message, era=era))
-        case SendPayload(peer, message, keys) if hasattr(message, "era"):
+        case SendPayload(peer, SeatMessage() as message, keys):
             return SendPayload(peer, msgspec.structs.replace(message, era=era), keys)
         case _:
             return effect

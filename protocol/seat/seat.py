@@ -71,7 +71,7 @@ from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
-from protocol.seat.early_messages import EarlyMessages, RoundMessage
+from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import (
     AgreedOn,
     CommitTo,
@@ -113,6 +113,7 @@ from protocol.wire.messages import (
     Ready,
     Reduced,
     Returned,
+    RoundMessage,
     Segment,
 )
 from protocol.wire.parts import SeatStatus

@@ -68,6 +68,20 @@ class Message(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fie
         return named - 1 if self.route.to == "stage before" else named
 
 
+class SeatMessage(Message, frozen=True, kw_only=True):
+    """A message between seats, which counts in its lineage only."""
+
+    era: Era = 0
+
+
+class RoundMessage(SeatMessage, frozen=True):
+    """A message about one attempt to close a step."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+
+
 # --- the link -------------------------------------------------------------------------------
 
 
@@ -208,7 +222,7 @@ class Letter(Message, frozen=True):
 # --- pipeline -------------------------------------------------------------------------------
 
 
-class LeaseRequest(Message, frozen=True):
+class LeaseRequest(SeatMessage, frozen=True):
     """A stage-0 replica asks the step's leader for work."""
 
     route = Route("seat", "on_lease_request", sender="stage", to="first")
@@ -218,10 +232,9 @@ class LeaseRequest(Message, frozen=True):
     held: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Microbatches of the step that it has, including counted ones; any other leased to it is still
     in flight."""
-    era: Era = 0
 
 
-class Lease(Message, frozen=True):
+class Lease(SeatMessage, frozen=True):
     """Leases of a step."""
 
     route = Route("seat", "on_lease", sender="stage", to="first")
@@ -230,10 +243,9 @@ class Lease(Message, frozen=True):
     ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
     again: bool
     """They were leased before, to a replica that died."""
-    era: Era = 0
 
 
-class Forward(Message, frozen=True):
+class Forward(SeatMessage, frozen=True):
     """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
 
     route = Route("seat", "pipeline.forward", sender="stage before", lane="bulk", work=True)
@@ -245,10 +257,9 @@ class Forward(Message, frozen=True):
     tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
-    era: Era = 0
 
 
-class Backward(Message, frozen=True):
+class Backward(SeatMessage, frozen=True):
     """Gradient of the boundary, back to ``stage``, which sent the activation."""
 
     route = Route("seat", "pipeline.backward", sender="stage after", lane="bulk", work=True)
@@ -257,10 +268,9 @@ class Backward(Message, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    era: Era = 0
 
 
-class HeldOut(Message, frozen=True):
+class HeldOut(SeatMessage, frozen=True):
     """Boundary activation of a held-out microbatch into ``stage``, forward only. Payload: its
     tokens, then the tensor, as of a Forward."""
 
@@ -271,10 +281,9 @@ class HeldOut(Message, frozen=True):
     """The version that it is run at."""
     item: Annotated[int, Meta(ge=0, lt=limits.MAX_HELD_OUT)]
     path: Annotated[int, Meta(ge=0, lt=limits.MAX_PATHS)]
-    era: Era = 0
 
 
-class Have(Message, frozen=True):
+class Have(SeatMessage, frozen=True):
     """Asks a replica of ``stage`` whether it holds a microbatch; if so the asker becomes its return
     address and gets the gradient, without sending the boundary again."""
 
@@ -284,13 +293,12 @@ class Have(Message, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    era: Era = 0
 
 
 Verdict = Literal["accepted", "busy", "stale", "known", "absent"]
 
 
-class Receipt(Message, frozen=True):
+class Receipt(SeatMessage, frozen=True):
     """Answer to a Forward or a Have. ``busy``: try another, no penalty. ``stale``: wrong version.
     ``absent``: only to Have."""
 
@@ -302,13 +310,12 @@ class Receipt(Message, frozen=True):
     attempt: Attempt
     verdict: Verdict
     queue: Annotated[int, Meta(ge=0, le=65535)]
-    era: Era = 0
 
 
 # --- rounds ---------------------------------------------------------------------------------
 
 
-class LedgerReport(Message, frozen=True):
+class LedgerReport(SeatMessage, frozen=True):
     """A replica's ledger, to the leader of the round; ``seq`` orders reports of one replica."""
 
     route = Route("seat", "on_report", sender="stage")
@@ -324,10 +331,9 @@ class LedgerReport(Message, frozen=True):
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
     ready: StateHash = b""
     """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
-    era: Era = 0
 
 
-class Returned(Message, frozen=True):
+class Returned(SeatMessage, frozen=True):
     """The stage before ``stage`` has counted all microbatches of the step: it received valid
     gradients for them."""
 
@@ -335,17 +341,13 @@ class Returned(Message, frozen=True):
 
     stage: StageIndex
     step: StepIndex
-    era: Era = 0
 
 
-class Plan(Message, frozen=True):
+class Plan(RoundMessage, frozen=True):
     """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 
     route = Route("seat", "on_plan", sender="serves stage", observing=True, early=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     members: Annotated[
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
@@ -358,112 +360,81 @@ class Plan(Message, frozen=True):
     """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)
     """The peers that decide between the sides if the swarm splits before the next step closes."""
-    era: Era = 0
     amended: AgreedAmendments = ()
     """The amendments on which the stage agrees with this step; they say its learning rate."""
     signature: Signature = b""
 
 
-class Dealing(Message, frozen=True):
+class Dealing(RoundMessage, frozen=True):
     """Where sums are secret: what a member deals to another one of the plan (``secrecy/``)."""
 
     route = Route("seat", "member.on_dealing", sender="stage", observing=True, early=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     hashes: Annotated[tuple[ShareHash, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
     """Of the shares of the seed of its own mask, in the members' order; the same to all."""
     share: Share = b""
     """The receiver's share; empty for an observer."""
     pair: Annotated[bytes, Meta(max_length=32)] = b""
     """Seed of the mask that both have, if the receiver comes after the sender in the plan."""
-    era: Era = 0
 
 
-class Segment(Message, frozen=True):
+class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
     is signed in a run with audits."""
 
     route = Route("seat", "on_segment", sender="stage", lane="bulk", sealed=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     segment: SegmentIndex
-    era: Era = 0
     signature: Signature = b""
 
 
-class Reduced(Message, frozen=True):
+class Reduced(RoundMessage, frozen=True):
     """The owner's broadcast of a summed segment: the bytes that everyone applies."""
 
     route = Route(
         "seat", "on_reduced", sender="stage", lane="bulk", observing=True, early=True, sealed=True
     )
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     segment: SegmentIndex
     sq_norm: SquaredNorm
-    era: Era = 0
 
 
-class Ready(Message, frozen=True):
+class Ready(RoundMessage, frozen=True):
     """The member holds every reduced segment; ``digest`` covers them all."""
 
     route = Route("seat", "on_ready", sender="stage")
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     digest: Hash32
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
-    era: Era = 0
     signature: Signature = b""
 
 
-class Commit(Message, frozen=True):
+class Commit(RoundMessage, frozen=True):
     """The leader's decision that the round is closed: every member applies it."""
 
     route = Route("seat", "on_commit", sender="serves stage", observing=True, early=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     digest: Hash32
     loss_sum: Finite | None
     """None: the members that knew the sum are gone."""
-    era: Era = 0
     signature: Signature = b""
 
 
-class Opening(Message, frozen=True):
+class Opening(RoundMessage, frozen=True):
     """Where sums are secret: a member's share of every member's seed, in the plan's order, once the
     attempt is committed."""
 
     route = Route("seat", "member.on_opening", sender="stage", observing=True, early=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    era: Era = 0
 
 
-class CommitAck(Message, frozen=True):
+class CommitAck(RoundMessage, frozen=True):
     """A member knows the commit. The leader applies it only after that, so that a survivor knows
-    the decision whoever dies."""
+    the decision whoever dies. A later attempt means that the member follows that one instead."""
 
     route = Route("seat", "on_commit_ack", sender="stage")
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    """The committed attempt; a later one means that the member follows that attempt instead."""
-    era: Era = 0
 
 
 # --- audits ---------------------------------------------------------------------------------
@@ -471,78 +442,58 @@ class CommitAck(Message, frozen=True):
 Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
 
 
-class Commitment(Message, frozen=True):
+class Commitment(RoundMessage, frozen=True):
     """A member of a plan has signed the digest of a list of all that its contribution consists of,
     and those of its segments; sent before any part of the contribution."""
 
     route = Route("seat", "on_commitment", sender="stage", observing=True, early=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     root: StateHash = b""
     segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)] = ()
     """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
-    era: Era = 0
 
 
-class AuditNotice(Message, frozen=True):
+class AuditNotice(RoundMessage, frozen=True):
     """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
     of the plan before the sender is Ready, so that they keep the version, too."""
 
     route = Route("seat", "auditing.on_notice", sender="stage")
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     member: PeerText
     segment: SegmentIndex | None = None
     """Whose sum is made again; None: the member owns none."""
-    era: Era = 0
 
 
-class AuditResult(Message, frozen=True):
+class AuditResult(RoundMessage, frozen=True):
     """The end of an announced audit: others audit the same contribution if it did not agree."""
 
     route = Route("seat", "auditing.on_result", sender="stage")
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     member: PeerText
     agrees: bool
-    era: Era = 0
 
 
-class AuditRequest(Message, frozen=True):
+class AuditRequest(RoundMessage, frozen=True):
     """An auditor asks a member of its stage to show what it has committed to: the commitment of a
     step, the list, then what that names (``item``: the microbatch or the segment)."""
 
     route = Route("seat", "auditing.on_request", sender="stage", aside=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
     """Whose segment, of those that the asked member has summed; None: its own."""
-    era: Era = 0
 
 
-class AuditReply(Message, frozen=True):
+class AuditReply(RoundMessage, frozen=True):
     """Payload: what was asked for."""
 
     route = Route("seat", "auditing.on_reply", sender="stage", lane="bulk", sealed=True)
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
-    era: Era = 0
 
 
 class Charged(Message, frozen=True):
@@ -566,7 +517,7 @@ class JoinStage(Message, frozen=True):
     stage: StageIndex
 
 
-class Admit(Message, frozen=True):
+class Admit(SeatMessage, frozen=True):
     """The leader's message to replicas and newcomer: donors snapshot this version at once, and the
     newcomer observes every round from it on."""
 
@@ -581,7 +532,6 @@ class Admit(Message, frozen=True):
     """Members of the plan that made this version; and its electors."""
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
-    era: Era = 0
     amended: AgreedAmendments = ()
     """The amendments on which the stage had agreed at this version."""
 
@@ -689,9 +639,15 @@ class Probed(Message, frozen=True):
     reached: bool | None
 
 
+MESSAGES: Final = tuple(
+    kind
+    for base in (Message, SeatMessage, RoundMessage)
+    for kind in base.__subclasses__()
+    if kind not in (SeatMessage, RoundMessage)
+)
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message]
-_decoder = msgspec.msgpack.Decoder(reduce(or_, Message.__subclasses__()))
+_decoder = msgspec.msgpack.Decoder(reduce(or_, MESSAGES))
 
 
 def encode_message(message: Message) -> bytes:

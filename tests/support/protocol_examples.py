@@ -22,7 +22,6 @@ from protocol.wire.fields import Envelope
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
 WALL = 1_800_000_000.0
-MESSAGE_TYPES: list[type[m.Message]] = m.Message.__subclasses__()
 
 
 def signer(number: int) -> Signer:
@@ -104,7 +103,7 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
 
 def any_message() -> st.SearchStrategy[m.Message]:
     """Every message type with every field anywhere in its range."""
-    return st.one_of(*map(messages_of, MESSAGE_TYPES))
+    return st.one_of(*map(messages_of, m.MESSAGES))
 
 
 def messages_of(kind: type[m.Message]) -> st.SearchStrategy[m.Message]:

@@ -34,7 +34,7 @@ from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 DIGESTS = (b"a" * 32, b"", b"c" * 32)
 SAID = Commitment(1, 7, 2, b"r" * 32, DIGESTS, era=5)
-SENT = Segment(1, 7, 2, 0, 5)
+SENT = Segment(1, 7, 2, 0, era=5)
 
 
 def commitment(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Envelope:

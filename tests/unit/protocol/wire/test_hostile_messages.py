@@ -11,6 +11,7 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.messages import (
     ENVELOPES,
+    MESSAGES,
     AuditReply,
     Backward,
     Chunk,
@@ -23,12 +24,12 @@ from protocol.wire.messages import (
     decode_message,
     encode_message,
 )
-from tests.support.protocol_examples import MESSAGE_TYPES, any_message, messages_of
+from tests.support.protocol_examples import any_message, messages_of
 
 QUICK = settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-every_type = pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+every_type = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 
 
 def refuse(header: bytes) -> None:
@@ -160,6 +161,6 @@ def test_a_header_over_the_limit_is_not_even_parsed() -> None:
 
 def test_only_tensors_and_chunks_carry_a_payload() -> None:
     tensors = {Forward, Backward, HeldOut, Segment, Reduced, AuditReply}
-    most = {kind: kind.route.payload_limit for kind in MESSAGE_TYPES}
+    most = {kind: kind.route.payload_limit for kind in MESSAGES}
     assert {kind for kind in most if most[kind]} == tensors | {Chunk}
     assert most[Chunk] == limits.CHUNK_BYTES

@@ -17,8 +17,7 @@ from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Message
-from tests.support.protocol_examples import MESSAGE_TYPES
+from protocol.wire.messages import MESSAGES, Message
 
 ROOT = Path(__file__).parents[4]
 PARTS = {
@@ -54,7 +53,7 @@ MAY_LOOK = {
     "protocol/seat/routing.py": "only the sender of a Forward waits for an answer",
 }
 """Files outside the wire that look at a message's type, and what for: none of it is routing."""
-every_type = pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+every_type = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 
 
 @every_type
@@ -96,7 +95,7 @@ def _looks(path: Path) -> bool:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "protocol.wire.messages"
         for name in node.names
-    } & {kind.__name__ for kind in MESSAGE_TYPES}
+    } & {kind.__name__ for kind in MESSAGES}
     asked = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.MatchClass):

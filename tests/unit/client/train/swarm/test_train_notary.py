@@ -17,7 +17,7 @@ from protocol.wire.messages import Commit, Message, Plan, Ready, Statements
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.train_swarm import open_swarm
 
-COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, 5)
+COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, era=5)
 
 
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
