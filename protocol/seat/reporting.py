@@ -43,7 +43,14 @@ class LedgerReporter:
         """When the next report goes out if nothing else happens, in monotonic seconds."""
 
     def report(
-        self, news: News, now: float, *, done: bytes, in_flight: bytes, said: tuple[int, bytes]
+        self,
+        news: News,
+        now: float,
+        *,
+        done: bytes,
+        in_flight: bytes,
+        said: tuple[int, bytes],
+        knows: list[PeerId],
     ) -> LedgerReport:
         """Return the report to send now.
 
@@ -53,6 +60,7 @@ class LedgerReporter:
             done: bitmap of the counted microbatches.
             in_flight: bitmap of those that we hold and have not counted.
             said: the promised attempt, and the digest of our version's state.
+            knows: whom we vouch for in the stages beside.
         """
         self._last, self.due = news, now + REPEAT_S
         self._seq += 1
@@ -65,6 +73,7 @@ class LedgerReporter:
             promised=said[0],
             state=said[1],
             ready=news.ready,
+            knows=list[str](knows),
         )
 
     def is_due(self, news: News, now: float, *, busy: bool) -> bool:

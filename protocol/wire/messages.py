@@ -42,6 +42,7 @@ from protocol.wire.parts import (
     Expulsion,
     PlanMember,
     Proof,
+    Roll,
     SeatStatus,
     WaypointLink,
 )
@@ -279,6 +280,8 @@ class LedgerReport(Wire, frozen=True):
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
     ready: StateHash = b""
     """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
+    knows: Electors = msgspec.field(default_factory=list)
+    """Whom it vouches for in the stages beside: a plan may name them as electors."""
     era: Era = 0
 
 
@@ -496,8 +499,8 @@ class Admit(Wire, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    roll: Electors = msgspec.field(default_factory=list)
-    electors: Electors = msgspec.field(default_factory=list)
+    roll: Roll = msgspec.field(default_factory=list)
+    electors: Roll = msgspec.field(default_factory=list)
     """Members of the plan that made this version; and its electors."""
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
