@@ -355,6 +355,13 @@ class Seat:
             self._led = of, leaders(view, self.place.stage, step, among=roll)
         return self._led[1]
 
+    def _may_lead(self, sender: PeerId) -> bool:
+        """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
+        roll = self.quorum.roll
+        return sender in roll or all(
+            replica.peer not in roll for replica in self._view.serving(self.place.stage)
+        )
+
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
@@ -552,8 +559,10 @@ class Seat:
         return turned_away(self.place.stage, sender, message, "stale")
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has all gradients of the step, and while it keeps the
-        electors that we hear."""
+        """Follow the plan of a replica that may lead, once the stage before has all gradients of
+        the step, and while it keeps the electors that we hear."""
+        if not (self._may_lead(sender) or self.member.knows_commit):
+            return []
         self._open.kept = self._keeps_electors(sender, message, now)
         if self.serving and not (self._is_returned() and self._open.kept):
             self._open.unconfirmed = sender, message
@@ -564,8 +573,9 @@ class Seat:
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
-        named = [*(member.peer for member in message.members), *message.observers]
-        admitted = self._admit(named, now)
+        observers = map(PeerId, message.observers)
+        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         if not self.leader.may_follow(message.attempt):
             return admitted
         failed = self.member.plan_followed if self.member.ready else None
@@ -582,7 +592,8 @@ class Seat:
         whom we see; a plan that is committed is followed all the same."""
         if sender == self.place.me or self.member.knows_commit:
             return YES
-        return self.quorum.keeps(plan.electors, self._view, self.probation.is_proven, now)
+        members = [PeerId(member.peer) for member in plan.members]
+        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
     # --- amendments ------------------------------------------------------------------------
 
@@ -731,10 +742,12 @@ class Seat:
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
-        self.leader.admitted(PeerId(message.joiner), now)
-        effects = self._admit([message.joiner], now)
+        joiner = PeerId(message.joiner)
+        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+            return []
+        effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step, PeerId(message.joiner)))
+            effects.append(Snapshot(self.step, joiner))
         return effects
 
     # --- outcomes --------------------------------------------------------------------------
@@ -1010,6 +1023,7 @@ class Seat:
             promised=member.promised,
             state=member.state,
             ready=member.ready,
+            knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
         return [Send(peer, report) for peer in (led_by, *others)]
 
