@@ -1,52 +1,30 @@
-"""The right to close a step: one side of a split swarm at most has it (invariant I5).
+"""The electors of a step, as one of its replicas sees them.
 
-Dynamic-linear voting (Jajodia and Mutchler, ACM TODS 15(2), 1990) with leases in place of votes.
-Every plan names its *electors*, the replicas of the stage and of its neighbours as its leader saw
-them, and its members become the stage's *roll*. Replicas may close the next step if
+The decree before names the electors of the step and, as its members, the stage's *roll*; the first
+electors of a lineage are named by the lineage. A decree takes the votes of a majority of them
+(``protocol/decree``), which no two sides of a split swarm have (I5). Of an even number, the half
+with the first elector by rank is one. Electors whose process ended while we were in contact (or
+that said goodbye) count for neither side: half of a swarm may be killed at once.
 
-- they are in touch with a majority of the electors, which do not list them as lost, and
-- a majority of the electors lists each missing one of the roll as lost, or it has said itself that
-  it serves the stage no more.
-
-An elector lists a peer as lost after 5 s of silence, or when its connection ends; a replica counts
-an elector for 4 s. An elector that has never met the missing replica (it came when the other went)
-learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin then. So
-no elector counts for both sides. Electors whose process ended while we were in contact (or that
-said goodbye) count for neither side: half of a swarm may be killed at once. Of an even number, the
-half with the first elector by rank goes on.
-
-A replica that was cut off from its majority, or suspended, looks around before it closes a step:
-newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
-that has only just started: it has not met all the replicas that begin where it does. A seat that is
-taken anew, because a lineage begins or its worker died, waits as long for replicas that the last
-seat knew in the stage: they may begin there as well, and the same electors would help each of them.
-
-A member follows no plan that leaves out half or more of the electors that it hears and sees in the
-stage and its neighbours: a leader that has lost its neighbours, because they have banned it, would
-else decide with those alone that it has left.
-
-An elector that follows a later lineage does not count: it has given up ours, with what it closed
-there, and a replica that was away might close those steps again with its help.
+A step is not closed without one of the roll unless a majority of the electors has lost it, or it
+has said itself that it serves the stage no more: a replica is not left behind because one leader
+does not hear it. An elector lists a peer as lost after 5 s of silence, or when its connection ends.
+One that has never met the missing replica (it came when the other went) learns of it from the
+heartbeats of replicas that miss it (``missing``), and its 5 s begin then.
 
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
-
-Holds the electors and the roll of the last plan. Before the first plan these are the replicas seen,
-also by our earlier seats in the lineage and by the processes before ours (``beginnings.py``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, Protocol
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
-from protocol.ids import PeerId, rank, short
-from protocol.rounds.beginnings import Met, bounded
+from protocol.decree.decree import designated, is_majority
+from protocol.ids import PeerId, short
 from protocol.view import Needs, SwarmView
 
 MAX_ELECTORS: Final = 16
@@ -54,9 +32,6 @@ MAX_ELECTORS: Final = 16
 
 
 IsProven = Callable[[PeerId], bool]
-
-LOOK_AROUND_S: Final = 6.0
-"""Long enough to be linked with new replicas, and to hear their versions."""
 
 
 class Touch(Protocol):
@@ -67,9 +42,6 @@ class Touch(Protocol):
 
     def meets(self, peer: PeerId, now: float) -> bool:
         """Whether we hear a peer, also if one of us has set the other aside."""
-
-    def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer has heard us since we were last asleep."""
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Count a peer as lost, too, if it is never heard."""
@@ -98,39 +70,15 @@ class Touch(Protocol):
     def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
         """Whether one of our seats in other stages needs a peer to close a step."""
 
-    def awake_since(self, now: float) -> float:
-        """Since when we have been here without a break."""
-
-    def remember(self, stage: int, replicas: Iterable[PeerId]) -> None:
-        """These are the replicas that our seat in ``stage`` knows."""
-
-    def remembered(self, stage: int) -> frozenset[PeerId]:
-        """The replicas that our last seat in ``stage`` knew."""
-
-
-@dataclass(slots=True)
-class _Majority:
-    """Whether we have had it, and when we last were without it since."""
-
-    had: bool = False
-    lost_at: float = -math.inf
-
-    def note(self, there: bool, now: float) -> bool:
-        if self.had and not there:
-            self.lost_at = now
-        self.had |= there
-        return there
-
-
 class Quorum:
     """See the module's docstring.
 
     Args:
         me: our id.
         stage: ours.
-        touch: None if all peers in the view are in touch, as in worlds without partitions.
+        touch: None: who is not in the view is gone, as in worlds without partitions.
         has_left: whether a peer follows a later lineage than ours, by its own record.
-        met: whom our earlier seats met at the beginning of this lineage.
+        electors: of the lineage's first step; ourselves alone, if nobody is named.
     """
 
     def __init__(
@@ -139,58 +87,41 @@ class Quorum:
         stage: int,
         touch: Touch | None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        met: Met | None = None,
+        electors: Collection[PeerId] = (),
     ) -> None:
         self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
-        self._met = Met(stage, 0) if met is None else met
-        self.electors: frozenset[PeerId] = frozenset({me, *map(PeerId, self._met.electors)})
-        self.roll: frozenset[PeerId] = frozenset(map(PeerId, self._met.roll))
+        self.electors: frozenset[PeerId] = frozenset(electors or (me,))
+        self.roll: frozenset[PeerId] = frozenset()
+        self.designated = PeerId("")
+        """Who leads the first attempt of the step; nobody, before the first decree."""
         self.missing: tuple[PeerId, ...] = ()
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
-        self._settled_at: float | None = None
-        self._known = frozenset[PeerId]() if touch is None else touch.remembered(stage)
-        """The replicas that our last seat knew, until a plan settles who they are."""
-        self._begun_at: float | None = None
-        self._for_us, self._within_reach = _Majority(), _Majority()
+        self.settled = False
+        """Whether a decree has named electors and roll."""
+        self._here: frozenset[PeerId] | None = None
+        """The peers in the view."""
 
-    def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
-        """Take members and electors of the plan that made our version.
+    def settle(
+        self, members: Iterable[str], electors: Iterable[str], step: int, now: float
+    ) -> None:
+        """Take members and electors of the decree that made our version.
 
         Args:
-            members: of the plan; they are the roll.
-            electors: of the plan.
+            members: of the decree; they are the roll.
+            electors: of the decree.
+            step: the next one.
             now: monotonic seconds.
         """
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled_at, self.missing = now, ()
-        if self._touch is not None:
-            self._touch.remember(self._stage, self.roll)
+        self.settled, self.missing = True, ()
+        self.designated = designated(self.roll, self._stage, step)
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
-
-    def newly_met(self) -> Met | None:
-        """Return whom we have met before the first plan, if somebody is new among them: it has to
-        be on disk before we act on it. Those whose process has ended are left out."""
-        touch, before = self._touch, self._met
-        if touch is None or self.settled:
-            return None
-        roll = bounded((p for p in self.roll if not touch.is_gone(p)), before.roll)
-        there = bounded((p for p in self.electors if not touch.is_gone(p)), before.electors)
-        met = Met(before.stage, before.era, roll, there)
-        if before.covers(met):
-            return None
-        self._met = met
-        return met
-
-    @property
-    def settled(self) -> bool:
-        """Whether a plan has named electors and roll."""
-        return self._settled_at is not None
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""
@@ -217,27 +148,33 @@ class Quorum:
         return no(f"a plan keeps {len(kept)} of the {len(heard)} electors that we hear, too few")
 
     def observe(self, view: SwarmView, now: float) -> None:
-        """Note whether we lose a majority; before the first plan, count all we see serve."""
-        if self._begun_at is None:
-            self._begun_at = now
+        """Take a new view."""
+        if self._here is None:
             self._expect_all(now)
-        self.holds(now)
-        self.may_roll_back(now)
-        if self._settled_at is None:
-            self.electors |= set(electors(view, self._stage, self._me))
-            self.roll |= {replica.peer for replica in view.serving(self._stage)}
-            if self._touch is not None:
-                self._touch.remember(self._stage, self.roll | self._known)
+        self._here = frozenset(r.peer for stage in view.stages for r in stage)
+
+    def suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether the votes of these peers are those of a majority of the electors."""
+        return is_majority(peers, self.electors, self._is_gone)
+
+    def _is_gone(self, peer: PeerId) -> bool:
+        if peer == self._me:
+            return False
+        if self._touch is None:
+            return self._here is not None and peer not in self._here
+        return self._touch.is_gone(peer)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
-        if self._touch is None:
-            return YES
-        for_us = self._in_touch(now)
-        return self._has(self._for_us, for_us, "in touch with us", now) and self._knows_all(now)
+        return self._has(self._in_touch(now), "in touch with us")
 
     def _in_touch(self, now: float) -> list[PeerId]:
         return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+
+    def _has(self, some: Collection[PeerId], how: str) -> Answer:
+        if self._touch is None or self.suffice(some):
+            return YES
+        return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether we have a majority of the electors only with this peer.
@@ -250,17 +187,7 @@ class Quorum:
             return False
         without = {e for e in self._in_touch(now) if e not in aside} - {peer}
         heard = touch.meets(peer, now)
-        return heard and self._is_majority({*without, peer}) and not self._is_majority(without)
-
-    def _knows_all(self, now: float) -> Answer:
-        """Whether those that our last seat knew have had the time to begin where we do."""
-        touch, begun_at = self._touch, now if self._begun_at is None else self._begun_at
-        if touch is None or self.settled or now >= begun_at + LOOK_AROUND_S:
-            return YES
-        out = (p for p in sorted(self._known - self.roll - {self._me}) if not touch.is_gone(p))
-        if (awaited := next(out, None)) is None:
-            return YES
-        return no(f"we look around for {short(awaited)}, which served the stage with us before")
+        return heard and self.suffice({*without, peer}) and not self.suffice(without)
 
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:
@@ -269,31 +196,7 @@ class Quorum:
         if touch is None:
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
-        return self._has(self._within_reach, there, "within reach", now)
-
-    def _has(self, majority: _Majority, some: list[PeerId], how: str, now: float) -> Answer:
-        if not majority.note(self._is_majority(some), now):
-            return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
-        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
-        knows_all = self._settled_at is not None and woke <= self._settled_at
-        since = majority.lost_at if knows_all else max(majority.lost_at, woke)
-        if now < since + LOOK_AROUND_S:
-            return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
-        return YES
-
-    def unbroken_since(self, now: float) -> float:
-        """Return since when we have been awake and in touch with a majority of the electors."""
-        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
-        return max(self._for_us.lost_at, woke)
-
-    def suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether these peers alone are a majority of the electors."""
-        gone = () if self._touch is None else filter(self._touch.is_gone, peers)
-        return self._is_majority(self.electors.intersection(peers).difference(gone))
-
-    def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether what a peer says did not wait while we slept."""
-        return peer == self._me or self._touch is None or self._touch.hears(peer, now)
+        return self._has(there, "within reach")
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
@@ -319,7 +222,7 @@ class Quorum:
 
     def _is_voted_out(self, peer: PeerId, now: float) -> bool:
         lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
-        return self._is_majority(lost)
+        return self.suffice(lost)
 
     def _counts(self, elector: PeerId, now: float) -> bool:
         if elector == self._me or self._touch is None:
@@ -335,17 +238,6 @@ class Quorum:
         if elector == self._me:
             return peer in self._touch.lost(now)
         return self._touch.has_lost(elector, peer, now)
-
-    def _is_majority(self, some: Collection[PeerId]) -> bool:
-        """More than half of the electors whose process has not ended, or half with the first."""
-        left = [e for e in self.electors if self._touch is None or not self._touch.is_gone(e)]
-        weight = 2 * len(some) + (_first(self.electors) in some)
-        return weight > len(left)
-
-
-@lru_cache(maxsize=64)
-def _first(electors: frozenset[PeerId]) -> PeerId:
-    return min(electors, key=lambda peer: rank("elector", peer))
 
 
 def electors(

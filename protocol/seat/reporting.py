@@ -26,8 +26,6 @@ class News(NamedTuple):
     step: int
     revision: int
     """Rises when what is counted or in flight changes."""
-    ready: bytes
-    """Digest for which we are Ready, else empty."""
     also_to: int
     """Number of next leaders that also get it."""
 
@@ -64,7 +62,6 @@ class LedgerReporter:
             in_flight=in_flight,
             promised=said[0],
             state=said[1],
-            ready=news.ready,
         )
 
     def is_due(self, news: News, now: float, *, busy: bool) -> bool:

@@ -37,12 +37,15 @@ from protocol.wire.fields import (
 )
 from protocol.wire.parts import (
     AgreedAmendments,
+    Decree,
     DigestEntry,
     Electors,
     Expulsion,
     PlanMember,
+    Promises,
     Proof,
     SeatStatus,
+    Signatures,
     WaypointLink,
 )
 
@@ -277,8 +280,6 @@ class LedgerReport(Wire, frozen=True):
     """Highest attempt of this round that the replica has promised."""
     state: StateHash = b""
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
-    ready: StateHash = b""
-    """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
     era: Era = 0
 
 
@@ -313,6 +314,8 @@ class Plan(Wire, frozen=True):
     era: Era = 0
     amended: AgreedAmendments = ()
     """The amendments on which the stage agrees with this step; they say its learning rate."""
+    promises: Promises = ()
+    """Of a majority of the step's electors, from the second attempt on."""
     signature: Signature = b""
 
 
@@ -367,17 +370,58 @@ class Ready(Wire, frozen=True):
     signature: Signature = b""
 
 
-class Commit(Wire, frozen=True):
-    """The leader's decision that the round is closed: every member applies it."""
+class Propose(Wire, frozen=True):
+    """A leader to the electors of its step: a decree to vote for; without one, a question for their
+    promises: to take part in no earlier attempt from now on."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    digest: Hash32
-    loss_sum: Finite | None
-    """None: the members that knew the sum are gone."""
+    decree: Decree | None = None
+    promises: Promises = ()
+    """Of a majority, from the second attempt on: the decree is that of the latest vote they name,
+    or any if they name none."""
+    era: Era = 0
+
+
+class Vote(Wire, frozen=True):
+    """An elector's answer."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    """The attempt that is answered."""
+    promised: Attempt
+    """The last attempt that it takes part in; a later one than that answered is a refusal."""
+    voted: Attempt = 0
+    """The last attempt that it has voted in; 0: none."""
+    decree: Decree | None = None
+    """For which, in answer to a question."""
     era: Era = 0
     signature: Signature = b""
+    """Of the ``Ballot``; empty with a refusal."""
+
+
+class Commit(Wire, frozen=True):
+    """The step is closed: every member applies it. Anyone may say so, for the votes prove it."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    """The attempt in which the electors voted; the decree may be that of an earlier one."""
+    leader: PeerText
+    """Who led that attempt."""
+    decree: Decree
+    votes: Signatures
+    era: Era = 0
+
+
+class CommitRequest(Wire, frozen=True):
+    """The sender lacks the commit of a step that the receiver has closed."""
+
+    stage: StageIndex
+    step: StepIndex
+    era: Era = 0
 
 
 class Opening(Wire, frozen=True):
@@ -388,17 +432,6 @@ class Opening(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    era: Era = 0
-
-
-class CommitAck(Wire, frozen=True):
-    """A member knows the commit. The leader applies it only after that, so that a survivor knows
-    the decision whoever dies."""
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    """The committed attempt; a later one means that the member follows that attempt instead."""
     era: Era = 0
 
 
@@ -599,7 +632,7 @@ Reaching = Observed | ProbeRequest | Probed
 Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
-Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
+Closing = LedgerReport | Returned | Plan | Dealing | Ready | Propose | Vote | Commit | CommitRequest | Opening
 Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining

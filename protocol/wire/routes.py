@@ -29,8 +29,8 @@ from protocol.wire.messages import (
     Chunk,
     ChunkRequest,
     Commit,
-    CommitAck,
     Commitment,
+    CommitRequest,
     Dealing,
     Evidence,
     ExpulsionList,
@@ -58,6 +58,7 @@ from protocol.wire.messages import (
     Pong,
     Probed,
     ProbeRequest,
+    Propose,
     Ready,
     Receipt,
     RecordDigest,
@@ -65,13 +66,14 @@ from protocol.wire.messages import (
     Reduced,
     Returned,
     Segment,
+    Vote,
     Vouched,
     Wire,
 )
 
-Taker = Literal["link", "newcomer", "node", "seat"]
+Taker = Literal["link", "newcomer", "node", "elector", "seat"]
 """The taker of a message: the link's carrier, whoever asks for a manifest to join, the engine of a
-node, or the seat in a stage."""
+node, the volunteer's elector, or the seat in a stage."""
 Sender = Literal["anyone", "peer", "member", "stage before", "stage after", "stage", "serves stage"]
 """Senders from which a message counts.
 
@@ -162,9 +164,11 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Segment: Route("seat", "on_segment", "stage", "stage", sealed=True),
         Reduced: Route("seat", "on_reduced", "stage", "stage", ALWAYS, early=True, sealed=True),
         Ready: Route("seat", "on_ready", "stage", "stage"),
-        Commit: Route("seat", "on_commit", "serves stage", "stage", ALWAYS, early=True),
+        Commit: Route("seat", "on_commit", "member", "stage", ALWAYS, early=True),
         Opening: Route("seat", "member.on_opening", "stage", "stage", ALWAYS, early=True),
-        CommitAck: Route("seat", "on_commit_ack", "stage", "stage"),
+        Propose: Route("elector", "", "member", "stage", ALWAYS),
+        Vote: Route("seat", "on_vote", "member", "stage"),
+        CommitRequest: Route("elector", "", "member", "stage", ALWAYS),
         # audits
         Commitment: Route("seat", "on_commitment", "stage", "stage", ALWAYS, early=True),
         AuditNotice: Route("seat", "auditing.on_notice", "stage", "stage"),
