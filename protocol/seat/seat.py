@@ -60,7 +60,6 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
@@ -75,7 +74,6 @@ from protocol.seat.early_messages import EarlyMessages, RoundMessage
 from protocol.seat.effects import (
     AgreedOn,
     CommitTo,
-    KeepMet,
     SeatEffect,
     Serving,
     Snapshot,
@@ -161,7 +159,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
-        met: whom our earlier seats met in this stage and lineage (``rounds/beginnings.py``).
+        electors: of the lineage's first step.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -186,7 +184,7 @@ class Seat:
         era: int = 0,
         touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        met: Met | None = None,
+        electors: Collection[str] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -222,7 +220,7 @@ class Seat:
         self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
-        self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
+        self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
         self._commitments = Commitments(place.me)
@@ -398,10 +396,8 @@ class Seat:
             self._obstruction.lost_one(now)
         self._view = view
         self._confirmed.update_view(view)
-        self.quorum.observe(view, now)
-        met = self.quorum.newly_met()
-        effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
-        effects += self.pipeline.update_view(view, now)
+        self.quorum.observe(now)
+        effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
         effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
