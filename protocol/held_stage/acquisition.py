@@ -30,9 +30,6 @@ class Begin:
     """The stage begins where the lineage does."""
 
     lineage: Lineage
-    afresh: bool = False
-    """Nobody else serves any stage, and the lineage is the first one: the run begins with whoever
-    is here, and whom earlier processes have met does not count (``rounds/beginnings.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,7 @@ def way_in(
     if history.open and any(replica.version > lineage.version for replica in others):
         return Join(tuple(replica.peer for replica in others))
     if history.may_begin(stage, now) and (others or not begun):
-        served = any(r.peer != me for s in range(len(view.stages)) for r in view.serving(s))
-        return Begin(lineage, afresh=not lineage.number and not served)
+        return Begin(lineage)
     return Wait(_missing(stage, history, now, begun=begun))
 
 

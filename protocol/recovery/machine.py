@@ -8,6 +8,9 @@ was shut down resumes in the same way: its members come back with copies and no 
 
     closed (we do not know yet where to begin) -> open -> trouble -> open in a later lineage
 
+A run that has nothing yet is begun by a decision, too: whoever decides a lineage names the electors
+of its first steps. Two that begin apart have two lineages, and one of them stands once they meet.
+
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
 only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
 the lineage that most members follow. Times are monotonic seconds.
@@ -48,6 +51,7 @@ from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
+    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -101,6 +105,7 @@ MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
 """Number of the awaited members that a message names."""
+NOTHING_YET: Final = "nobody has a version of the run yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +446,7 @@ class Recovery:
             context = replace(context, versions=versions)
         self._context = context
         served = [version for version in versions if version is not None]
-        if served:
+        if served and self.lineage != SEED:
             self.open = True
             if max(served) > self._newest:
                 self._rose_at = now
@@ -593,6 +598,9 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        begun = self._newest > self.lineage.version
+        if not begun and all(map(self._context.is_gone, self.lineage.electors)):
+            return "everybody has gone who could have closed the first step"
         return ""
 
     def _lost_stages(self) -> list[int]:
@@ -643,19 +651,18 @@ class Recovery:
     # --- deciding ----------------------------------------------------------------------------
 
     def _resume(self, now: float) -> list[RecoveryEffect]:
-        """closed -> open: at the seed if no member has a copy, else at the newest complete one."""
+        """closed -> open: at the newest complete version, or at the seed if no member has a
+        copy."""
         live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
+        if not self._was_trained():
+            self._troubled_at = now  # whoever begins the run is followed
         if live - self._stored.keys():
             self._due = now + SETTLE_S
             latest = self._since(self._closed_since) + MAX_SETTLE_S
             if now < min(self._changed_at + SETTLE_S, latest):
                 return []  # their records are on their way
-        stored = self.stored_live()
-        if set(stored.values()) == {Stored()} and not self._was_trained():
-            self.open = True
-            return []
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
         if self._context.eras and not self._goes_by_strangers(now) and not self._voters():
             # they may be what is left of the swarm
@@ -670,7 +677,8 @@ class Recovery:
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
-        return self._decide("the swarm was shut down", settled, now)
+        trouble = "the swarm was shut down" if self._was_trained() else NOTHING_YET
+        return self._decide(trouble, settled, now)
 
     def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
         since = self._troubled_since if self._troubled_since is not None else now
@@ -708,9 +716,16 @@ class Recovery:
             return []
         if (line := self._greater(target.version, now, deciding=True)) is not None:
             return self._go_over(line, target.version, now)
-        lineage = next_era(self.lineage, target, self._me, self._seq)
+        lineage = next_era(self.lineage, target, self._me, self._seq, self._first_electors())
         lost = max(newest, self.evidence.version) - target.version
-        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
+        reason = f"{trouble}; {_again(lost)}" if self._was_trained() else trouble
+        return self._adopt(lineage, reason, now, ours=True)
+
+    def _first_electors(self) -> tuple[PeerId, ...]:
+        """Return the electors of a lineage that we decide: members with a voice that are here."""
+        there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
+        ranked = sorted([self._me, *there], key=lambda peer: rank("elector", peer))
+        return tuple(sorted(ranked[:MOST_FIRST_ELECTORS]))
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
@@ -730,7 +745,8 @@ class Recovery:
         def by_rank(peer: PeerId) -> bytes:
             return rank("restore", self.lineage.era, peer)
 
-        before = sorted((p for p in self._linked() if by_rank(p) < by_rank(self._me)), key=by_rank)
+        there = self._linked() & self._stored.keys()
+        before = sorted((p for p in there if by_rank(p) < by_rank(self._me)), key=by_rank)
         voters = self._voters()
         known = [peer for peer in before if peer in voters]
         strangers = [peer for peer in before if peer not in voters]
@@ -739,8 +755,11 @@ class Recovery:
     def _patience_s(self, lost: int, version: int) -> float:
         """Return how long to wait for copies that would save ``lost`` steps beyond ``version``.
 
-        A wait costs more while others could train than after a shutdown.
+        A wait costs more while others could train than after a shutdown, and saves nothing where
+        there is nothing yet.
         """
+        if not (version or self._was_trained()):
+            return 0.0
         if self.open:
             if lost > MANY_CHECKPOINTS * self._every:
                 return PATIENCE_S
@@ -819,11 +838,13 @@ class Recovery:
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
         apart = self._trained_apart()
         count = Counter(of for of in said.values() if of not in apart and self._is_credible(of))
-        if not self.open and (serving := self._most_served(count, voters)) is not None:
+        new = not (self._newest or self.evidence.version)
+        if (new or not self.open) and (serving := self._most_served(count, voters)) is not None:
             lost = self.newest_whole().version - serving.version
-            if serving == self.lineage or lost > self._every:
+            if serving != self.lineage and lost <= self._every:
+                return serving, "this lineage is the one that trains"
+            if not self.open:
                 return None  # it may have been trained apart from ours
-            return serving, "this lineage is the one that trains"
         majority = self._outvoted(count, now)
         if majority is not None and self._may_leave_for(majority, now):
             # members that left with us and have not returned are no reason to wait
@@ -890,10 +911,12 @@ class Recovery:
     def _is_credible(self, lineage: Lineage, *, apart: bool = False) -> bool:
         """Whether there can be such a lineage, as far as we know; ``apart``: also one that was
         trained apart from ours, and may have made the versions that we have made."""
-        if lineage in (self.lineage, SEED):
+        if lineage == self.lineage:
             return True
-        if lineage.era == self.lineage.era or not lineage.number:
-            return False  # an era has one beginning, and that of the first one is the seed
+        if lineage.era == self.lineage.era or not lineage.electors:
+            return False  # an era has one beginning
+        if lineage.version and not lineage.number:
+            return False  # a run begins at the seed
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
         most = self.steps if apart else self.reach(self._now)
         if far or lineage.number > HIGHEST_NUMBER or lineage.version > most:
@@ -905,8 +928,11 @@ class Recovery:
 
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
-        believe."""
+        believe, with electors most of whom are here."""
         if lineage.version < self.newest_whole().version and not self._begins_in_vain():
+            return False
+        here = self._context.live.intersection(lineage.electors)
+        if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
         if reached is not None and version > reached and len(self._who_has(version)) < 2:
@@ -1022,12 +1048,13 @@ class Recovery:
 
     def _those_we_may_meet(self) -> frozenset[PeerId]:
         """Return the linked members for whose line we may give up ours: if we train, only those
-        that we have worked with; whoever has worked with nobody, and is not the founder, believes
-        all."""
+        that we have worked with; whoever has worked with nobody believes all, the founder only
+        until a checkpoint is at stake."""
         if not self.open:
             return self._voters()
         linked = self._linked()
-        if self.evidence.any_proven or self._me == self._founder:
+        alone_for_long = self._me == self._founder and self._steps_made() > self._every
+        if self.evidence.any_proven or alone_for_long:
             return frozenset(filter(self.evidence.proves, linked))
         return linked
 
@@ -1186,6 +1213,7 @@ class Recovery:
         else:
             self.evidence.go_over(given_up.reached)
         self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
+        begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
@@ -1199,7 +1227,7 @@ class Recovery:
         self._said = ""
         effects: list[RecoveryEffect] = []
         if given_up is None:
-            words = f"beginning anew at version {lineage.version}: {reason}"
+            words = f"{begins} at version {lineage.version}: {reason}"
             effects.append(Explain("swarm", words, "warning" if was_open else "info"))
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)

@@ -191,9 +191,10 @@ class Quorum:
 
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:
-        a step that nobody can close any more divides a stage, and a roll-back mends it."""
+        a step that nobody can close any more divides a stage, and a roll-back mends it. If the
+        processes of all electors have ended, nobody is waited for."""
         touch = self._touch
-        if touch is None:
+        if touch is None or all(map(self._is_gone, self.electors)):
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
         return self._has(there, "within reach")

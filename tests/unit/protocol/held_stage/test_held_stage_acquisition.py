@@ -10,29 +10,13 @@ from msgspec.structs import replace
 
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import SEED
-from protocol.recovery.machine import SETTLE_S, Recovery, RecoveryContext
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import ERA_BITS, Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
-LATER = Lineage(1 << ERA_BITS)
-AT_20 = Lineage(LATER.era, 20)
-
-
-@pytest.mark.parametrize("lineage", [SEED, LATER])
-@pytest.mark.parametrize("served", [None, 0, 1])
-def test_it_begins_afresh_only_at_the_seed_and_if_nobody_serves(
-    lineage: Lineage, served: int | None
-) -> None:
-    history = Recovery(ME, 2, 10, lineage)
-    history.open = True
-    history.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)
-    ours, others = Replica(ME, 0, True), Replica(OTHER, 0, True)
-    view = SwarmView.of([[ours, *([others] if served == 0 else [])], [others] if served else []])
-    way = way_in(0, ME, view, history, SETTLE_S + 1)
-    assert way == Begin(lineage, afresh=lineage == SEED and served is None)
+AT_20 = Lineage(1 << ERA_BITS, 20, electors=(ME,))
 
 
 @dataclass
@@ -98,7 +82,7 @@ class TestTheWayIn:
         assert waits == Wait("waiting for somebody who has the state of stage 0")
 
 
-ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=LATER.era)
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
 
 
@@ -112,7 +96,7 @@ class TestAdmission:
         [
             (THIRD, {}),
             (OTHER, {"stage": 1}),
-            (OTHER, {"era": LATER.era + 1}),
+            (OTHER, {"era": AT_20.era + 1}),
             (OTHER, {"donors": [THIRD]}),
             (OTHER, {"version": 23}),
         ],
