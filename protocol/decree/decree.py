@@ -26,6 +26,7 @@ from protocol.wire.messages import Commit
 from protocol.wire.parts import Ballot, Decree, Promise
 
 MAX_ELECTORS: Final = 7
+"""Of a step: enough to do without three."""
 VOTE: Final = "vote"
 PROMISE: Final = "promise"
 
@@ -48,7 +49,9 @@ def digest_of(decree: Decree) -> bytes:
     return hashlib.blake2b(_decrees.encode(decree), digest_size=32).digest()
 
 
-def free_to(leader: PeerId, ballot: Ballot, promises: Iterable[Promise], verify: Verify) -> tuple[frozenset[PeerId], bytes]:
+def free_to(
+    leader: PeerId, ballot: Ballot, promises: Iterable[Promise], verify: Verify
+) -> tuple[frozenset[PeerId], bytes]:
     """Return who has promised a leader an attempt, and the digest of the decree to which they bind
     it; empty: to none.
 

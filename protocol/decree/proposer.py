@@ -138,8 +138,12 @@ class Proposer:
                 self._voted, self.decree = message.voted, message.decree
             promise = Promise(sender, message.voted, value, message.signature)
             self._promised[sender] = promise
-            if self._quorum.suffice(self._promised):
-                self.state = State.FREE if self.decree is None else State.BOUND
+            self.count()
+
+    def count(self) -> None:
+        """Electors that have not answered may have ended, and count no more."""
+        if self.state is State.ASKING and self._quorum.suffice(self._promised):
+            self.state = State.FREE if self.decree is None else State.BOUND
 
     # --- time ------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.decree.decree import MAX_ELECTORS
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.canonical import Canonical
@@ -25,8 +26,6 @@ MAX_COPIES: Final = 24
 MAX_STORED_BYTES: Final = 12 * 1024
 """A hash per stage, ``MAX_COPIES`` copies of at most 50 bytes, and the first electors."""
 HASH_BYTES: Final = 32
-MOST_FIRST_ELECTORS: Final = 7
-"""Enough to do without three; the first plans name others."""
 
 StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
@@ -39,7 +38,7 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     version: StepIndex = 0
     hashes: Annotated[tuple[StateDigest, ...], Meta(max_length=limits.MAX_STAGES)] = ()
     """State hash by stage; none for version 0, which every member makes from the seed."""
-    electors: Annotated[tuple[PeerText, ...], Meta(max_length=MOST_FIRST_ELECTORS)] = ()
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_ELECTORS)] = ()
     """Of the first step of every stage, in rising order: the members that whoever decided the
     lineage had around it, itself included."""
 

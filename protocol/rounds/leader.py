@@ -20,9 +20,9 @@ from typing import Literal
 from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
-from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.decree.decree import Verify
 from protocol.decree.proposer import Proposer, State
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import count_of
@@ -387,7 +387,12 @@ class RoundLeader:
         return self.proposer.state in (State.PROPOSING, State.CLOSED)
 
     def _act(self, now: float, own: OwnPart) -> list[Effect]:
-        if not self.leading or own.closed:
+        if own.closed:
+            return []
+        self.proposer.count()
+        if (commit := self.proposer.commit()) is not None:
+            return self._close(commit, now)
+        if not self.leading:
             return []
         self._look_at, effects = None, self._admit(now)
         if self._proposing:
@@ -562,9 +567,7 @@ class RoundLeader:
             self._not_before = now + VOTE_S * (1 << min(self._overtaken, MOST_DOUBLINGS))
             if self._plan is not None:
                 self._void("leader changed")
-        if (commit := self.proposer.commit()) is not None:
-            return self._close(commit, now)
-        return self._act(now, own) if self.proposer.state is not before else []
+        return self._act(now, own)
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final, Protocol
 
-from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (

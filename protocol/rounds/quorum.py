@@ -70,6 +70,7 @@ class Touch(Protocol):
     def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
         """Whether one of our seats in other stages needs a peer to close a step."""
 
+
 class Quorum:
     """See the module's docstring.
 

@@ -8,12 +8,11 @@ be shown to all: sums that cannot be right do not count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from protocol.ids import PeerId
 from protocol.pipeline.ledger import bits_of, from_bitmap
 from protocol.wire.messages import LedgerReport
 

@@ -632,7 +632,18 @@ Reaching = Observed | ProbeRequest | Probed
 Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching
 Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
 Work = LeaseRequest | Lease | Have | Receipt
-Closing = LedgerReport | Returned | Plan | Dealing | Ready | Propose | Vote | Commit | CommitRequest | Opening
+Closing = (
+    LedgerReport
+    | Returned
+    | Plan
+    | Dealing
+    | Ready
+    | Propose
+    | Vote
+    | Commit
+    | CommitRequest
+    | Opening
+)
 Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
 from protocol.decree.proposer import Proposer, State
+from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.rounds.quorum import Quorum
-from protocol.effects import Send
 from protocol.wire.messages import Propose, Vote
 from protocol.wire.parts import Decree
 
@@ -111,7 +111,9 @@ def nexts(world: World) -> Iterator[World]:
             answer = voter.answer(sender, message)
             if isinstance(answer, Vote):
                 sent = world.sent | {(to, sender, answer)}
-                yield World(put(world.terms, place, voter.terms[0]), world.leaders, world.begun, sent)
+                yield World(
+                    put(world.terms, place, voter.terms[0]), world.leaders, world.begun, sent
+                )
         elif not is_vote(message):
             index = LEADERS.index(to)
             leader = thaw(index, world.leaders[index])

@@ -43,6 +43,7 @@ class SimPeer:
     def __post_init__(self) -> None:
         """Assign the stage."""
         self.elector = unsigned_elector(self.peer)
+        self.elector.is_gone = lambda peer: peer not in self.statuses
         self.hold(0.0)
 
     def hold(self, now: float) -> None:

@@ -31,12 +31,12 @@ from msgspec.structs import replace
 
 from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
+from protocol.decree.decree import MAX_ELECTORS
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.stored import (
     ERA_BITS,
     MAX_COPIES,
-    MOST_FIRST_ELECTORS,
     Copy,
     Lineage,
     Stored,
@@ -139,7 +139,7 @@ class Liar:
         era, version = self._era(true.era), self._version(true.version)
         hashes = tuple(self._hash() for _ in range(self._stages * (version > 0)))
         peers = sorted({*known, *self._invented})
-        electors = self._peers(peers, MOST_FIRST_ELECTORS) or peers[:1]
+        electors = self._peers(peers, MAX_ELECTORS) or peers[:1]
         return Lineage(era, version, hashes, tuple(sorted(electors)) if era else ())
 
     def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:

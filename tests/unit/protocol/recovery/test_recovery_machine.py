@@ -29,8 +29,8 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
+from protocol.decree.decree import MAX_ELECTORS
 from protocol.recovery.stored import (
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -420,7 +420,7 @@ class TestBeginning:
         begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
         assert begun is not None
         by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
-        assert begun.electors == tuple(sorted(by_rank[:MOST_FIRST_ELECTORS]))
+        assert begun.electors == tuple(sorted(by_rank[:MAX_ELECTORS]))
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
