@@ -6,7 +6,6 @@ now, and whether an admission counts.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -62,17 +61,13 @@ def way_in(
         return Join(tuple(replica.peer for replica in others))
     if history.may_begin(stage, now) and (others or not begun):
         return Begin(lineage)
-    return Wait(_missing(stage, history, now, begun=begun))
+    return Wait(_missing(stage, history, begun=begun))
 
 
-def _missing(stage: int, history: Recovery, now: float, *, begun: bool) -> str:
-    if not history.open:
-        return "finding out where the run stands"
-    begins_by = history.begins_by(stage)
-    if begun or begins_by is None or begins_by <= now:
+def _missing(stage: int, history: Recovery, *, begun: bool) -> str:
+    if history.open and (begun or history.has_passed(stage)):
         return f"waiting for somebody who has the state of stage {stage}"
-    left_s = math.ceil(begins_by - now)
-    return f"waiting up to {left_s} s for more of those who were here, then stage {stage}"
+    return "finding out where the run stands"
 
 
 def admission(

@@ -25,7 +25,6 @@ of one line fetch the state of the other before they give up their own steps.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -240,8 +239,6 @@ class Recovery:
         """Since when we wait to know where the run goes on: since the last known member came
         back."""
         self._back: set[PeerId] = set()
-        self._linked_once: frozenset[PeerId] = frozenset()
-        """Authors of stored records with which we have been linked."""
         self._unmet_since: float | None = None
         """Since when no member is here that we have worked with."""
         self._stalled_since: float | None = None
@@ -264,7 +261,6 @@ class Recovery:
         """The same by stage."""
         self._changed_at = 0.0
         self._live_at = 0.0
-        self._few_since: float | None = None
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
         self._behind_since: dict[int, tuple[int, int, float]] = {}
@@ -491,7 +487,7 @@ class Recovery:
     def _reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
         seen the lineage trained."""
-        seen = self.open or self._newest > self.lineage.version
+        seen = self.open or self._has_begun()
         return self._newest if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
@@ -521,47 +517,20 @@ class Recovery:
         """Newest version of our lineage that we have seen served; None: it is not settled."""
         return self._newest if self.open else None
 
+    def has_passed(self, stage: int) -> bool:
+        """Whether we have seen a stage past the beginning of the lineage."""
+        return self._seen.get(stage, 0) > self.lineage.version
+
     def may_begin(self, stage: int, now: float) -> bool:
-        """Whether a stage without state may begin where the lineage does: we have not seen it past
-        that, and most known members have been here for a moment, so an unseen replica past it is
-        unlikely."""
-        if self._seen.get(stage, 0) > self.lineage.version:
-            return False
-        served = any(version is not None for version in self._context.versions)
-        if not (self.lineage.version or served) and self._only_came():
-            return False
-        patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
-        most = self._few_since is None or patient
-        return self.open and most and now >= self._live_at + SETTLE_S
-
-    def begins_by(self, stage: int) -> float | None:
-        """Return the latest time at which a stage without state may begin, monotonic seconds; None:
-        it does not depend on time alone."""
-        if not self.open or self._seen.get(stage, 0) > self.lineage.version:
-            return None
-        few = self._few_since
-        return max(self._live_at + SETTLE_S, -math.inf if few is None else few + PATIENCE_S)
-
-    def _count_members(self, now: float) -> None:
-        """Note since when at most half of the known members are here. A member that has closed a
-        step counts only members that it has worked or been linked with, because authors of records
-        can be invented."""
-        known = self._stored.keys() | {self._me}
-        self._linked_once = (self._linked_once & known) | self._linked()
-        if self.evidence.any:
-            met = self._met | self._linked_once
-            known = {peer for peer in known if peer in met or self.evidence.proves(peer)}
-        if 2 * len(known & (self._context.live | {self._me})) > len(known):
-            self._few_since = None
-        elif self._few_since is None:
-            self._few_since = now
+        """Whether a stage without state may begin where the lineage does: nobody has come for a
+        moment who might be past that. Its first step needs the lineage's electors."""
+        return self.open and not self.has_passed(stage) and now >= self._live_at + SETTLE_S
 
     # --- looking -----------------------------------------------------------------------------
 
     def _look(self, now: float) -> list[RecoveryEffect]:
         self._due = self.waiting = None
         self._now = now
-        self._count_members(now)
         if not self._context.live:
             return []
         if self._closed_since is None:
@@ -598,16 +567,20 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
-        begun = self._newest > self.lineage.version
-        if not begun and all(map(self._context.is_gone, self.lineage.electors)):
+        electors = map(PeerId, self.lineage.electors)
+        if not self._has_begun() and all(map(self._context.is_gone, electors)):
             return "everybody has gone who could have closed the first step"
         return ""
+
+    def _has_begun(self) -> bool:
+        """Whether we have seen a step of our lineage closed."""
+        return self._newest > self.lineage.version
 
     def _lost_stages(self) -> list[int]:
         """Return the stages whose state no live replica has."""
         versions, unseen = enumerate(self._context.versions), self._context.unseen
         lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
-        if self._newest <= self.lineage.version:  # the lineage is just beginning
+        if not self._has_begun():
             lost = [stage for stage in lost if not self._can_begin(stage)]
         return lost
 
@@ -826,7 +799,7 @@ class Recovery:
         if not self._goes_by_strangers(self._now):
             return frozenset(filter(self.evidence.proves, linked))
         serving = linked & self._context.eras.keys()
-        if serving and self._newest <= self.lineage.version:
+        if serving and not self._has_begun():
             known, ours = linked & self._stored.keys(), order(self.lineage)
             serving |= {peer for peer in known if order(self._stored[peer].lineage) > ours}
         return serving or linked
@@ -840,7 +813,9 @@ class Recovery:
         new = not (self._newest or self.evidence.version)
         if (new or not self.open) and (serving := self._most_served(count, voters)) is not None:
             lost = self.newest_whole().version - serving.version
-            if serving != self.lineage and lost <= self._every:
+            undone = self.open and serving.number < self.lineage.number
+            if serving != self.lineage and lost <= self._every and not undone:
+                self._troubled_at = None
                 return serving, "this lineage is the one that trains"
             if not self.open:
                 return None  # it may have been trained apart from ours
@@ -901,7 +876,9 @@ class Recovery:
 
     def _would_decide(self, lineage: Lineage, now: float) -> bool:
         """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
-        known = not self.evidence.any or (self._was_troubled(now) and self._is_next(lineage))
+        known = self._was_troubled(now) and self._is_next(lineage)
+        if not self.evidence.any:  # of two that began apart, the one that trains comes first
+            known |= lineage.number > self.lineage.number or not self._has_begun()
         return known and self._would_choose(lineage)
 
     def _is_next(self, lineage: Lineage) -> bool:
@@ -944,7 +921,7 @@ class Recovery:
         """Whether our lineage has begun and some stage has long been without its state: who tries
         to hold that stage knows better whether anybody gives it."""
         since = self._stalled_since
-        lost = None in self._context.versions and self._newest <= self.lineage.version
+        lost = None in self._context.versions and not self._has_begun()
         return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
 
     def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:

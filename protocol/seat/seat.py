@@ -465,9 +465,11 @@ class Seat:
         there = {r.peer for r in self._view.serving(self.place.stage)}
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
-            unplanned = led_by if self.member.plan_followed is None else None
+            plan = self.member.plan_followed
+            gone = {PeerId(m.peer) for m in plan.members} - there if plan else set[PeerId]()
+            unplanned = led_by if plan is None else None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
-            waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
+            waits = [*self.member.awaited(gone, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves

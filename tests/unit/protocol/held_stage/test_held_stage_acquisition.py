@@ -26,7 +26,7 @@ class Known:
     lineage: Lineage = AT_20
     open: bool = True
     may: bool = False
-    by: float | None = None
+    passed: bool = False
     liars: set[PeerId] = field(default_factory=set)
 
     @property
@@ -39,8 +39,8 @@ class Known:
     def may_begin(self, stage: int, now: float) -> bool:
         return self.may
 
-    def begins_by(self, stage: int) -> float | None:
-        return self.by
+    def has_passed(self, stage: int) -> bool:
+        return self.passed
 
 
 def way(known: Known, *stages: list[Replica]) -> Join | Begin | Wait:
@@ -69,16 +69,15 @@ class TestTheWayIn:
         ("known", "why"),
         [
             (Known(open=False), "finding out where the run stands"),
-            (Known(), "waiting for somebody who has the state of stage 0"),
-            (Known(by=100.0), "waiting for somebody who has the state of stage 0"),
-            (Known(by=112.5), "waiting up to 13 s for more of those who were here, then stage 0"),
+            (Known(), "finding out where the run stands"),
+            (Known(passed=True), "waiting for somebody who has the state of stage 0"),
         ],
     )
     def test_what_is_waited_for_is_said(self, known: Known, why: str) -> None:
         assert way(known, [], []) == Wait(why)
 
-    def test_no_time_is_named_once_the_swarm_has_gone_on(self) -> None:
-        waits = way(Known(by=112.5), [], [at(OTHER, 25), at(THIRD, 25)])
+    def test_so_it_is_once_the_swarm_has_gone_on(self) -> None:
+        waits = way(Known(), [], [at(OTHER, 25), at(THIRD, 25)])
         assert waits == Wait("waiting for somebody who has the state of stage 0")
 
 

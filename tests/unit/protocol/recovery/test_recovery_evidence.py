@@ -53,7 +53,7 @@ from protocol.recovery.stored import (
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
-FIRST = Lineage(1, electors=(ME,))
+FIRST = Lineage(3, electors=(ME,))
 EVERY, STEPS = 10, 100_000
 HASH = bytes(31)
 
@@ -69,7 +69,7 @@ def stored(*held: tuple[int, int], lineage: Lineage = FIRST, forged: int = 0) ->
 
 def lineage(number: int, version: int, forged: int = 0) -> Lineage:
     hashes = (digest(0, version, forged), digest(1, version, forged)) if version else ()
-    return Lineage((number << 32) | 1, version, hashes, (ME,))
+    return Lineage((number << 32) | FIRST.era, version, hashes, (ME,))
 
 
 def adopted(effects: list[RecoveryEffect]) -> Lineage | None:
