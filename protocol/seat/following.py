@@ -1,10 +1,11 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version has the commit of our step, which may have been lost on its
-way; it is asked for it now and then. The votes in the commit prove what it says (``decree``). Who
-has slept for so long that nobody has that commit any more can only see that siblings are ahead and
-that it is out of touch with the electors that it knows; then it could close nothing anyway, and
-fetches the state. State: since when that is so, and when we have asked.
+way; it is asked for it now and then. The votes in the commit prove what it says (``decree``). A
+replica that has it and cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state.
+Who has slept for so long that nobody has that commit any more sees that siblings are ahead and that
+it is out of touch with the electors that it knows; then it could close nothing anyway, and fetches
+the state, too. State: since when that is so, and when we have asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ASK_S: Final = 0.5
 ASKED: Final = 3
 """Siblings at a time."""
 OUT_OF_TOUCH_S: Final = 30.0
+STUCK_S: Final = 6.0
 
 
 class Following:
@@ -30,35 +32,37 @@ class Following:
     def __init__(self, stage: int) -> None:
         self._stage = stage
         self._since: float | None = None
+        self._stuck_since: float | None = None
         self._asked_at = -math.inf
         self._turn = 0
 
     def caught_up(self) -> None:
         """Our version has risen, or nobody is ahead of it."""
-        self._since, self._asked_at = None, -math.inf
+        self._since = self._stuck_since = None
+        self._asked_at = -math.inf
 
     def look(
-        self, ahead: Sequence[PeerId], step: int, now: float, *, alone: bool
+        self, ahead: Sequence[PeerId], step: int, now: float, *, known: bool, alone: bool
     ) -> list[Send | Fault]:
-        """Ask those who are ahead, if it is time to.
+        """Ask those who are ahead, if it is time to; say when there is no catching up.
 
         Args:
             ahead: the siblings that say that they serve a later version.
             step: ours.
             now: monotonic seconds.
-            alone: whether we are out of touch with the step's electors.
+            known: whether we have the step's commit.
+            alone: whether nobody could give it to us, or we are out of touch with the electors.
         """
         if not ahead:
             self.caught_up()
             return []
-        if not alone:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        elif now >= self._since + OUT_OF_TOUCH_S:
+        self._stuck_since = (self._stuck_since or now) if known else None
+        self._since = (self._since or now) if alone and not known else None
+        lost = self._since is not None and now >= self._since + OUT_OF_TOUCH_S
+        if lost or (self._stuck_since is not None and now >= self._stuck_since + STUCK_S):
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
-        if now < self._asked_at + ASK_S:
+        if known or now < self._asked_at + ASK_S:
             return []
         self._asked_at, self._turn = now, self._turn + 1
         some = [ahead[(self._turn + i) % len(ahead)] for i in range(min(ASKED, len(ahead)))]
@@ -66,4 +70,6 @@ class Following:
 
     def next_deadline(self) -> float | None:
         """Return when to look again."""
-        return None if self._asked_at == -math.inf else self._asked_at + ASK_S
+        asks = None if self._asked_at == -math.inf else self._asked_at + ASK_S
+        stuck = None if self._stuck_since is None else self._stuck_since + STUCK_S
+        return min((at for at in (asks, stuck) if at is not None), default=None)

@@ -27,7 +27,7 @@ from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import free_to, voters
-from protocol.decree.elector import Elector, unsigned_elector
+from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
@@ -993,9 +993,11 @@ class Seat:
         what it says of its version proves nothing."""
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
             return []
-        siblings = self._whole.serving(self.place.stage)
+        siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
-        return [*self._following.look(ahead, self.step, now, alone=not self.quorum.holds(now))]
+        far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
+        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
+        return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
