@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from protocol.decree.decree import first_electors
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
@@ -50,7 +51,6 @@ from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -697,8 +697,7 @@ class Recovery:
     def _first_electors(self) -> tuple[PeerId, ...]:
         """Return the electors of a lineage that we decide: members with a voice that are here."""
         there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
-        ranked = sorted([self._me, *there], key=lambda peer: rank("elector", peer))
-        return tuple(sorted(ranked[:MOST_FIRST_ELECTORS]))
+        return first_electors([self._me, *there])
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""

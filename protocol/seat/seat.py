@@ -26,10 +26,11 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.decree.decree import free_to, voters
+from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
-from protocol.membership.alarms import Alarms
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
     ApplyLocalTask,
@@ -99,8 +100,8 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     Commit,
-    CommitAck,
     Commitment,
+    CommitRequest,
     Have,
     JoinStage,
     Lease,
@@ -108,13 +109,15 @@ from protocol.wire.messages import (
     LedgerReport,
     Message,
     Plan,
+    Propose,
     Ready,
     Reduced,
     Returned,
     RoundMessage,
     Segment,
+    Vote,
 )
-from protocol.wire.parts import SeatStatus
+from protocol.wire.parts import Ballot, SeatStatus
 
 Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
@@ -125,7 +128,10 @@ TELL_OTHERS_S = 1.5
 class _OpenStep:
     """Knowledge about the running step only."""
 
-    commit_loss: float | None = None
+    commit: Commit | None = None
+    """Of the step, with the votes of enough electors."""
+    uncounted: tuple[PeerId, Commit] | None = None
+    """One with votes that do not suffice as long as we hear electors that have not voted."""
     unconfirmed: tuple[PeerId, Plan] | None = None
     """A plan before the stage before has all gradients, or one that leaves out most electors."""
     kept: Answer = YES
@@ -154,6 +160,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
+        elector: votes for this volunteer; None: one of the seat's own, which signs nothing.
         electors: of the lineage's first step.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
@@ -179,7 +186,8 @@ class Seat:
         era: int = 0,
         touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        electors: Collection[str] = (),
+        elector: Elector | None = None,
+        electors: Collection[PeerId] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -213,6 +221,7 @@ class Seat:
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
+        self.elector = elector or unsigned_elector(place.me)
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
@@ -238,6 +247,8 @@ class Seat:
             least,
             (self._to_agree_on, lambda: self._agreed),
             round_s,
+            self.elector.verify,
+            era,
         )
         self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
         self.draining = Draining(self.pipeline, self.member)
@@ -253,8 +264,7 @@ class Seat:
         )
         self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
-        alarms = Alarms() if touch is None else touch.alarms
-        self._following = Following(place.stage, alarms)
+        self._following = Following(place.stage)
         self._obstruction = Obstruction(round_s)
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
@@ -334,8 +344,6 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._following.behind:
-            return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
             plan = self._open.unconfirmed[1]
             return self._is_returned() and self._open.kept and self._may_hold(plan)
@@ -389,7 +397,7 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(now)
+        self.quorum.observe(view, now)
         effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
         effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
@@ -397,6 +405,7 @@ class Seat:
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
         effects += [] if self._open.kept else self._now_confirmed(now)
+        effects += self._count_votes(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.lease_server.release(peer, self.leader.reports)
@@ -471,7 +480,7 @@ class Seat:
         state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        self.quorum.settle(admit.roll, admit.electors, now)
+        self.quorum.settle(admit.roll, admit.electors, admit.version, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
     def allow_training(self, now: float) -> list[SeatEffect]:
@@ -531,10 +540,8 @@ class Seat:
         if self.leader.leading and bool(self.may_train()):
             self.leasing.lease_server.tick(self.leader.reports, now)
         effects += self.auditing.tick(now)
-        effects += self._follow_siblings(now) if self._following.looks_again else []
+        effects += [*self._follow_siblings(now), *self._count_votes(now)]
         effects += self._ask_for_shares(now)
-        if self._following.is_lost(now):
-            effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
 
     # --- messages --------------------------------------------------------------------------
@@ -542,6 +549,8 @@ class Seat:
     def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
         """Return what takes a message in our present state; it is called with the time."""
         route = message.route
+        if isinstance(message, Propose | CommitRequest):
+            return partial(self._as_elector, sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             return partial(self._keep_early, sender, message, digest)
         if route.taker != "seat" or not (self.serving or route.observing):
@@ -559,9 +568,9 @@ class Seat:
         return turned_away(self.place.stage, sender, message, "stale")
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow the plan of a replica that may lead, once the stage before has all gradients of
-        the step, and while it keeps the electors that we hear."""
-        if not (self._may_lead(sender) or self.member.knows_commit):
+        """Follow a plan once the stage before has all gradients of the step, and while it keeps the
+        electors that we hear."""
+        if not self._leads(sender, message):
             return []
         self._open.kept = self._keeps_electors(sender, message, now)
         if self.serving and not (self._is_returned() and self._open.kept):
@@ -576,8 +585,6 @@ class Seat:
         observers = map(PeerId, message.observers)
         let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
-        if not self.leader.may_follow(message.attempt):
-            return admitted
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
@@ -586,6 +593,16 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _leads(self, sender: PeerId, plan: Plan) -> bool:
+        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
+        decree before designates; a later one takes the promises of a majority of the electors, that
+        have voted for nothing. So nobody leaves an attempt that may be decreed."""
+        if plan.attempt == 1:
+            return sender == self.quorum.designated
+        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
+        promised, bound = free_to(sender, where, plan.promises, self.elector.verify)
+        return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether the next step could be closed with those that a plan names. Our own plan names
@@ -692,16 +709,10 @@ class Seat:
         self._returned.told(message, self.step)
         return [*self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
-    def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
-        """A member knows the commit."""
-        if not self.quorum.hears(sender, now):
-            return []
-        return list(self.leader.acknowledged(sender, message))
-
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
-        loss = self._open.commit_loss
-        asked = [] if loss is None or not self.serving else self.member.ask_for_shares(loss)
+        said = self._open.commit
+        asked = [] if said is None or not self.serving else self.member.ask_for_shares(said)
         if not asked:
             return []
         if self._open.ask_at is None:
@@ -725,20 +736,43 @@ class Seat:
         waiting, self._open.unconfirmed = self._open.unconfirmed, None
         return [] if waiting is None else [*self._handler(*waiting)(now)]
 
+    def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
+        """Take an elector's answer to us, who lead."""
+        return list(self.leader.vote(sender, message, now, self._part()))
+
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        """Learn that the step is closed, and tell its leader that we know."""
-        if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
-            # A commit queued while this process was suspended may come from a dead peer; live peers
-            # send it again.
+        """Learn that the step is closed, whoever says so: the votes prove it."""
+        if message.step != self.step:
             return []
-        self._open.commit_loss = message.loss_sum
-        effects: list[SeatEffect] = [*self.member.shares_again(sender, message.attempt)]
-        effects += self.member.committed(message.attempt, message.digest)
+        if self._open.commit is not None:
+            return [*self.member.shares_again(sender, message.decree.attempt)]
+        signed = voters(message, self.elector.verify) & self.quorum.electors
+        if not self.quorum.suffice(signed):
+            self._open.uncounted = sender, message
+            return []
+        self.elector.take(message, signed)
+        self._open.commit, self._open.uncounted = message, None
+        decree = message.decree
+        effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
+        effects += self.member.committed(decree.attempt, decree.digest)
         effects += [] if self._open.kept else self._now_confirmed(now)
-        if sender != self.place.me:
-            known = self.member.applied[0] or self.member.promised
-            effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
+        if self.serving and self.member.is_left_out:
+            words = f"step {self.step} was closed with what we do not have"
+            effects.append(Fault("behind", words))
         return effects
+
+    def _count_votes(self, now: float) -> list[SeatEffect]:
+        """Who has not voted may have ended meanwhile, and counts no more."""
+        if self._open.uncounted is None:
+            return []
+        return self.on_commit(*self._open.uncounted, now)
+
+    def _as_elector(
+        self, sender: PeerId, message: Propose | CommitRequest, now: float
+    ) -> list[SeatEffect]:
+        """Answer as an elector of our own stage."""
+        answer = self.elector.answer(sender, message)
+        return [] if answer is None else [Send(sender, answer)]
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
@@ -841,7 +875,8 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        loss = self._open.commit_loss if self.place.last else None
+        commit = self._open.commit
+        loss = commit.decree.loss_sum if self.place.last and commit else None
         plan = self.member.plan_followed
         roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
         committed = Committed(
@@ -859,13 +894,13 @@ class Seat:
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
-        if self._open.commit_loss is not None:
-            self.leader.usual_loss = self._open.commit_loss / self.place.per_step
+        if commit is not None:
+            self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
-            self.quorum.settle(roll, plan.electors, now)
+            self.quorum.settle(roll, plan.electors, self.step + 1, now)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()
@@ -930,32 +965,18 @@ class Seat:
 
     def _lead(self, now: float) -> list[Effect]:
         leading = self.current_leader() == self.place.me and self.serving
-        leading = leading and not self._following.behind
         return self.leader.update_view(self._view, leading, now, self._part())
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
-        """A sibling that has applied our step proves the commit, should its message be lost."""
-        if self._following.takes_back(self._whole, self.step, now):
-            self.member.forget_word()
-        lacks = self.serving and not self.member.knows_commit and not self._early
-        seen, promised = self._whole, self.member.promised if lacks else None
-        heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
-        proof = None
-        if self.loaded:
-            what = seen, self.step, now, promised, heard, self.probation.left_out
-            in_touch = bool(self.quorum.holds(now))
-            decided, last = self.leader.decided, self._steps
-            proof = self._following.compare(
-                *what,
-                last=last,
-                in_touch=in_touch,
-                decided=decided,
-                suffice=self.quorum.suffice,
-            )
-        said = self.member.committed(proof.attempt, proof.digest, by_word=True) if proof else []
-        if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
-            self._following.caught_up()  # the machine is
-        return list(said)
+        """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
+        what it says of its version proves nothing."""
+        if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+            return []
+        siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        ahead = [r.peer for r in siblings if r.version > self.step]
+        far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
+        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
+        return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
@@ -1011,7 +1032,7 @@ class Seat:
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
         of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
-        news = News(led_by, self.step, of.revision, member.ready, len(others))
+        news = News(led_by, self.step, of.revision, len(others))
         if not self._reporter.reports_now(news, now, busy=busy):
             return []
         report = LedgerReport(
@@ -1022,7 +1043,6 @@ class Seat:
             in_flight=of.in_flight_bits,
             promised=member.promised,
             state=member.state,
-            ready=member.ready,
             knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
         return [Send(peer, report) for peer in (led_by, *others)]
@@ -1030,7 +1050,7 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
-        return OwnPart(member.knows_commit, member.promised, member.received, returned)
+        return OwnPart(member.knows_commit, member.received, returned)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

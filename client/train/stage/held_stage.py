@@ -446,6 +446,7 @@ class HeldStageDriver:
             era=era,
             touch=terms.history.touch,
             has_left=terms.history.machine.has_left,
+            elector=self._context.owner.elector,
             electors=terms.history.lineage.electors,
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             proves=terms.history.proves,
