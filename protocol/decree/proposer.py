@@ -14,7 +14,8 @@ State: of one step, the electors' answers. Times are monotonic seconds.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -22,7 +23,6 @@ from protocol import limits
 from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
 
@@ -41,6 +41,21 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+class Electors(Protocol):
+    """The electors of a step, as its leader sees them."""
+
+    @property
+    def electors(self) -> frozenset[PeerId]:
+        """All of them."""
+
+    @property
+    def designated(self) -> PeerId:
+        """Who leads the first attempt."""
+
+    def suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether these are a majority."""
+
+
 class Proposer:
     """See the module's docstring.
 
@@ -51,7 +66,7 @@ class Proposer:
         verify: checks an elector's signature.
     """
 
-    def __init__(self, me: PeerId, stage: int, quorum: Quorum, verify: Verify) -> None:
+    def __init__(self, me: PeerId, stage: int, quorum: Electors, verify: Verify) -> None:
         self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
         self.start_step(0, 0)
 

@@ -525,7 +525,8 @@ class RoundLeader:
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
         named = tuple(map(str, members)), tuple(plan.electors)
-        return self.proposer.propose(Decree(plan.attempt, digests.pop(), *named, loss_sum), now)
+        decree = Decree(plan.attempt, digests.pop(), *named, loss_sum)
+        return [*self.proposer.propose(decree, now)]
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common
