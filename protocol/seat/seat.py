@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import partial
 from operator import attrgetter
@@ -117,7 +117,7 @@ from protocol.wire.messages import (
     Segment,
     Vote,
 )
-from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.parts import Ballot, Decree, SeatStatus
 
 Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
@@ -130,6 +130,8 @@ class _OpenStep:
 
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
+    told: dict[PeerId, Decree | None] = field(default_factory=dict)
+    """Who has told us of the step's decree; None: of a later step's."""
     uncounted: tuple[PeerId, Commit] | None = None
     """One with votes that do not suffice as long as we hear electors that have not voted."""
     unconfirmed: tuple[PeerId, Plan] | None = None
@@ -549,6 +551,8 @@ class Seat:
     def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
         """Return what takes a message in our present state; it is called with the time."""
         route = message.route
+        if isinstance(message, Commit) and message.step >= self.step:
+            self._open.told[sender] = message.decree if message.step == self.step else None
         if isinstance(message, Propose | CommitRequest):
             return partial(self._as_elector, sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
@@ -741,13 +745,16 @@ class Seat:
         return list(self.leader.vote(sender, message, now, self._part()))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        """Learn that the step is closed, whoever says so: the votes prove it."""
+        """Learn that the step is closed, whoever says so: the votes prove it. Electors that we do not
+        know to have ended, as the others did when they voted, stand by it if they tell us of it, or
+        of a later step's commit."""
         if message.step != self.step:
             return []
         if self._open.commit is not None:
             return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.elector.verify) & self.quorum.electors
-        if not self.quorum.suffice(signed):
+        told = {peer for peer, of in self._open.told.items() if of in (None, message.decree)}
+        if not signed or not self.quorum.suffice(signed | told):
             self._open.uncounted = sender, message
             return []
         self.elector.take(message, signed)
@@ -974,6 +981,8 @@ class Seat:
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
+        if ahead and self._open.uncounted is not None:
+            ahead = sorted({*ahead, *self.quorum.electors} - {self.place.me})
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
         return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
