@@ -30,8 +30,7 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
 
 
 def elector(me: PeerId, **given: object) -> Elector:
-    made = Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
-    return made
+    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
 
 
 def decree(of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB") -> Decree:
