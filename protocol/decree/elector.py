@@ -96,6 +96,9 @@ class Elector:
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
+        self._leapt: dict[tuple[int, int], int] = {}
+        """By term: up to which attempt we have let ourselves be asked to leap. A true question is
+        repeated and answered in time, and one lie does not exhaust the attempts of a step."""
 
     def load(self, terms: Iterable[Term]) -> None:
         """Take the terms of the process before."""
@@ -184,10 +187,16 @@ class Elector:
         before = self.commit(stage, era, step - 1)
         leader = designated(before.decree.members if before else (), stage, step)
         term = Term(stage, era, step, 1 if leader else 0, leader or None)
+        self._leapt.pop((stage, era), None)
         self._put(term)
         return term
 
-    def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote:
+    def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote | None:
+        key = term.stage, term.era
+        most = max(term.promised, self._leapt.get(key, 0)) + limits.MAX_ATTEMPTS_MISSED
+        if message.attempt > most:
+            self._leapt[key] = most
+            return None
         again = (term.promised, term.leader) == (message.attempt, sender)
         if message.attempt <= (1 if again else max(term.promised, 1)):
             return self._refusal(term, message)
@@ -237,7 +246,9 @@ class Elector:
         self._terms.pop(key, None)
         self._terms[key] = term
         while len(self._terms) > MAX_TERMS:
-            self._moved.discard(self._terms.popitem(last=False)[0])
+            forgotten, _ = self._terms.popitem(last=False)
+            self._moved.discard(forgotten)
+            self._leapt.pop(forgotten, None)
         return self._keep(self.terms)
 
 

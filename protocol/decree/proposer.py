@@ -72,9 +72,14 @@ class Proposer:
 
     # --- asking ----------------------------------------------------------------------------
 
-    def ask(self, now: float) -> list[Send]:
-        """Begin a new attempt with a question. The first one needs none if it is ours."""
-        self.attempt = min(max(self.attempt, self._known) + 1, limits.MAX_ATTEMPT)
+    def ask(self, now: float, after: int = 0) -> list[Send]:
+        """Begin a new attempt with a question. The first one needs none if it is ours.
+
+        Args:
+            now: monotonic seconds.
+            after: the last attempt in which our replica takes part, maybe that of a seat before.
+        """
+        self.attempt = min(max(self.attempt, self._known, after) + 1, limits.MAX_ATTEMPT)
         self._promised, self._votes, self.decree, self._voted = {}, {}, None, 0
         self._refused = {}
         if self.attempt == 1:

@@ -414,7 +414,8 @@ class RoundLeader:
         if not self.may_plan:
             return effects
         if self.proposer.state is State.IDLE:
-            effects += self.proposer.ask(now)
+            ours = self.reports.get(self._place.me)
+            effects += self.proposer.ask(now, 0 if ours is None else ours.promised)
         if self.proposer.state is not State.FREE:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")

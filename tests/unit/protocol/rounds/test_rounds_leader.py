@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import MAX_NUMBER
+from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
 from protocol.rounds.leader import (
     FEW,
@@ -189,6 +189,19 @@ class TestVoidPlans:
         again = plans(list(made.vote(C, vote(2), 0.7)))
         assert again[B].attempt == 2
         assert {promise.peer for promise in again[B].promises} == {ME, C}
+
+    def test_a_later_seat_of_ours_plans_later_attempts(self) -> None:
+        """The one before has planned the first: its plan, and its members' Ready, are signed."""
+        made = leader(ME, B)
+        made.report(B, report(range(20, 24), promised=1), 0.0)
+        sent = plans(list(made.report(ME, report(range(16, 20), promised=1), 0.0)))
+        assert sent[B].attempt == 2
+
+    def test_what_others_say_of_attempts_does_not_exhaust_them(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 0.0)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=MAX_ATTEMPT), 0.0)))
+        assert sent[ME].attempt == 1
 
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
         made, plan = planned(*HALVES)
