@@ -19,7 +19,7 @@ from msgspec import Struct
 from protocol.decree.elector import Term
 from protocol.evidence.word import Mark
 
-MAX_FILE_BYTES: Final = 256 * 1024
+MAX_FILE_BYTES: Final = 2**20
 HEAD_BYTES: Final = 20
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

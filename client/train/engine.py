@@ -383,7 +383,7 @@ class Engine:
         seen = self.held_stages.view if self.held_stages is not None else None
         if seen is None or self.history is None or era != self.history.lineage.era:
             return False
-        return abs(step - seen.committed(stage)) <= 1
+        return stage < self.manifest.stage_count and abs(step - seen.committed(stage)) <= 1
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""

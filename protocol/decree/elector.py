@@ -10,8 +10,9 @@ that the next process of this home does not contradict it. It answers
   promises, and so belongs to one leader alone: the one that the decree before designates.
 
 Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
-peer whose step the receiver's view bears out (``may_be``). Terms that an old file may not know the
-end of (a reboot, a home from a backup) take part in nothing until a commit moves them on.
+peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
+more than its file knows (a reboot, a home from a backup) it takes part in nothing of a stage before
+a commit moves the term on.
 
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
@@ -91,13 +92,21 @@ class Elector:
         self._me, self._sign, self.verify, self._keep = me, sign, verify, keep
         self.may_be, self.is_gone = may_be, is_gone
         self._terms = OrderedDict[tuple[int, int], Term]()
-        self._barred: dict[tuple[int, int], int] = {}
+        self._barred, self._moved = -1, set[tuple[int, int]]()
+        """The lineage in which we may have said more than we know, and the terms that a commit has
+        moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
+        self._leapt: dict[tuple[int, int], int] = {}
+        """By term: up to which attempt we have let ourselves be asked to leap. A true question is
+        repeated and answered in time, and one lie does not exhaust the attempts of a step."""
 
-    def load(self, terms: Iterable[Term], *, old: bool = False) -> None:
-        """Take the terms of the process before; ``old``: they may lack what was said last."""
+    def load(self, terms: Iterable[Term]) -> None:
+        """Take the terms of the process before."""
         self._terms = OrderedDict(((term.stage, term.era), term) for term in terms)
-        self._barred = {key: term.step for key, term in self._terms.items()} if old else {}
+
+    def bar(self, era: int) -> None:
+        """The terms of a lineage may lack what was said last."""
+        self._barred = era
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -144,7 +153,10 @@ class Elector:
             del self._commits[next(iter(self._commits))]
         term = self._terms.get(key)
         if term is None or term.step <= commit.step:
+            self._moved.add(key)
             self._begin(*key, commit.step + 1)
+        elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
+            self._begin(*key, term.step)
 
     # --- voting ----------------------------------------------------------------------------
 
@@ -175,18 +187,23 @@ class Elector:
             if not self.may_be(stage, era, step):
                 return None
             term = self._begin(stage, era, step)
-        if step < term.step or self._barred.get(key) == step:
-            return None
-        return term
+        barred = era == self._barred and key not in self._moved
+        return None if barred or step < term.step else term
 
     def _begin(self, stage: int, era: int, step: int) -> Term:
         before = self.commit(stage, era, step - 1)
         leader = designated(before.decree.members if before else (), stage, step)
         term = Term(stage, era, step, 1 if leader else 0, leader or None)
+        self._leapt.pop((stage, era), None)
         self._put(term)
         return term
 
-    def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote:
+    def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote | None:
+        key = term.stage, term.era
+        most = max(term.promised, self._leapt.get(key, 0)) + limits.MAX_ATTEMPTS_MISSED
+        if message.attempt > most:
+            self._leapt[key] = most
+            return None
         again = (term.promised, term.leader) == (message.attempt, sender)
         if message.attempt <= (1 if again else max(term.promised, 1)):
             return self._refusal(term, message)
@@ -235,10 +252,10 @@ class Elector:
         key = term.stage, term.era
         self._terms.pop(key, None)
         self._terms[key] = term
-        if term.step > self._barred.get(key, term.step):
-            del self._barred[key]
         while len(self._terms) > MAX_TERMS:
-            self._terms.popitem(last=False)
+            forgotten, _ = self._terms.popitem(last=False)
+            self._moved.discard(forgotten)
+            self._leapt.pop(forgotten, None)
         return self._keep(self.terms)
 
 

@@ -5,8 +5,9 @@
 
 The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
-the decree of the latest vote, which may be in force already. A refusal names a later attempt: back
-to ``idle``.
+the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
+elector may lie: we go back to ``idle`` when the others are no majority, or have not been one for
+``AGAIN_S``.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -77,6 +78,8 @@ class Proposer:
         self._promised: dict[PeerId, Promise] = {}
         self._votes: dict[PeerId, bytes] = {}
         """The answers to this attempt."""
+        self._refused: dict[PeerId, int] = {}
+        """By elector: the later attempt for which it refuses this one."""
         self.decree: Decree | None = None
         """What we propose, or are bound to."""
         self._voted = 0
@@ -84,10 +87,16 @@ class Proposer:
 
     # --- asking ----------------------------------------------------------------------------
 
-    def ask(self, now: float) -> list[Send]:
-        """Begin a new attempt with a question. The first one needs none if it is ours."""
-        self.attempt = min(max(self.attempt, self._known) + 1, limits.MAX_ATTEMPT)
+    def ask(self, now: float, after: int = 0) -> list[Send]:
+        """Begin a new attempt with a question. The first one needs none if it is ours.
+
+        Args:
+            now: monotonic seconds.
+            after: the last attempt in which our replica takes part, maybe that of a seat before.
+        """
+        self.attempt = min(max(self.attempt, self._known, after) + 1, limits.MAX_ATTEMPT)
         self._promised, self._votes, self.decree, self._voted = {}, {}, None, 0
+        self._refused = {}
         if self.attempt == 1:
             if self._quorum.designated == self._me:
                 self.state = State.FREE
@@ -112,6 +121,7 @@ class Proposer:
     def propose(self, decree: Decree, now: float) -> list[Send]:
         """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
+        self._refused = {}
         return self._say(now)
 
     def commit(self) -> Commit | None:
@@ -131,13 +141,12 @@ class Proposer:
         """Take an elector's answer."""
         if sender not in self._quorum.electors or message.step != self._step:
             return
-        if message.promised > message.attempt:
-            known = max(self._known, self.attempt)
-            self._known = min(message.promised, known + limits.MAX_ATTEMPTS_MISSED)
-            if message.attempt == self.attempt and self.state in (State.ASKING, State.PROPOSING):
-                self.state = State.IDLE
-            return
         if message.attempt != self.attempt:
+            return
+        if message.promised > message.attempt:
+            self._refused[sender] = message.promised
+            if not self._quorum.can_suffice_without(self._refused):
+                self._give_way()
             return
         where = (self._stage, self._era, self._step, self.attempt, self._me)
         if self.state is State.PROPOSING and self.decree is not None:
@@ -160,6 +169,13 @@ class Proposer:
         if self.state is State.ASKING and self._quorum.suffice(self._promised):
             self.state = State.FREE if self.decree is None else State.BOUND
 
+    def _give_way(self) -> None:
+        """Electors take part in later attempts only: so is our next one."""
+        if self.state in (State.ASKING, State.PROPOSING):
+            most = self.attempt + limits.MAX_ATTEMPTS_MISSED
+            self._known = min(max(self._refused.values()), most)
+            self.state = State.IDLE
+
     # --- time ------------------------------------------------------------------------------
 
     def _say(self, now: float) -> list[Send]:
@@ -171,9 +187,12 @@ class Proposer:
         return [Send(peer, said) for peer in self.missing()]
 
     def tick(self, now: float) -> list[Send]:
-        """Say again what has not been answered."""
+        """Say again what has not been answered, unless some have refused it."""
         waits = self.state in (State.ASKING, State.PROPOSING)
         if not waits or self._say_at is None or now < self._say_at:
+            return []
+        if self._refused:
+            self._give_way()
             return []
         return self._say(now)
 

@@ -30,10 +30,8 @@ COMMITMENT: Final = commitment.KIND
 STATEMENTS: Final = frozenset((PLAN, READY))
 """The kinds whose signed body is a ``Statement``."""
 PASSED_ON: Final = frozenset((PLAN, COMMITMENT))
-"""Statements to several peers, which may have been told different things."""
-AT_ONCE: Final = frozenset((PLAN,))
-"""Those that are passed on when they come; commitments only after an attempt that failed, because
-every member makes one."""
+"""Statements to several peers, which may have been told different things: plans are passed on when
+they come, commitments only after an attempt that failed, because every member makes one."""
 
 Decisive = Plan | Ready | Commitment
 """The messages that state something."""

@@ -419,7 +419,8 @@ class RoundLeader:
         if not self.may_plan:
             return effects
         if self.proposer.state is State.IDLE:
-            effects += self.proposer.ask(now)
+            ours = self.reports.get(self._place.me)
+            effects += self.proposer.ask(now, 0 if ours is None else ours.promised)
         if self.proposer.state is not State.FREE:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
@@ -570,12 +571,16 @@ class RoundLeader:
         """
         before = self.proposer.state
         self.proposer.vote(sender, message)
+        self._give_way(before, now)
+        return self._act(now, own)
+
+    def _give_way(self, before: State, now: float) -> None:
+        """Leave the step to another for a while, if the electors have just refused our attempt."""
         if self.proposer.state is State.IDLE is not before:
             self._overtaken += 1
             self._not_before = now + VOTE_S * (1 << min(self._overtaken, MOST_DOUBLINGS))
             if self._plan is not None:
                 self._void("leader changed")
-        return self._act(now, own)
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
@@ -632,7 +637,10 @@ class RoundLeader:
         """Act on deadlines that have passed."""
         if own.closed:
             return []
-        return [*self.proposer.tick(now), *self._act(now, own)]
+        before = self.proposer.state
+        again = self.proposer.tick(now)
+        self._give_way(before, now)
+        return [*again, *self._act(now, own)]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

@@ -5,11 +5,11 @@
 Where sums are secret (``masking``), ``dealing`` comes before ``contributing``, and what was summed
 is opened after the commit, before ``applying``.
 
-A plan with a higher attempt starts over from ``settling`` at any point before ``applying``; the
-promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
-has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
-the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
-before they are summed, sums before their members say Ready.
+A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
+lower attempt is followed after it. Two-phase: a member that has said Ready can still be told to
+start over, and nothing is applied before the electors' decree, so a death in the middle costs one
+attempt and no state. Nor does what is no tensor: contributions are decoded before they are summed,
+sums before their members say Ready.
 """
 
 from __future__ import annotations

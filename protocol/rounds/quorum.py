@@ -196,6 +196,10 @@ class Quorum:
         """Whether the votes of these peers are those of a majority of the electors."""
         return is_majority(peers, self.electors, self._is_gone)
 
+    def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:
+        """Whether the other electors can still be a majority."""
+        return self.suffice([e for e in self.electors - set(refusing) if not self._is_gone(e)])
+
     def _is_gone(self, peer: PeerId) -> bool:
         if peer == self._me:
             return False

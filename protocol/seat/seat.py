@@ -745,9 +745,9 @@ class Seat:
         return list(self.leader.vote(sender, message, now, self._part()))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        """Learn that the step is closed, whoever says so: the votes prove it. Electors that we do not
-        know to have ended, as the others did when they voted, stand by it if they tell us of it, or
-        of a later step's commit."""
+        """Learn that the step is closed, whoever says so: the votes prove it. Electors whose end
+        the others have seen, and we have not, stand by it by telling us of it, or of a later
+        step's commit."""
         if message.step != self.step:
             return []
         if self._open.commit is not None:

@@ -75,8 +75,8 @@ def frozen(leader: Proposer) -> tuple[object, ...]:
     return tuple(tuple(sorted(v.items())) if name in DICTS else v for name, v in found)
 
 
-NAMES = ("state", "attempt", "_known", "_promised", "decree", "_voted")
-DICTS = ("_promised",)
+NAMES = ("state", "attempt", "_known", "_promised", "_refused", "decree", "_voted")
+DICTS = ("_promised", "_refused")
 QUORUMS = tuple(map(quorum, LEADERS))
 
 

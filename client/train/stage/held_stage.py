@@ -447,7 +447,7 @@ class HeldStageDriver:
             touch=terms.history.touch,
             has_left=terms.history.machine.has_left,
             elector=self._context.owner.elector,
-            electors=terms.history.lineage.electors,
+            electors=list(map(PeerId, terms.history.lineage.electors)),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,

@@ -2,10 +2,10 @@
 
 Plans, Readys, commitments and parts of waypoints pass it on their way out; the votes of our elector
 are signed here, too. Each statement is on the disk before it is sent, so that the next process of
-this home does not contradict it.
-After a reboot the file may be old (power loss, a home from a backup): then the first attempts of
-the step at which a stage is taken, and its first waypoint, are left out. State: our newest
-statements and the last signatures.
+this home does not contradict it. After a reboot the file may be old (power loss, a home from a
+backup): then the first attempts of the step at which a stage is taken, its first waypoint, and the
+steps that we may have voted in are left out. State: our newest statements, the last signatures, and
+the elector.
 """
 
 from __future__ import annotations
@@ -71,11 +71,16 @@ class Notary:
             if (kept := self._file.read()) is not None:
                 self._word = OwnWord(kept.marks)
                 self._old = kept.boot != self._boot
-                self.elector.load(kept.terms, old=self._old)
+                self.elector.load(kept.terms)
         except (OSError, DamagedMarks) as error:
             self._old = True
             words = f"what this volunteer has signed before cannot be read, beginning anew: {error}"
             self._explain(Explain("membership", words, "warning"))
+
+    def resume(self, era: int) -> None:
+        """This home goes on in a lineage; an old file may not know how our elector voted there."""
+        if self._old:
+            self.elector.bar(era)
 
     def _sign(self, kind: str, body: bytes) -> bytes:
         return self._signer.sign(kind, body, self._swarm).signature

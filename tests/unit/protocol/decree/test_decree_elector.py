@@ -30,8 +30,7 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
 
 
 def elector(me: PeerId, **given: object) -> Elector:
-    made = Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
-    return made
+    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
 
 
 def decree(of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB") -> Decree:
@@ -167,10 +166,20 @@ def test_a_word_outlives_the_process(swarm: Swarm) -> None:
 def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     first, _ = leaders()
     again = elector(C)
-    again.load(swarm.electors[C].terms, old=True)
-    assert again.answer(first, Propose(STAGE, STEP, 2, era=ERA)) is None
-    asked = Propose(STAGE, STEP + 1, 2, era=ERA)
-    assert isinstance(again.answer(first, asked), Vote), "of later steps it has said nothing"
+    again.load(swarm.electors[C].terms)
+    again.bar(ERA)
+    for step in (STEP, STEP + 1):
+        assert again.answer(first, Propose(STAGE, step, 2, era=ERA)) is None
+    later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
+    assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
+
+
+def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None:
+    first, _ = leaders()
+    again = elector(C)
+    again.bar(ERA)
+    again.take(swarm.before)
+    assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
 
 
 def test_what_cannot_be_written_down_is_not_said(swarm: Swarm) -> None:
