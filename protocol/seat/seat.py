@@ -118,7 +118,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import SeatStatus
 
-Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -498,7 +497,7 @@ class Seat:
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
-        effects = list(self._handler(sender, message, digest)(now))
+        effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
         return self._settle(effects, now)
@@ -534,24 +533,18 @@ class Seat:
 
     # --- messages --------------------------------------------------------------------------
 
-    def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
-        """Return what takes a message in our present state; it is called with the time."""
+    def _take(
+        self, sender: PeerId, message: Message, now: float, digest: bytes = b""
+    ) -> list[SeatEffect]:
+        """Hand a message to what takes it in our present state."""
         route = message.route
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            return partial(self._keep_early, sender, message, digest)
+            how = {"loaded": self.loaded, "serving": self.serving}
+            return self._early.buffer(sender, message, digest, self.step, **how)
         if route.taker != "seat" or not (self.serving or route.observing):
-            return partial(self._turn_away, sender, message)
+            return turned_away(self.place.stage, sender, message, "stale")
         handle = attrgetter(route.handler)(self)
-        return partial(handle, sender, message, *((digest,) if route.sealed else ()))
-
-    def _keep_early(
-        self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
-    ) -> list[SeatEffect]:
-        how = {"loaded": self.loaded, "serving": self.serving}
-        return self._early.buffer(sender, message, digest, self.step, **how)
-
-    def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        return turned_away(self.place.stage, sender, message, "stale")
+        return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
@@ -714,7 +707,7 @@ class Seat:
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the last plan if the microbatches that it counts have been returned by now."""
         waiting, self._open.unconfirmed = self._open.unconfirmed, None
-        return [] if waiting is None else [*self._handler(*waiting)(now)]
+        return [] if waiting is None else self._take(*waiting, now)
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, and tell its leader that we know."""
@@ -865,7 +858,7 @@ class Seat:
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):
-            replayed = self._handler(sender, message, digest)(now)
+            replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
 
@@ -960,7 +953,7 @@ class Seat:
             if isinstance(effect, Send) and isinstance(effect.message, Ready):
                 outward += self._drawn(effect.message)
             if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._handler(self.place.me, effect.message)(now)
+                pending += self._take(self.place.me, effect.message, now)
                 at_rest = False
             elif isinstance(effect, Unsigned):
                 pending += self._unsigned(effect)
