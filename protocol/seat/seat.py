@@ -361,7 +361,7 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_server.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report = None if self._is_over or self.member.hashing else self._reporter.due
+        report = self._reporter.due if self._reports else None
         telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
@@ -981,7 +981,7 @@ class Seat:
         if not self._is_over and (to := self.current_leader()) is not None:
             whole = self.leader.whole
             effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
-            if not self.member.hashing:  # the leader plans with what is said to be equal
+            if self._reports:
                 effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
         return effects
 
@@ -989,6 +989,12 @@ class Seat:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
+
+    @property
+    def _reports(self) -> bool:
+        """Whether the step's leader can use our ledger: the state that it is of is known, and the
+        step is still open here."""
+        return not (self._is_over or self.member.hashing or self.member.applying)
 
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
