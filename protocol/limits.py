@@ -25,6 +25,8 @@ MAX_LEAVES = 2**26
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 16_384
 MAX_REPLICAS_IN_ROUND = 32
+MAX_ELECTORS = 7
+"""Of a step: a majority of them outlives three, and every replica can be linked with all."""
 LEAST_TO_CONVICT = 3
 """Replicas of a stage: of fewer no majority can expel one."""
 MAX_ATTEMPT = 2**31 - 1

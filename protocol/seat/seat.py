@@ -60,7 +60,6 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
@@ -75,7 +74,6 @@ from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import (
     AgreedOn,
     CommitTo,
-    KeepMet,
     SeatEffect,
     Serving,
     Snapshot,
@@ -155,7 +153,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
-        met: whom our earlier seats met in this stage and lineage (``rounds/beginnings.py``).
+        electors: of the lineage's first step.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -180,7 +178,7 @@ class Seat:
         era: int = 0,
         touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        met: Met | None = None,
+        electors: Collection[str] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -214,7 +212,7 @@ class Seat:
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
-        self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
+        self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
         self._commitments = Commitments(place.me)
@@ -356,6 +354,13 @@ class Seat:
             self._led = of, leaders(view, self.place.stage, step, among=roll)
         return self._led[1]
 
+    def _may_lead(self, sender: PeerId) -> bool:
+        """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
+        roll = self.quorum.roll
+        return sender in roll or all(
+            replica.peer not in roll for replica in self._view.serving(self.place.stage)
+        )
+
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
@@ -383,10 +388,8 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(view, now)
-        met = self.quorum.newly_met()
-        effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
-        effects += self.pipeline.update_view(view, now)
+        self.quorum.observe(now)
+        effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
         effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
@@ -445,9 +448,11 @@ class Seat:
         there = {r.peer for r in self._view.serving(self.place.stage)}
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
-            unplanned = led_by if self.member.plan_followed is None else None
+            plan = self.member.plan_followed
+            gone = {PeerId(m.peer) for m in plan.members} - there if plan else set[PeerId]()
+            unplanned = led_by if plan is None else None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
-            waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
+            waits = [*self.member.awaited(gone, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
@@ -547,8 +552,10 @@ class Seat:
         return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has all gradients of the step, and while it keeps the
-        electors that we hear."""
+        """Follow the plan of a replica that may lead, once the stage before has all gradients of
+        the step, and while it keeps the electors that we hear."""
+        if not (self._may_lead(sender) or self.member.knows_commit):
+            return []
         self._open.kept = self._keeps_electors(sender, message, now)
         if self.serving and not (self._is_returned() and self._open.kept):
             self._open.unconfirmed = sender, message
@@ -559,8 +566,9 @@ class Seat:
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
-        named = [*(member.peer for member in message.members), *message.observers]
-        admitted = self._admit(named, now)
+        observers = map(PeerId, message.observers)
+        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         if not self.leader.may_follow(message.attempt):
             return admitted
         failed = self.member.plan_followed if self.member.ready else None
@@ -577,7 +585,8 @@ class Seat:
         whom we see; a plan that is committed is followed all the same."""
         if sender == self.place.me or self.member.knows_commit:
             return YES
-        return self.quorum.keeps(plan.electors, self._view, self.probation.is_proven, now)
+        members = [PeerId(member.peer) for member in plan.members]
+        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
     # --- amendments ------------------------------------------------------------------------
 
@@ -726,10 +735,12 @@ class Seat:
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
-        self.leader.admitted(PeerId(message.joiner), now)
-        effects = self._admit([message.joiner], now)
+        joiner = PeerId(message.joiner)
+        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+            return []
+        effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step, PeerId(message.joiner)))
+            effects.append(Snapshot(self.step, joiner))
         return effects
 
     # --- outcomes --------------------------------------------------------------------------
@@ -1011,6 +1022,7 @@ class Seat:
             promised=member.promised,
             state=member.state,
             ready=member.ready,
+            knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
         return [Send(peer, report) for peer in (led_by, *others)]
 

@@ -43,6 +43,7 @@ from protocol.wire.parts import (
     DigestEntry,
     Electors,
     PlanMember,
+    Roll,
     SeatStatus,
     WaypointLink,
 )
@@ -331,6 +332,8 @@ class LedgerReport(SeatMessage, frozen=True):
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
     ready: StateHash = b""
     """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
+    knows: Electors = msgspec.field(default_factory=list)
+    """Whom it vouches for in the stages beside: a plan may name them as electors."""
 
 
 class Returned(SeatMessage, frozen=True):
@@ -527,8 +530,8 @@ class Admit(SeatMessage, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    roll: Electors = msgspec.field(default_factory=list)
-    electors: Electors = msgspec.field(default_factory=list)
+    roll: Roll = msgspec.field(default_factory=list)
+    electors: Roll = msgspec.field(default_factory=list)
     """Members of the plan that made this version; and its electors."""
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
