@@ -119,7 +119,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, Decree, SeatStatus
 
-Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -377,7 +376,7 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_server.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report = None if self._is_over or self.member.hashing else self._reporter.due
+        report = self._reporter.due if self._reports else None
         telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
@@ -514,7 +513,7 @@ class Seat:
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
-        effects = list(self._handler(sender, message, digest)(now))
+        effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
         return self._settle(effects, now)
@@ -548,28 +547,22 @@ class Seat:
 
     # --- messages --------------------------------------------------------------------------
 
-    def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
-        """Return what takes a message in our present state; it is called with the time."""
+    def _take(
+        self, sender: PeerId, message: Message, now: float, digest: bytes = b""
+    ) -> list[SeatEffect]:
+        """Hand a message to what takes it in our present state."""
         route = message.route
         if isinstance(message, Commit) and message.step >= self.step:
             self._open.told[sender] = message.decree if message.step == self.step else None
         if isinstance(message, Propose | CommitRequest):
             return partial(self._as_elector, sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            return partial(self._keep_early, sender, message, digest)
+            how = {"loaded": self.loaded, "serving": self.serving}
+            return self._early.buffer(sender, message, digest, self.step, **how)
         if route.taker != "seat" or not (self.serving or route.observing):
-            return partial(self._turn_away, sender, message)
+            return turned_away(self.place.stage, sender, message, "stale")
         handle = attrgetter(route.handler)(self)
-        return partial(handle, sender, message, *((digest,) if route.sealed else ()))
-
-    def _keep_early(
-        self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
-    ) -> list[SeatEffect]:
-        how = {"loaded": self.loaded, "serving": self.serving}
-        return self._early.buffer(sender, message, digest, self.step, **how)
-
-    def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        return turned_away(self.place.stage, sender, message, "stale")
+        return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
@@ -738,7 +731,7 @@ class Seat:
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the last plan if the microbatches that it counts have been returned by now."""
         waiting, self._open.unconfirmed = self._open.unconfirmed, None
-        return [] if waiting is None else [*self._handler(*waiting)(now)]
+        return [] if waiting is None else self._take(*waiting, now)
 
     def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
         """Take an elector's answer to us, who lead."""
@@ -918,7 +911,7 @@ class Seat:
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):
-            replayed = self._handler(sender, message, digest)(now)
+            replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
 
@@ -1001,7 +994,7 @@ class Seat:
             if isinstance(effect, Send) and isinstance(effect.message, Ready):
                 outward += self._drawn(effect.message)
             if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._handler(self.place.me, effect.message)(now)
+                pending += self._take(self.place.me, effect.message, now)
                 at_rest = False
             elif isinstance(effect, Unsigned):
                 pending += self._unsigned(effect)
@@ -1029,7 +1022,7 @@ class Seat:
         if not self._is_over and (to := self.current_leader()) is not None:
             whole = self.leader.whole
             effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
-            if not self.member.hashing:  # the leader plans with what is said to be equal
+            if self._reports:
                 effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
         return effects
 
@@ -1037,6 +1030,12 @@ class Seat:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
+
+    @property
+    def _reports(self) -> bool:
+        """Whether the step's leader can use our ledger: the state that it is of is known, and the
+        step is still open here."""
+        return not (self._is_over or self.member.hashing or self.member.applying)
 
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
