@@ -129,8 +129,8 @@ def next_era(
     """Return ``target`` as the lineage after ``lineage``, decided by ``me``, with these first
     ``electors``. The run's first one comes after no roll-back.
 
-    ``seq`` differs each time: a member that was outvoted and decides the same again begins another
-    lineage, because others may have made versions of the first one.
+    ``seq`` differs each time: who decides the same again, because nobody has followed, begins
+    another lineage: others may have made versions of the first one.
 
     At the end of the range only the low bits can rise; no lineage makes an era out of range.
     """

@@ -92,8 +92,6 @@ BRIEF_PATIENCE_S: Final = 15.0
 """The same wait if it can save one checkpoint interval at most."""
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
-OUTVOTED_S: Final = 20.0
-"""A replica whose new lineage is not followed returns to the majority's after this long."""
 REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 MOST_FAILURES: Final = 3
@@ -269,7 +267,6 @@ class Recovery:
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
         self._step_s = 0.0
-        self._outvoted_since: float | None = None
         self._said = ""
         self.waiting: Waiting | None = None
         """The condition before the run continues from copies; None: there is none."""
@@ -629,7 +626,7 @@ class Recovery:
         live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
-        if not self._was_trained():
+        if self._is_new():
             self._troubled_at = now  # whoever begins the run is followed
         if live - self._stored.keys():
             self._due = now + SETTLE_S
@@ -650,7 +647,7 @@ class Recovery:
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
-        trouble = "the swarm was shut down" if self._was_trained() else NOTHING_YET
+        trouble = NOTHING_YET if self._is_new() else "the swarm was shut down"
         return self._decide(trouble, settled, now)
 
     def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
@@ -691,7 +688,7 @@ class Recovery:
             return self._go_over(line, target.version, now)
         lineage = next_era(self.lineage, target, self._me, self._seq, self._first_electors())
         lost = max(newest, self.evidence.version) - target.version
-        reason = f"{trouble}; {_again(lost)}" if self._was_trained() else trouble
+        reason = trouble if self._is_new() else f"{trouble}; {_again(lost)}"
         return self._adopt(lineage, reason, now, ours=True)
 
     def _first_electors(self) -> tuple[PeerId, ...]:
@@ -704,6 +701,10 @@ class Recovery:
         """Whether the run has versions, as far as we have ever seen or heard."""
         met = 0 if self._company is None else self._company.newest
         return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
+
+    def _is_new(self) -> bool:
+        """Whether the run has nothing yet: no version that we know of, and no copy."""
+        return not (self._was_trained() or any(s.copies for s in self.stored_live().values()))
 
     def _only_came(self) -> bool:
         """Whether others have trained the run and we have no part in it: then we never begin it
@@ -731,7 +732,7 @@ class Recovery:
         A wait costs more while others could train than after a shutdown, and saves nothing where
         there is nothing yet.
         """
-        if not (version or self._was_trained()):
+        if self._is_new():
             return 0.0
         if self.open:
             if lost > MANY_CHECKPOINTS * self._every:
@@ -820,11 +821,6 @@ class Recovery:
                 return serving, "this lineage is the one that trains"
             if not self.open:
                 return None  # it may have been trained apart from ours
-        majority = self._outvoted(count, now)
-        if majority is not None and self._may_leave_for(majority, now):
-            # members that left with us and have not returned are no reason to wait
-            self._troubled_at = None
-            return majority, "most volunteers follow it and nobody has followed ours"
         if self._is_healthy(now):
             return None
         later = [lineage for lineage in count if order(lineage) > order(self.lineage)]
@@ -839,16 +835,10 @@ class Recovery:
         return self._decided(apart, now)
 
     def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
-        """Whether most of the members with a voice are reason enough."""
-        return self._would_decide(lineage, now) or self._may_leave_for(lineage, now)
-
-    def _may_leave_for(self, lineage: Lineage, now: float) -> bool:
-        """Whether enough have left our lineage for another one: a majority of the electors of a
-        plan of ours; anybody's word if we have just come back, or have not trained for long."""
-        if not self.open or self._is_stalled(now):
-            return True
-        follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
-        return self._electorates.second(follow.__contains__, self._context.is_gone)
+        """Whether most of the members with a voice are reason enough: we see trouble too, have just
+        come back, have not trained for long, or might have decided so ourselves."""
+        waits = not self.open or self._was_troubled(now) or self._is_stalled(now)
+        return waits or self._would_decide(lineage, now)
 
     def _decided(self, apart: Collection[Lineage], now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if another member has decided it and we would have too, and it
@@ -958,23 +948,6 @@ class Recovery:
             return True
         last = self.evidence.closed_at if self.evidence.worked else self._rose_at
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
-
-    def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
-        """Return the lineage that more members have followed for long than ours, or as many if it
-        is the later one. One member alone is not enough."""
-        ours = 1 + count[self.lineage]
-        others = (item for item in count.items() if item[0] != self.lineage)
-        best = max(others, key=lambda item: (item[1], order(item[0])), default=None)
-        weight = (ours, order(self.lineage))
-        if best is None or best[1] < 2 or (best[1], order(best[0])) < weight:
-            self._outvoted_since = None
-            return None
-        if self._outvoted_since is None:
-            self._outvoted_since = now
-        if now < self._outvoted_since + OUTVOTED_S:
-            self._due = self._outvoted_since + OUTVOTED_S
-            return None
-        return best[0]
 
     def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known.
@@ -1102,6 +1075,14 @@ class Recovery:
             self._greater_since = now
         return best
 
+    def _may_leave_for(self, lineage: Lineage, now: float) -> bool:
+        """Whether enough have left our lineage for another one: a majority of the electors of a
+        plan of ours; anybody's word if we have just come back, or have not trained for long."""
+        if not self.open or self._is_stalled(now):
+            return True
+        follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
+        return self._electorates.second(follow.__contains__, self._context.is_gone)
+
     def _may_join(self, line: Line, now: float, *, deciding: bool) -> bool:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has
         not come as far as where ours begins was perhaps left behind by a roll-back; it is joined
@@ -1195,7 +1176,7 @@ class Recovery:
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
-        self._outvoted_since = self._rose_at = None
+        self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
         heard = self._context.heard
         self._context = RecoveryContext(
