@@ -19,9 +19,12 @@ A replica that was cut off from its majority, or suspended, looks around before 
 newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
 that has only just started: it has not met all the replicas that begin where it does.
 
-A member follows no plan that leaves out half or more of the electors that it hears and sees in the
-stage and its neighbours: a leader that has lost its neighbours, because they have banned it, would
-else decide with those alone that it has left.
+The electors of a plan are its members and peers of the stages beside, at most seven (``electors``).
+Of the stages beside a plan names whom the last plan named, or whom all its members vouch for in
+their reports. So no leader can name peers that are invented or that only it knows, and every member
+follows the plan of an honest leader at once. Nor does a member follow a plan that leaves out half
+or more of the electors that it hears and would name itself: a leader that has lost its neighbours,
+because they have banned it, would else decide with those alone that it has left.
 
 An elector that follows a later lineage does not count: it has given up ours, with what it closed
 there, and a replica that was away might close those steps again with its help.
@@ -45,10 +48,6 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, rank, short
 from protocol.view import Needs, SwarmView
-
-MAX_ELECTORS: Final = 16
-"""Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
-
 
 IsProven = Callable[[PeerId], bool]
 
@@ -139,6 +138,8 @@ class Quorum:
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
         self._settled_at: float | None = None
+        self._vouched: dict[PeerId, None] = {}
+        """Whom we have vouched for in this step, the latest first."""
         self._for_us, self._within_reach = _Majority(), _Majority()
 
     def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
@@ -151,7 +152,7 @@ class Quorum:
         """
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled_at, self.missing = now, ()
+        self._settled_at, self.missing, self._vouched = now, (), {}
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
@@ -167,25 +168,58 @@ class Quorum:
         """Whether that plan named a peer."""
         return self.settled and (peer in self.roll or peer in self.electors)
 
+    def vouch(self, view: SwarmView, is_proven: IsProven) -> list[PeerId]:
+        """Return whom we know in the stages beside ours. The step's plans may name them.
+
+        If nobody is proven there, as in a young swarm, everybody counts who serves.
+        """
+        there = self._beside(view)
+        known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
+        self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
+        return known
+
+    def choose(
+        self, members: Collection[PeerId], known: Collection[PeerId], view: SwarmView
+    ) -> list[PeerId]:
+        """Return the electors of a plan: its members and, of the peers that serve beside our stage,
+        the ``known`` ones and those that the last plan named."""
+        return electors(self._stage, members, self._beside(view) & {*known, *self._last})
+
     def keeps(
-        self, named: Collection[str], view: SwarmView, is_proven: IsProven, now: float
+        self, members: Collection[PeerId], named: Collection[PeerId], view: SwarmView, now: float
     ) -> Answer:
         """Whether the electors that a plan names may take over from ours.
 
         Args:
-            named: by the plan.
+            members: of the plan.
+            named: by the plan as electors.
             view: ours; who serves elsewhere now is no elector here.
-            is_proven: whether a peer counts as an elector.
             now: monotonic seconds.
         """
-        if self._touch is None or not self.settled:
+        if self._touch is None:
             return YES
-        near = self.electors.intersection(electors(view, self._stage, self._me, is_proven))
-        heard = [e for e in near if self._counts(e, now)]
+        if set(electors(self._stage, members, ())).difference(named):
+            return no("a plan does not name its own members as electors")
+        strangers = set(named).difference(members, self._last, self._vouched)
+        if strangers or len(named) > limits.MAX_ELECTORS:
+            return no(
+                f"a plan names {len(named)} electors, of which we do not know {len(strangers)}"
+            )
+        ours = self._last.intersection(self.choose(members, self._vouched, view))
+        heard = [e for e in ours if self._counts(e, now)]
         kept = [e for e in heard if e in named]
-        if 2 * len(kept) > len(heard):
+        if not heard or 2 * len(kept) > len(heard):
             return YES
         return no(f"a plan keeps {len(kept)} of the {len(heard)} electors that we hear, too few")
+
+    @property
+    def _last(self) -> frozenset[PeerId]:
+        """The electors that the last plan named."""
+        return self.electors if self.settled else frozenset()
+
+    def _beside(self, view: SwarmView) -> set[PeerId]:
+        beside = (view.serving(stage) for stage in (self._stage - 1, self._stage + 1))
+        return {replica.peer for replicas in beside for replica in replicas} - {self._me}
 
     def observe(self, now: float) -> None:
         """Note whether we lose a majority."""
@@ -306,16 +340,11 @@ def _first(electors: frozenset[PeerId]) -> PeerId:
     return min(electors, key=lambda peer: rank("elector", peer))
 
 
-def electors(
-    view: SwarmView,
-    stage: int,
-    me: PeerId,
-    is_proven: IsProven = lambda _peer: True,
-) -> list[PeerId]:
-    """Return the electors by ``view``: ``me``, the replicas of ``stage``, then those of its
-    neighbours, as far as each of these ``is_proven``; if none is, all."""
-    near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
-    found = [replica.peer for replicas in near for replica in replicas if replica.peer != me]
-    peers = dict.fromkeys([me, *([p for p in found if is_proven(p)] or found)])
-    most = min(max(MAX_ELECTORS, len(near[0])), limits.MAX_REPLICAS_IN_ROUND)
-    return sorted(list(peers)[:most])
+def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:
+    """Return the electors that a plan of ``stage`` names: its ``members``, then peers ``beside``,
+    each by rank, as many as there may be."""
+    ours = frozenset(members)
+    order = sorted(
+        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", stage, peer))
+    )
+    return sorted(order[: limits.MAX_ELECTORS])

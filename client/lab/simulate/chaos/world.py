@@ -48,7 +48,7 @@ from protocol.seat.effects import CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
+from protocol.wire.messages import Admit, Commitment, Message, Ready, Segment, Statements
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -375,7 +375,7 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
-        if isinstance(message, PassedOn):
+        if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment):
             message = self.audits.signed(peer, message)
@@ -383,7 +383,7 @@ class ChaosWorld(ChaosSwarm):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
             upkeep = self._lets_a_liar_in(message)
-            self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
+            self.network.send(peer, to, kind, message.route.lane, arrive, upkeep=upkeep)
             self.faults.said(peer, kind)
 
     def _states(self, peer: Volunteer, message: Message) -> bool:

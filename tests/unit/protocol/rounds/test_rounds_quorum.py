@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from protocol.ids import PeerId, peer_id_from_key, rank, short
-from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
+from protocol.limits import MAX_ELECTORS, MAX_LOST, MAX_MISSING
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
@@ -566,19 +566,16 @@ class TestElectorsOfAPlan:
         ]
     )
 
-    def keeps(
-        self,
-        named: list[PeerId],
-        *,
-        view: SwarmView = VIEW,
-        side: set[PeerId] | None = None,
-        proven: bool = True,
-    ) -> bool:
+    def quorum(self, side: set[PeerId] | None = None) -> Quorum:
         everybody = PEERS[:4]
         there = set(everybody) if side is None else side
         contacts = contacts_of(self.ME, there, since=100.0, now=106.0, everybody=everybody)
-        made = quorum(self.ME, contacts, everybody)
-        return bool(made.keeps(named, view, lambda _peer: proven, 106.0))
+        return quorum(self.ME, contacts, everybody)
+
+    def keeps(
+        self, named: list[PeerId], *, view: SwarmView = VIEW, side: set[PeerId] | None = None
+    ) -> bool:
+        return bool(self.quorum(side).keeps([self.ME, self.LEADER], named, view, 106.0))
 
     def test_a_leader_that_has_lost_its_neighbours_cannot_leave_them_out(self) -> None:
         assert not self.keeps([self.ME, self.LEADER])
@@ -593,21 +590,44 @@ class TestElectorsOfAPlan:
         here = [[], [Replica(self.ME, 0, True), Replica(self.LEADER, 0, True)]]
         assert self.keeps([self.ME, self.LEADER], view=SwarmView.of(here))
 
-    def test_before_the_first_plan_any_electors_do(self) -> None:
+    def test_nobody_can_be_added_whom_we_do_not_vouch_for(self) -> None:
+        new, unproven = PEERS[4:]
+        beside = [Replica(peer, 0, True) for peer in (self.BEFORE, self.OTHER, new, unproven)]
+        view, made = SwarmView.of([beside, self.VIEW.stages[1]]), self.quorum()
+        members, now = [self.ME, self.LEADER], 106.0
+        assert not made.keeps(members, [*PEERS[:4], new], view, now)
+        assert new in made.vouch(view, lambda peer: peer != unproven)
+        assert made.keeps(members, [*PEERS[:4], new], view, now)
+        assert not made.keeps(members, [*PEERS[:4], unproven], view, now)
+        made.settle(PEERS[:4], PEERS[:4], now)
+        assert not made.keeps(members, [*PEERS[:4], new], view, now), "in another step"
+
+    def test_there_are_seven_at_most(self) -> None:
+        many = [peer_id_from_key(bytes([n]) * 32) for n in range(50, 54)]
+        view = SwarmView.of([[Replica(peer, 0, True) for peer in many], self.VIEW.stages[1]])
+        made = self.quorum()
+        made.vouch(view, lambda _peer: True)
+        assert made.keeps([self.ME, self.LEADER], [*PEERS[:4], *many[:3]], view, 106.0)
+        assert not made.keeps([self.ME, self.LEADER], [*PEERS[:4], *many], view, 106.0)
+
+    def test_a_plan_names_its_members_whoever_else_is_left_out(self) -> None:
+        assert not self.keeps([self.ME, self.BEFORE, self.OTHER])
+        many = [peer_id_from_key(bytes([n]) * 32) for n in range(50, 70)]
+        chosen = electors(STAGE, many, PEERS)
+        assert len(chosen) == MAX_ELECTORS
+        assert set(chosen) <= set(many)
+        assert chosen == electors(STAGE, reversed(many), ())
+        assert chosen != electors(STAGE + 1, many, ()), "not always the same in all stages"
+
+    def test_before_the_first_plan_whoever_we_see_does(self) -> None:
         made = Quorum(self.ME, STAGE, Contacts())
-        assert made.keeps([self.LEADER], self.VIEW, lambda _peer: True, 0.0)
+        members, both = [self.ME, self.LEADER], [self.ME, self.LEADER, self.BEFORE]
+        assert not made.keeps(members, both, self.VIEW, 0.0)
+        made.vouch(self.VIEW, lambda _peer: False)
+        assert made.keeps(members, both, self.VIEW, 0.0)
 
     def test_a_refusal_is_told_in_numbers(self) -> None:
-        everybody = PEERS[:4]
-        contacts = contacts_of(self.ME, set(everybody), since=100.0, now=101.0, everybody=everybody)
-        made = quorum(self.ME, contacts, everybody)
-        answer = made.keeps([self.ME], self.VIEW, lambda _peer: True, 101.0)
-        assert answer.reason == "a plan keeps 1 of the 4 electors that we hear, too few"
-
-
-def test_a_plan_has_room_for_all_electors() -> None:
-    peers = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(MAX_REPLICAS_IN_ROUND + 8)]
-    view = SwarmView.of([[Replica(peer, 0, True) for peer in peers]])
-    chosen = electors(view, 0, peers[-1])
-    assert len(chosen) == MAX_REPLICAS_IN_ROUND
-    assert peers[-1] in chosen
+        answer = self.quorum().keeps([self.ME], [self.ME], self.VIEW, 106.0)
+        assert answer.reason == "a plan keeps 1 of the 3 electors that we hear, too few"
+        answer = self.quorum().keeps([self.ME], [self.ME, *PEERS[4:]], self.VIEW, 106.0)
+        assert answer.reason == "a plan names 3 electors, of which we do not know 2"
