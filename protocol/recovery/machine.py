@@ -998,15 +998,33 @@ class Recovery:
 
     def _those_we_may_meet(self) -> frozenset[PeerId]:
         """Return the linked members for whose line we may give up ours: if we train, only those
-        that we have worked with; whoever has worked with nobody believes all, the founder only
-        until a checkpoint is at stake."""
+        that we have worked with, and those with the founder; whoever has worked with nobody
+        believes all, the founder only until a checkpoint is at stake."""
         if not self.open:
             return self._voters()
         linked = self._linked()
         alone_for_long = self._me == self._founder and self._steps_made() > self._every
         if self.evidence.any_proven or alone_for_long:
-            return frozenset(filter(self.evidence.proves, linked))
+            founders, stored = self._founders(), self._stored
+            with_founder = {p for p in linked & stored.keys() if stored[p].lineage == founders}
+            return frozenset(filter(self.evidence.proves, linked)) | with_founder
         return linked
+
+    def _founders(self) -> Lineage | None:
+        """Return the lineage that the founder follows; None: it is not here, or that was not begun
+        apart from ours."""
+        founder = self._founder
+        if founder is None or founder not in self._linked() & self._stored.keys():
+            return None
+        lineage = self._stored[founder].lineage
+        common = min(lineage.version, self.lineage.version) or self.evidence.proves(founder)
+        return None if common or lineage == self.lineage else lineage
+
+    def _comes_first(self, line: Line) -> bool:
+        """Whether a line has begun apart from ours, is the founder's, and has a checkpoint: then it
+        stands, however far ours has gone."""
+        apart = line.lineage == self._founders() and not self._shared(line)
+        return apart and line.steps > self._every
 
     def _steps_made(self) -> int:
         """Return the newest version of our line: one that is served, or of which we have a copy;
@@ -1060,14 +1078,17 @@ class Recovery:
             line
             for line in others
             if self._may_join(line, now, deciding=deciding)
-            and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
+            and (
+                self._comes_first(line)
+                or replace(line, steps=line.steps + more).stands_before(ours, self._founder)
+            )
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
         here = [line for line in found if line.lineage == self._fetched_of]
         best = first(here or found, self._founder)
         if self.open and (due := self._meetings.next_deadline(now)) is not None:
             self._due = due
-        bound = len(ours.members) >= MANY
+        bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
         if best is None or (bound and not self._may_leave_for(best.lineage, now)):
             self._greater_since = None
             return None
@@ -1097,7 +1118,7 @@ class Recovery:
     def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
         """Have the state of a line that stands before ours fetched, then give up ours."""
         stages = self._stages_with_state()
-        by_steps = len(line.members) < MANY
+        by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * self._every if by_steps else 0
         ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
         have = {copy.stage for copy in self._fetched} if ready else set[int]()
