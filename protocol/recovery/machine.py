@@ -35,10 +35,8 @@ from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import (
     SEED,
-    believed,
+    Claims,
     holders,
-    newest_of_any,
-    newest_whole,
     next_era,
     order,
 )
@@ -473,13 +471,15 @@ class Recovery:
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know. What
         only doubted members name comes last."""
-        seen = self.stored_live(), self._stages, self.lineage, self._reached()
-        sure = {peer: said for peer, said in seen[0].items() if not self.evidence.doubts(peer)}
-        if len(sure) < len(seen[0]):
-            found = newest_whole(sure, *seen[1:], self.weigh, self._me, self._has_voice)
-            if found.version:
-                return found
-        return newest_whole(*seen, self.weigh, self._me, self._has_voice)
+        live, seen = self.stored_live(), (self._stages, self._reached())
+        sure = {peer: said for peer, said in live.items() if not self.evidence.doubts(peer)}
+        found = self._claims(sure, self.lineage).newest_whole(*seen)
+        if found.version or len(sure) == len(live):
+            return found
+        return self._claims(live, self.lineage).newest_whole(*seen)
+
+    def _claims(self, stored: Mapping[PeerId, Stored], lineage: Lineage | None = None) -> Claims:
+        return Claims(stored, lineage, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
@@ -666,8 +666,7 @@ class Recovery:
         if not target.version and self._only_came():
             words = "for a member that has the run's state: it was trained before we came"
             return self._wait(trouble, Waiting(words))
-        said = self._stored, self.lineage, self._reached(), self.weigh, self._has_voice
-        known = newest_of_any(*said)
+        known = self._claims(self._stored, self.lineage).newest(self._reached())
         newest = max(self._newest, known)
         lost = newest - target.version
         patience_s = self._patience_s(lost, target.version)
@@ -755,7 +754,7 @@ class Recovery:
         here = self.stored_live()
         own = here[self._me].copies if self._me in here else ()
         ours = max((copy.version for copy in own), default=0)
-        if self._company is None or newest_of_any(here, self.lineage, None, self.weigh) > ours:
+        if self._company is None or self._claims(here, self.lineage).newest() > ours:
             return None
         return self._company.ahead(version) - here.keys()
 
@@ -902,11 +901,11 @@ class Recovery:
         if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
-        if reached is not None and version > reached and len(self._who_has(version)) < 2:
+        far = reached is not None and version > reached
+        if far and self._claims(self.stored_live()).witnesses(version) < 2:
             return False
-        said = self._said_before(lineage)
-        known = believed(said, version, self._stages, self.weigh, self._me)
-        return not lineage.version or known == lineage.hashes
+        known = self._claims(self._said_before(lineage)).hashes(version)
+        return not version or known == lineage.hashes
 
     def _begins_in_vain(self) -> bool:
         """Whether our lineage has begun and some stage has long been without its state: who tries
@@ -924,15 +923,6 @@ class Recovery:
         after = {p for p, one in stored.items() if one.lineage.number >= lineage.number}
         before = {p: self._before[p] for p in after - {self._me} if p in self._before}
         return {p: one for p, one in stored.items() if p not in after or p == self._me} | before
-
-    def _who_has(self, version: int) -> set[PeerId]:
-        """Return the members with a voice that report a version on their disks."""
-        return {
-            author
-            for author, one in self.stored_live().items()
-            if self._has_voice(author)
-            and any(copy.version == version and self.weigh(author, copy) for copy in one.copies)
-        }
 
     def _has_voice(self, author: PeerId) -> bool:
         """Whether an author has a voice: we know it, or every linked member counts."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.recovery.choice import SEED, holders, newest_whole, next_era
+from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
@@ -564,15 +564,16 @@ class TestChoice:
     def test_a_lying_copy_decides_nothing_where_there_are_others(self) -> None:
         honest = stored((0, 10), (1, 10))
         liar = Stored(FIRST, (Copy(1, 10, digest(1, 10, 9)),))
-        found = newest_whole({PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}, 2, FIRST)
+        said = {PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}
+        found = Claims(said, FIRST).newest_whole(2)
         assert found.hashes == (digest(0, 10), digest(1, 10))
 
     def test_copies_of_another_lineage_do_not_count(self) -> None:
         later = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
         old = stored((0, 30), (1, 30), (0, 10), (1, 10))
-        assert newest_whole({PEERS[0]: old}, 2, later).version == 0
+        assert Claims({PEERS[0]: old}, later).newest_whole(2).version == 0
         new = stored((0, 10), (1, 10), (0, 20), lineage=later)
-        assert newest_whole({PEERS[0]: old, PEERS[1]: new}, 2, later).version == 10
+        assert Claims({PEERS[0]: old, PEERS[1]: new}, later).newest_whole(2).version == 10
 
     def test_holders_have_just_that_state(self) -> None:
         lineage = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
