@@ -278,6 +278,12 @@ class RoundLeader:
         there = [p for p in at_step if p in self.reports]
         return there if there and not self._silent(at_step) else []
 
+    @property
+    def whole(self) -> bool:
+        """Whether those that have reported have counted the whole step."""
+        done = reduce(or_, (report.bits for report in self.reports.values()), 0)
+        return done == (1 << self._place.per_step) - 1
+
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
         return sorted(r.peer for r in stage if r.version == self.step)
@@ -351,8 +357,7 @@ class RoundLeader:
         if silent:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
-        done = reduce(or_, (report.bits for report in reports), 0)
-        whole = done == (1 << self._place.per_step) - 1 and own.returned
+        whole = self.whole and own.returned
         idle = leases and not any(report.in_flight for report in reports)
         if whole or idle:
             return [("plan", led_by)]

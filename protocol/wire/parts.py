@@ -47,6 +47,11 @@ class Proof(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     first: Envelope
     second: Envelope
 
+    @property
+    def envelopes(self) -> tuple[Envelope, Envelope]:
+        """Both."""
+        return self.first, self.second
+
 
 class VotedOut(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A member that its stage has expelled, with the charges of a majority."""

@@ -101,7 +101,7 @@ def world(replicas: int, seed: int) -> ObstructedWorld:
 def goes_on(made: ObstructedWorld, begin: Callable[[], None]) -> None:
     before, _, after = made.measure(begin)
     assert after >= OF_THE_RATE * before, "\n".join(made.log[-60:])
-    assert {v.recovery.lineage.era for v in made.volunteers.values() if v.alive} == {0}
+    assert {v.recovery.lineage.number for v in made.volunteers.values() if v.alive} == {0}
 
 
 @pytest.mark.parametrize("replicas", usual(1, [2, 3]))
