@@ -244,7 +244,7 @@ class Seat:
             size,
             step,
             self.quorum,
-            self.probation.is_proven,
+            self.probation.lets_in,
             least,
             (self._to_agree_on, lambda: self._agreed),
             round_s,
@@ -418,14 +418,14 @@ class Seat:
     def _try_nobody_else(self, now: float) -> None:
         """One on probation was set aside: no other takes its place for a while."""
         aside = self.standing.aside()
-        if self.probation.failed(aside - self._aside, self._seen, now):
+        if self.probation.failed(aside - self._aside, now):
             self._seen = self.probation.without(self._whole, now)
         self._aside = aside
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on, unless they are set aside: a leader or a plan names them."""
         named = map(PeerId, peers)
-        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)]):
+        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)], now):
             return []
         self._seen = self.probation.without(self._whole, now)
         return self._take_view(now)
@@ -482,7 +482,7 @@ class Seat:
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
         self.quorum.settle(admit.roll, admit.electors, admit.version, now)
-        self.probation.admit([PeerId(peer) for peer in admit.donors])
+        self.probation.admit([PeerId(peer) for peer in admit.donors], now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -580,7 +580,7 @@ class Seat:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.probation.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -777,8 +777,9 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+        if not (self._may_lead(sender) and self.probation.lets_in(joiner, now)):
             return []
+        self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step, joiner))
@@ -865,7 +866,7 @@ class Seat:
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.standing.keep_out(now)]
+        said: list[SeatEffect] = [*self.standing.tick(now)]
         if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
@@ -896,7 +897,7 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.probation.proved(committed.with_whom, self._seen)
+        self.probation.proved(committed.with_whom)
         self._made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
