@@ -134,6 +134,8 @@ class RoundLeader:
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
+        self._differing: Plan | None = None
+        """The last plan for which members were Ready with different digests."""
         self._own_attempt = 0
         """Newest attempt that we lead and are Ready for: no other leader can have decided it."""
         self._decided: Commit | None = None
@@ -545,7 +547,10 @@ class RoundLeader:
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common
-        one, of two members from ours."""
+        one, of two members from ours. A plan counts once, however often we look at it."""
+        if self._differing is self._plan:
+            return []
+        self._differing = self._plan
         digests = Counter(message.digest for message in self._ready.values())
         ours = self._ready.get(self._place.me)
         usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))

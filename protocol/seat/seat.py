@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import partial
 from operator import attrgetter
@@ -133,10 +133,9 @@ class _OpenStep:
     """Knowledge about the running step only."""
 
     commit_loss: float | None = None
-    unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan that counts what the stage before has not got yet, or leaves out most electors."""
-    kept: Answer = YES
-    """Whether it keeps them."""
+    unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
+    """Each sender's last plan that counts what the stage before has not got yet, or leaves out most
+    electors; and whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -351,9 +350,9 @@ class Seat:
         the leader's plan."""
         if self._following.behind:
             return no("a sibling has closed it: we look for what it takes to follow")
-        if self._open.unconfirmed is not None:
-            plan = self._open.unconfirmed[1]
-            return self._confirmed.covers(plan) and self._open.kept and self._may_hold(plan)
+        if self._open.unconfirmed:
+            plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
+            return self._confirmed.covers(plan) and kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -379,7 +378,8 @@ class Seat:
         report = None if self.member.hashing else report
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
+        audits, shares = self.auditing.next_deadline(), self._open.ask_at
+        others = (leases, report, look, telling, audits, shares, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class Seat:
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += [] if self._open.kept else self._now_confirmed(now)
+        effects += self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.lease_server.release(peer, self.leader.reports)
@@ -570,12 +570,12 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has received the gradients it counts, and while it
         keeps the electors that we hear."""
-        self._open.kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._confirmed.covers(message) and self._open.kept):
-            self._open.unconfirmed = sender, message
+        kept = self._keeps_electors(sender, message, now)
+        if self.serving and not (self._confirmed.covers(message) and kept):
+            self._open.unconfirmed[sender] = message, kept
             return []
         if not self._may_hold(message):
-            self._open.unconfirmed = sender, message
+            self._open.unconfirmed[sender] = message, kept
             return self._ask_for_amendments(sender, message.amended)
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
@@ -723,13 +723,12 @@ class Seat:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
         loss = self._open.commit_loss
         asked = [] if loss is None or not self.serving else self.member.ask_for_shares(loss)
-        if not asked:
+        due, self._open.ask_at = self._open.ask_at, now + RESEND_S if asked else None
+        if due is None or not asked:
+            return []  # they were shown a moment ago
+        if now < due:
+            self._open.ask_at = due
             return []
-        if self._open.ask_at is None:
-            self._open.ask_at = now + RESEND_S
-        if now < self._open.ask_at:
-            return []
-        self._open.ask_at = now + RESEND_S
         return [*asked]
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
@@ -742,9 +741,12 @@ class Seat:
         return list(effects)
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """Follow the last plan if the microbatches that it counts have been returned by now."""
-        waiting, self._open.unconfirmed = self._open.unconfirmed, None
-        return [] if waiting is None else [*self._handler(*waiting)(now)]
+        """Follow the newest plan whose microbatches have been returned by now."""
+        waiting, self._open.unconfirmed = self._open.unconfirmed, {}
+        effects: list[SeatEffect] = []
+        for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
+            effects += self._handler(sender, plan)(now)
+        return effects
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, and tell its leader that we know."""
@@ -755,7 +757,7 @@ class Seat:
         self._open.commit_loss = message.loss_sum
         effects: list[SeatEffect] = [*self.member.shares_again(sender, message.attempt)]
         effects += self.member.committed(message.attempt, message.digest)
-        effects += [] if self._open.kept else self._now_confirmed(now)
+        effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
         if sender != self.place.me:
             known = self.member.applied[0] or self.member.promised
             effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
@@ -1063,3 +1065,7 @@ class Seat:
         wants = self.training_allowed and not self._is_over and self.draining.wants_work
         seen = (self._view, self.leader.reports, self.current_leader(), now)
         return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))
+
+
+def _attempt(waiting: tuple[Plan, Answer]) -> int:
+    return waiting[0].attempt
