@@ -28,10 +28,10 @@ from protocol.pipeline.effects import (
     Fault,
     Keep,
     Outcome,
+    PassTask,
     PayloadKey,
     ReduceTask,
     SendPayload,
-    SubtractTask,
     Task,
 )
 from protocol.pipeline.ledger import from_bitmap
@@ -362,7 +362,7 @@ class RoundMember:
         for microbatch in sorted(
             ledger - self._counted
         ):  # the worker is first in, first out: no need to wait
-            effects.append(Compute(SubtractTask(self.step, microbatch)))
+            effects.append(Compute(PassTask(self.step, microbatch, "less")))
             effects += self._accumulator.drop(microbatch)
         return [*effects, *self._contribute()]
 

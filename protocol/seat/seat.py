@@ -26,6 +26,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.terms import AuditTerms
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
@@ -41,7 +42,6 @@ from protocol.pipeline.effects import (
     ContributeTask,
     DecodeTask,
     DropStep,
-    EvaluateTask,
     Fault,
     ForwardTask,
     HashTask,
@@ -50,12 +50,10 @@ from protocol.pipeline.effects import (
     LossTask,
     Obstructs,
     Outcome,
-    RecomputeTask,
+    PassTask,
+    PayloadKey,
     ReduceTask,
-    SubtractTask,
-    SumAgainTask,
     Task,
-    UsualNormTask,
 )
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
@@ -69,7 +67,8 @@ from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
-from protocol.seat.auditing import Auditing, AuditTerms
+from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages, RoundMessage
 from protocol.seat.effects import (
@@ -95,9 +94,10 @@ from protocol.seat.routing import (
     turned_away,
     unheard,
 )
+from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
-from protocol.verdicts import Verdict, Verdicts
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -220,10 +220,11 @@ class Seat:
         """Our version, while its hash is not known."""
         self._ledger_before = b""
         self._open = _OpenStep()
+        audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
         self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
+        self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
@@ -233,7 +234,7 @@ class Seat:
             loaded=serving,
             promise=promise,
             masking=self._masking(secret, bucketed=bucketed),
-            commitments=self._commitments if audits else None,
+            commitments=self._commitments if audits.budget else None,
             rate=self._rate,
         )
         least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
@@ -247,12 +248,12 @@ class Seat:
             (self._to_agree_on, lambda: self._agreed),
             round_s,
         )
-        self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
+        self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(
             place,
             touch,
-            audits.verdicts if audits else Verdicts(),
+            audits.verdicts,
             self.pipeline.owed_for,
             self.pipeline.overdue,
             self._spoilers,
@@ -264,7 +265,10 @@ class Seat:
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms)
         self._obstruction = Obstruction(round_s)
-        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
+        self.showing = Showing(place, era, self._commitments)
+        self.charging = Charging(place, audits, self._judges_of)
+        audited = self._commitments, self.showing.tensors
+        self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
         self._handlers = self._routed()
@@ -373,13 +377,14 @@ class Seat:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_server.next_deadline() if leads else None
-        parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
+        audits = self.auditing, self.showing, self.charging
+        of = self.pipeline, self.leader, self._following, *audits
+        parts = (part.next_deadline() for part in of)
         report, telling = (None, None) if self._is_over else (self._reporter.due, self._telling.due)
         report = None if self.member.hashing else report
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        audits, shares = self.auditing.next_deadline(), self._open.ask_at
-        others = (leases, report, look, telling, audits, shares, *set_aside)
+        others = (leases, report, look, telling, self._open.ask_at, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -403,7 +408,8 @@ class Seat:
         effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
         effects += self.pipeline.update_view(view, now)
         effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
-        effects += self.auditing.update_view(view, self._seen, self._whole, now)
+        effects += self.auditing.update_view(view, self._seen, now)
+        effects += self.charging.update_view(self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -445,7 +451,7 @@ class Seat:
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
         in this step, or have found them out by an audit."""
-        return {*self.member.spoilers(), *self.auditing.found_out()}
+        return {*self.member.spoilers(), *self.charging.found_out()}
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""
@@ -538,7 +544,8 @@ class Seat:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
             self.leasing.lease_server.tick(self.leader.reports, now)
-        effects += self.auditing.tick(now)
+        effects += [*self.auditing.tick(now), *self.charging.tick(now)]
+        effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now) if self._following.looks_again else []
         effects += self._ask_for_shares(now)
         if self._following.is_lost(now):
@@ -668,7 +675,7 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
-        if any(isinstance(effect, Keep) for effect in effects):
+        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
@@ -680,7 +687,9 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
+        if not self.auditing.active:
+            return []
+        return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -777,20 +786,16 @@ class Seat:
         match task:
             case ForwardTask() | LossTask() | BackwardTask():
                 return [*self.pipeline.computed(task, outcome, now), *self.member.advance()]
-            case SubtractTask():
+            case PassTask(into="less"):
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
-            case ContributeTask() | ReduceTask() | DecodeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case PassTask(into="loss"):
+                return self.evaluating.computed(task, outcome)
             case (
-                KeepVersionTask()
-                | RecomputeTask()
-                | CompareTask()
-                | UsualNormTask()
-                | SumAgainTask()
+                PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case EvaluateTask():
-                return self.evaluating.computed(task, outcome)
+            case ContributeTask() | ReduceTask() | DecodeTask():
+                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
             case HashTask():
@@ -804,18 +809,19 @@ class Seat:
         if not isinstance(task, ContributeTask) or outcome.error or plan is None:
             return []
         current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        if not current:
+        if not current or not self.auditing.active:
             return []
-        return self.auditing.contributed(plan, self.member.counted_ids)
+        return self.showing.contributed(plan, self.member.counted_ids)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        effects = self.auditing.committed(commit.peers, signed)
-        return self._settle([*effects, *self.member.committed_to()], now)
+        self._commitments.take(self.place.me, signed)
+        told = [Send(peer, signed) for peer in commit.peers]
+        return self._settle([*told, *self.member.committed_to()], now)
 
     def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
         """Our charge is signed."""
-        return self._settle(self.auditing.charged(charge, now), now)
+        return self._settle(self.charging.charged(charge, now), now)
 
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
@@ -840,10 +846,10 @@ class Seat:
         """Return an effect with what audits make of it."""
         plan = self.member.plan_followed
         match effect:
-            case DropStep():
-                return self.auditing.dropped(effect, now)
+            case DropStep(step) if self.auditing.active:
+                return self.showing.dropped(step, self.auditing.step, now)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan, now), effect]
+                return [*self.auditing.closing(plan), effect]
             case _:
                 return [effect]
 
@@ -895,7 +901,7 @@ class Seat:
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
-        effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
+        effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):

@@ -404,7 +404,7 @@ class CommitAck(Wire, frozen=True):
 
 # --- audits ---------------------------------------------------------------------------------
 
-Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
+Shown = Literal["list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
 
 
 class Commitment(Wire, frozen=True):
@@ -446,8 +446,8 @@ class AuditResult(Wire, frozen=True):
 
 
 class AuditRequest(Wire, frozen=True):
-    """An auditor asks a member of its stage to show what it has committed to: the commitment of a
-    step, the list, then what that names (``item``: the microbatch or the segment)."""
+    """An auditor asks a member of its stage to show what it has committed to: the list, then what
+    that names (``item``: the microbatch or the segment)."""
 
     stage: StageIndex
     step: StepIndex

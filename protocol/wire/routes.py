@@ -169,9 +169,9 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Commitment: Route("seat", "on_commitment", "stage", "stage", ALWAYS, early=True),
         AuditNotice: Route("seat", "auditing.on_notice", "stage", "stage"),
         AuditResult: Route("seat", "auditing.on_result", "stage", "stage"),
-        AuditRequest: Route("seat", "auditing.on_request", "stage", "stage", aside=True),
+        AuditRequest: Route("seat", "showing.on_request", "stage", "stage", aside=True),
         AuditReply: Route("seat", "auditing.on_reply", "stage", "stage", sealed=True),
-        Charged: Route("seat", "auditing.on_charged", "member", "stage", ALWAYS, aside=True),
+        Charged: Route("seat", "charging.on_charged", "member", "stage", ALWAYS, aside=True),
     }
 )
 

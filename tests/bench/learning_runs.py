@@ -21,9 +21,9 @@ from client.compute.requests import (
     Apply,
     ApplyLocal,
     Contribute,
-    Evaluate,
     ForwardBackward,
     OpenStage,
+    Pass,
     Reduce,
 )
 from model_zoo.data import Corpus
@@ -217,7 +217,7 @@ class Swarm:
         for batch in range(HELD_OUT // STEP_SEQUENCES):
             samples = self.corpus.held_out_batch(batch, STEP_SEQUENCES, CONTEXT).astype(TOKEN)
             for part in np.split(samples, STEP_SEQUENCES // self.sequences):
-                request = Evaluate(version=version, microbatch=-1, tokens=part.tobytes())
+                request = Pass(into="loss", step=version, microbatch=-1, tokens=part.tobytes())
                 total += self.replicas[0].call(request)[0].loss_sum
         return total / (HELD_OUT * CONTEXT)
 

@@ -45,6 +45,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
+    Audited,
     CommitTo,
     KeepMet,
     SeatEffect,
@@ -275,7 +276,7 @@ class ChaosWorld(ChaosSwarm):
         )
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted):
+        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted | Audited):
             self.audits.perform(peer, effect)
         elif isinstance(effect, KeepMet):
             peer.disk.beginnings.keep(effect.met)

@@ -26,11 +26,11 @@ from client.compute.requests import (
     ForwardBackward,
     Load,
     LoadStart,
+    Pass,
     Probe,
     Reduce,
     Save,
     SetThreads,
-    Subtract,
 )
 from client.compute.starting import write_start
 from client.compute.wire import Wire
@@ -225,10 +225,10 @@ async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> N
         bounds = [0, opening.parameters]
         taken_out = []
         for attempt, m in enumerate((1, 2, 3)):  # of both ranks; then all are at the first
-            await worker.call(Subtract(step=0, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
             taken_out.append(m)
             with pytest.raises(RequestFailed, match="not counted"):
-                await worker.call(Subtract(step=0, microbatch=m, tokens=tokens_of(m)))
+                await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
             request = Contribute(step=0, attempt=attempt, bounds=bounds)
             reply, (sent,) = await worker.call(request)
             assert reply.microbatches == [i for i in of_step(0) if i not in taken_out]

@@ -10,12 +10,11 @@ from client.compute.requests import (
     Apply,
     ApplyLocal,
     Backward,
-    Evaluate,
     Forward,
     ForwardBackward,
     Load,
+    Pass,
     Save,
-    Subtract,
 )
 from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.local_rounds import LocalRounds
@@ -155,11 +154,13 @@ def test_what_another_counts_weighs_no_more() -> None:
     before = weights(worker).clone()
     train(worker, 0, 0, 1, 2, 3)
     moved = before - weights(worker)
-    worker.call(Subtract(step=0, microbatch=2, tokens=tokens_of(2)))
+    worker.call(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2)))
     assert worker.replica.counted == {0, 1, 3}
     given = worker.replica.contribution(0, worker.replica.size)
     assert relative_error(given, 3 * TOKENS_OF_ONE * moved) < 1e-5
-    assert worker.fails(Subtract(step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
+    assert (
+        worker.fails(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
+    )
     train(worker, 0, 2)
     assert worker.replica.counted == {0, 1, 2, 3}
 
@@ -193,12 +194,12 @@ def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None
 
 def test_a_version_is_evaluated_at_its_own_parameters() -> None:
     worker, plain = opened(0, [4], local_rounds=LocalRounds(1)), opened(0, [4])
-    request = Evaluate(version=0, microbatch=-1, tokens=tokens_of(5))
+    request = Pass(into="loss", step=0, microbatch=-1, tokens=tokens_of(5))
     expected = plain.call(request)[0].loss_sum
     train(worker, 0, 0, 1)
     assert worker.call(request)[0].loss_sum == expected
     worker.call(ApplyLocal(step=0, tokens=2 * TOKENS_OF_ONE))
-    later = worker.call(Evaluate(version=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
+    later = worker.call(Pass(into="loss", step=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
     assert later != expected
 
 

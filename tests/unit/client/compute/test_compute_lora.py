@@ -16,7 +16,7 @@ from client.compute.requests import (
     KeepVersion,
     Load,
     LoadStart,
-    Recompute,
+    Pass,
     Save,
 )
 from client.compute.starting import Written, write_start
@@ -117,7 +117,7 @@ def test_a_wrong_file_changes_nothing(start: Written) -> None:
 def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> None:
     worker = adapted(start)
     worker.call(KeepVersion(step=0))
-    worker.call(Recompute(step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(Pass(into="audit", step=0, microbatch=0, tokens=tokens_of(0)))
     assert train(worker, 0) == train(adapted(start), 0)
 
 

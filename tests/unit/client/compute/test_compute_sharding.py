@@ -30,16 +30,14 @@ from client.compute.requests import (
     Backward,
     CompareContribution,
     Contribute,
-    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
     Load,
     LoadStart,
     OpenStage,
-    Recompute,
+    Pass,
     Save,
-    Subtract,
 )
 from client.compute.starting import write_start
 from client.compute.wire import Wire
@@ -143,7 +141,7 @@ async def makes_the_same_versions(worker: Worker, request: OpenStage, path: Path
         expected, _ = alone.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
         assert applied.version == expected.version
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=5 * rel)
-    held_out = Evaluate(version=2, microbatch=-1, tokens=tokens_of(99))
+    held_out = Pass(into="loss", step=2, microbatch=-1, tokens=tokens_of(99))
     shown = (await worker.call(held_out))[0].loss_sum
     assert shown == pytest.approx(alone.call(held_out)[0].loss_sum, rel=rel)
     path.mkdir()
@@ -183,8 +181,8 @@ async def runs_an_inner_stage(worker: Worker) -> None:
     assert close(numbers(sum_of_4, bounds[1]), alone.replica.gradient_sum)
     again, (same,) = await worker.call(Contribute(step=0, attempt=1, bounds=bounds))
     assert (again.microbatches, same) == (reply.microbatches, sum_of_4)
-    await worker.call(Subtract(step=0, microbatch=1), [gradients[1], tokens_of(1)])
-    alone.call(Subtract(step=0, microbatch=1), gradients[1], tokens_of(1))
+    await worker.call(Pass(into="less", step=0, microbatch=1), [gradients[1], tokens_of(1)])
+    alone.call(Pass(into="less", step=0, microbatch=1), gradients[1], tokens_of(1))
     reply, (sum_of_3,) = await worker.call(Contribute(step=0, attempt=2, bounds=bounds))
     assert reply.microbatches == [0, 2, 3]
     assert close(numbers(sum_of_3, bounds[1]), alone.replica.gradient_sum)
@@ -218,13 +216,13 @@ async def audits(worker: Worker) -> None:
     for audited in ((6, 7, 8), (6,)):
         await worker.call(KeepVersion(step=1))
         for m in audited:
-            await worker.call(Recompute(step=1, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(Pass(into="audit", step=1, microbatch=m, tokens=tokens_of(m)))
         compared, _ = await worker.call(compare, [sent])
         assert (compared.deviation < 1e-4) is (len(audited) == 3), compared
         with pytest.raises(RequestFailed, match="no version is kept"):
             await worker.call(compare, [sent])
         with pytest.raises(RequestFailed, match="no version is kept"):
-            await worker.call(Recompute(step=1, microbatch=7, tokens=tokens_of(7)))
+            await worker.call(Pass(into="audit", step=1, microbatch=7, tokens=tokens_of(7)))
     reply, _ = await worker.call(Contribute(step=1, attempt=0, bounds=[0, size]))
     assert reply.microbatches == [11]
 

@@ -12,8 +12,10 @@ from client.train.engine import Engine
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
+from protocol.seat.showing import Showing
 from protocol.wire import messages
 from protocol.wire.routes import ROUTES
 
@@ -21,9 +23,11 @@ ROOT = Path(__file__).parents[4]
 MESSAGES = set(get_args(messages.Message))
 PARTS = {
     "auditing": Auditing,
+    "charging": Charging,
     "evaluating": Evaluating,
     "member": RoundMember,
     "pipeline": Pipeline,
+    "showing": Showing,
 }
 MAY_LOOK = {
     "client/net/carrier.py": "Ping, Pong and Moving end on the link",
