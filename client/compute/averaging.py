@@ -30,7 +30,7 @@ from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleR
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
-from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
+from client.compute.requests import Apply, Contribute, DecodeSum, Reduce
 from model_zoo.specs.aggregation import DEFAULT, RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -287,7 +287,7 @@ class Averager:
         squares, rate = math.fsum(request.squared_norms), request.learning_rate
         return self._update(replica.flat.gradients, squares, request.tokens, rate)
 
-    def apply_local(self, request: ApplyLocal) -> Applied:
+    def apply_local(self, request: Apply) -> Applied:
         """Make the next version from this replica's own sum and its residual, if any."""
         self._replica.at(request.step)
         self._replica.close()

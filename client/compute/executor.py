@@ -40,7 +40,6 @@ from client.compute.replies import (
 from client.compute.requests import (
     AnyRequest,
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
@@ -72,9 +71,9 @@ _Result = tuple[Reply, Sequence[Buffer]]
 _DEPARTING = Forward | ForwardBackward | Backward
 """Requests whose payloads may leave while the next one is executed."""
 _PASSES = Forward | ForwardBackward | Backward | Pass
-_ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
+_ROUND = Contribute | Reduce | DecodeSum | Apply
 _TASKS = _PASSES | _ROUND | KeepVersion | CompareContribution
-_CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
+_CHANGES = Apply | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = _ROUND | CompareContribution | Forward | Save | Probe | PrepareData | SetThreads
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
@@ -216,10 +215,10 @@ class Executor:
                 return self._stage.averager.reduce(request, payloads)
             case DecodeSum():
                 return self._stage.averager.decode_sum(request, payloads), ()
+            case Apply(bounds=[]):
+                return self._stage.averager.apply_local(request), ()
             case Apply():
                 return self._stage.averager.apply(request, payloads), ()
-            case ApplyLocal():
-                return self._stage.averager.apply_local(request), ()
             case KeepVersion():
                 return self._stage.auditor.keep(request), ()
             case CompareContribution():

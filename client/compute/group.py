@@ -57,7 +57,6 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
@@ -91,7 +90,7 @@ _PASSES = Forward | ForwardBackward | Backward | Pass
 _TOGETHER = _PASSES | KeepVersion
 """What all ranks do together where the stage is cut over them."""
 _ALL = OpenStage | Load | LoadStart | Probe | SetThreads
-_ROUND = Contribute | Apply | ApplyLocal
+_ROUND = Contribute | Apply
 _OWN = _ALL | _ROUND | CompareContribution
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
@@ -333,7 +332,7 @@ class WorkerGroup(Worker):
                 outcome = await self._open(request)
             case Load() | LoadStart():
                 outcome = await self._load(request)
-            case Contribute() | ApplyLocal():
+            case Contribute() | Apply(bounds=[]):
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
             case CompareContribution():
@@ -346,10 +345,10 @@ class WorkerGroup(Worker):
                 outcome = await self._ask_all(request)
         self._answer(call, outcome)
 
-    async def _led(self, request: Contribute | Apply | ApplyLocal, payloads: Any) -> _Outcome:
+    async def _led(self, request: Contribute | Apply, payloads: Any) -> _Outcome:
         """Have the first rank execute a request of a round, and the others follow."""
         outcome = await self._outcome(self._processes[0].submit(request, payloads))
-        if isinstance(request, Apply | ApplyLocal) and not isinstance(outcome[0], Failed):
+        if isinstance(request, Apply) and not isinstance(outcome[0], Failed):
             await self._share(request.step + 1, advanced=True)
         return outcome
 

@@ -302,7 +302,8 @@ class DecodeSum(Request[SumDecoded], frozen=True, kw_only=True):
 
 
 class Apply(Request[Applied], frozen=True, kw_only=True):
-    """Make version `step` + 1 from the segments' sums, as every replica got them.
+    """Make version `step` + 1 from the segments' sums, as every replica got them; without segments
+    from this replica's own sum, in fp32, without the wire: it is the stage's only one.
 
     Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
@@ -313,21 +314,13 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     """
 
     step: Count
-    attempt: Count
-    bounds: list[int]
-    squared_norms: list[float]
+    attempt: Count = 0
+    bounds: list[int] = []
+    squared_norms: list[float] = []
     tokens: Positive
     seeds: list[bytes] = []
     buckets: list[Count] = []
     microbatches: list[Count] = []
-    learning_rate: Rate | None = None
-
-
-class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
-    """`Apply` for a stage's only replica: its own sum, in fp32, without the wire."""
-
-    step: Count
-    tokens: Positive
     learning_rate: Rate | None = None
 
 
@@ -425,7 +418,6 @@ AnyRequest = (
     | Reduce
     | DecodeSum
     | Apply
-    | ApplyLocal
     | HashVersion
     | KeepVersion
     | CompareContribution

@@ -73,8 +73,6 @@ class Record:
 
     def __init__(self) -> None:
         self._newest: deque[Grade] = deque(maxlen=WINDOW)
-        self.audits = 0
-        """In all."""
         self.agreed = 0
         """In a row, up to now."""
         self.suspected = False
@@ -84,7 +82,6 @@ class Record:
         """Take the next audit's result."""
         self._newest.append(result)
         self.suspected = False
-        self.audits += 1
         self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
 
     @property

@@ -152,14 +152,15 @@ class DecodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTask:
-    """Apply the broadcast bytes: version ``step`` becomes ``step + 1``."""
+    """Apply the broadcast bytes: version ``step`` becomes ``step + 1``. Without segments we are the
+    stage's only replica, and apply our own gradient."""
 
     step: int
-    attempt: int
-    bounds: tuple[int, ...]
-    reduced: tuple[PayloadKey | None, ...]
+    attempt: int = 0
+    bounds: tuple[int, ...] = ()
+    reduced: tuple[PayloadKey | None, ...] = ()
     """One per segment; None for a segment without elements."""
-    sq_norms: tuple[float, ...]
+    sq_norms: tuple[float, ...] = ()
     seeds: tuple[bytes, ...] = ()
     """Where the sums are secret: the seeds of the masks that are still in them."""
     rate: float | None = None
@@ -168,15 +169,6 @@ class ApplyTask:
     """As in ``ContributeTask``."""
     microbatches: tuple[int, ...] = ()
     """Where there are buckets: how many the plan counts for each member."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyLocalTask:
-    """Apply our own gradient: we are the stage's only replica."""
-
-    step: int
-    rate: float | None = None
-    """As in ``ApplyTask``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +208,6 @@ Task = (
     | ReduceTask
     | DecodeTask
     | ApplyTask
-    | ApplyLocalTask
     | HashTask
     | KeepVersionTask
     | CompareTask

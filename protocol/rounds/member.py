@@ -21,7 +21,7 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
+    ApplyTask,
     Compute,
     ContributeTask,
     DecodeTask,
@@ -575,7 +575,7 @@ class RoundMember:
         self._accumulator.close()
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
-            return [Compute(ApplyLocalTask(plan.step, rate))]
+            return [Compute(ApplyTask(plan.step, rate=rate))]
         return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
 
     # --- the worker's outcomes -------------------------------------------------------------

@@ -213,7 +213,7 @@ class Auditing:
         """A step is about to be applied: keep its version if one of its contributions is audited,
         by us or by another member. Our own draw comes before the word of another one."""
         me, counts = self._place.me, self._counts(plan)
-        if not self.active or me not in counts:
+        if not self.active or me not in counts or len(counts) < 2:
             return []
         self._charging.closing(plan, counts)
         self._closed += 1

@@ -33,7 +33,6 @@ from protocol.manifest import Evaluation
 from protocol.membership.alarms import Alarms
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     Committed,
@@ -796,7 +795,7 @@ class Seat:
                 return self.auditing.computed(task, outcome, now)
             case ContributeTask() | ReduceTask() | DecodeTask():
                 return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
-            case ApplyTask() | ApplyLocalTask():
+            case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Contribute,
     ForwardBackward,
     OpenStage,
@@ -176,7 +175,7 @@ class Swarm:
                 tokens = samples.astype(TOKEN).tobytes()
                 worker.call(ForwardBackward(step=step, microbatch=microbatch, tokens=tokens))
         if run.method == "exact":
-            self.replicas[0].call(ApplyLocal(step=step, tokens=STEP_TOKENS))
+            self.replicas[0].call(Apply(step=step, tokens=STEP_TOKENS))
         else:
             self._average(step, self._present(), each)
 

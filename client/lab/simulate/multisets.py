@@ -19,7 +19,6 @@ from client.lab.simulate.invariants import InvariantViolation, expect
 from client.lab.simulate.worker import Payloads
 from client.train.workers.tasks import payload_digest
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     CompareTask,
@@ -112,10 +111,9 @@ class MultisetWorker:
             case DecodeTask():
                 if decode_ids(payloads[task.reduced])[ABSURD]:
                     return Outcome(error="codec", part=0)
-            case ApplyTask(step, _, _, keys):
-                return self._apply(step, [payloads[key] for key in keys if key])
-            case ApplyLocalTask(step):
-                return self._apply(step, [encode_ids(self.accumulated)])
+            case ApplyTask(step, _, bounds, keys):
+                sums = [payloads[key] for key in keys if key]
+                return self._apply(step, sums if bounds else [encode_ids(self.accumulated)])
             case HashTask(step):
                 expect(step == self._version, f"version {step} is gone before it is hashed")
                 return Outcome(hash=self.parameters)

@@ -22,7 +22,6 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
@@ -37,7 +36,6 @@ from client.compute.requests import (
 )
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     CompareTask,
@@ -141,7 +139,7 @@ def _tokens(step: int, microbatch: int, place: SeatConstants) -> PayloadKey | No
 
 
 def _round_call(
-    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask | ApplyLocalTask,
+    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask,
     place: SeatConstants,
 ) -> Call:
     match task:
@@ -189,9 +187,6 @@ def _round_call(
                 microbatches=list(microbatches),
             )
             return Call(apply, sums)
-        case ApplyLocalTask(step, rate):
-            local = ApplyLocal(step=step, tokens=place.tokens_per_step, learning_rate=rate)
-            return Call(local)
 
 
 def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:

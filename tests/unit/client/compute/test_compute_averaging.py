@@ -8,7 +8,6 @@ import torch
 from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Contribute,
     DecodeSum,
     ForwardBackward,
@@ -53,7 +52,7 @@ def test_replicas_stay_bit_identical_and_follow_the_sum(codec, members) -> None:
         total = sum(worker.replica.gradient_sum for worker in workers)
         alone.replica.gradient_sum.copy_(total)
         applied = run_round(workers, step)
-        expected, _ = alone.call(ApplyLocal(step=step, tokens=TOKENS_PER_STEP))
+        expected, _ = alone.call(Apply(step=step, tokens=TOKENS_PER_STEP))
         assert len({reply.hash for reply in applied}) == 1
         assert applied[0].version == step + 1
         tolerance = 1e-6 if codec == "fp32" else 0.01
@@ -132,7 +131,7 @@ def test_a_lone_replica_spends_its_residual() -> None:
     residual = left.executor._opened.averager._residual
     expected = residual.clone()
     assert expected.any()
-    left.call(ApplyLocal(step=1, tokens=TOKENS_PER_STEP))
+    left.call(Apply(step=1, tokens=TOKENS_PER_STEP))
     assert torch.equal(left.replica.flat.gradients, expected)
     assert not residual.any()
 

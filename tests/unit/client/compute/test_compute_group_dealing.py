@@ -32,7 +32,6 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     CompareContribution,
     Contribute,
     ForwardBackward,
@@ -85,7 +84,7 @@ class FakeRank(Worker):
             SetThreads: ThreadsSet(),
             Probe: probed(self.kind),
             Contribute: Contributed(microbatches=[]),
-            ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
+            Apply: Applied(version=1, hash="h", grad_norm=1.0),
         }
         if type(request) in at_once:
             self.answer(at_once[type(request)])
@@ -206,7 +205,7 @@ async def test_one_that_cannot_go_on_ends_all(how: str, autojump_clock: object) 
         else:
             ranks[0].answer(LOSS)
             await waiting.wait()
-            waiting = group.submit(ApplyLocal(step=0, tokens=1))
+            waiting = group.submit(Apply(step=0, tokens=1))
             ranks[1].digest = "another" if how == "digest" else "same"
             if how == "failure":
                 ranks[1].submit = failing(ranks[1])  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from client.compute.checkpoint import read_info
 from client.compute.memory import required_bytes
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     ForwardBackward,
     KeepVersion,
     Load,
@@ -54,7 +54,7 @@ def adapted(start: Written, **changes: Any) -> LocalWorker:
 
 def train(worker: LocalWorker, step: int) -> str:
     worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
-    found: str = worker.call(ApplyLocal(step=step, tokens=100))[0].hash
+    found: str = worker.call(Apply(step=step, tokens=100))[0].hash
     return found
 
 

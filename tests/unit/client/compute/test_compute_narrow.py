@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from client.compute.memory import required_bytes
 from client.compute.payload import HEADER
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     Forward,
     ForwardBackward,
@@ -197,7 +197,7 @@ def test_executors_make_the_versions_of_the_reference(corpus: Corpus, name: str)
             total += run(workers, microbatch, step=step, tokens=samples)[0]
         losses.append(total / (each * SEQUENCES * TOKENS))
         for worker in workers:
-            worker.call(ApplyLocal(step=step, tokens=each * SEQUENCES * TOKENS))
+            worker.call(Apply(step=step, tokens=each * SEQUENCES * TOKENS))
     plan = TrainingPlan(SHAPES["llama"], tuple(CUT), rule, SEED, steps, each, SEQUENCES)
     expected = train_reference(plan, corpus)
     assert losses == pytest.approx(expected.losses, rel=1e-5)
@@ -210,7 +210,7 @@ def test_a_version_is_saved_and_loaded(tmp_path: Path) -> None:
     workers = opened_stages()
     run(workers, 0)
     for stage, worker in enumerate(workers):
-        made, _ = worker.call(ApplyLocal(step=0, tokens=SEQUENCES * TOKENS))
+        made, _ = worker.call(Apply(step=0, tokens=SEQUENCES * TOKENS))
         path = str(tmp_path / f"{stage}.safetensors")
         worker.call(Save(version=1, path=path))
         again = LocalWorker()

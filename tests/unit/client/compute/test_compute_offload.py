@@ -12,7 +12,6 @@ from client.compute.memory import required_bytes
 from client.compute.offload import OffloadedVectors
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
@@ -61,7 +60,7 @@ def test_steps_have_the_same_bits(away: dict[str, Any], model: str, name: str) -
         worker = opened(0, [4], model=model, optimizer=optimizer, **how)
         for step in range(3):
             accumulate([worker], step)
-            worker.call(ApplyLocal(step=step, tokens=96))
+            worker.call(Apply(step=step, tokens=96))
         hashes.append(worker.replica.state_hash())
     assert hashes[0] == hashes[1]
 
@@ -104,7 +103,7 @@ def test_a_version_is_saved_and_loaded(away: dict[str, Any], tmp_path: Path) -> 
     for number, how in enumerate(({}, away)):
         worker = opened(0, [4], **how)
         accumulate([worker], 0)
-        worker.call(ApplyLocal(step=0, tokens=96))
+        worker.call(Apply(step=0, tokens=96))
         path = tmp_path / f"version-{number}"
         saved, _ = worker.call(Save(version=1, path=str(path), durable=False))
         files.append(path.read_bytes())

@@ -6,7 +6,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     Forward,
     ForwardBackward,
@@ -237,4 +237,4 @@ def test_a_step_of_packed_data_is_applied():
     workers = opened_stages("gpt")
     run(workers, 1)
     for worker in workers:
-        assert worker.call(ApplyLocal(step=0, tokens=48))[0].grad_norm > 0
+        assert worker.call(Apply(step=0, tokens=48))[0].grad_norm > 0

@@ -12,7 +12,7 @@ from client.compute.codec import decode, encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     Contribute,
     Forward,
@@ -279,7 +279,7 @@ def test_local_steps_equal_plain_training() -> None:
             group["lr"] = learning_rate(config, step)
         optimizer.step()
         optimizer.zero_grad()
-        applied, _ = worker.call(ApplyLocal(step=step, tokens=count))
+        applied, _ = worker.call(Apply(step=step, tokens=count))
         assert applied.version == step + 1
         assert applied.grad_norm == pytest.approx(float(norm), rel=1e-5)
     state = worker.replica.flat.state()

@@ -26,7 +26,7 @@ from client.compute.memory import held_parameters
 from client.compute.payload import Direction
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     CompareContribution,
     Contribute,
@@ -137,8 +137,8 @@ async def makes_the_same_versions(worker: Worker, request: OpenStage, path: Path
             loss = (await each.wait())[0].loss_sum
             right = alone.call(learn(step, m))[0].loss_sum
             assert loss == pytest.approx(right, rel=rel if step or low else CLOSE)
-        applied, _ = await worker.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
-        expected, _ = alone.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
+        applied, _ = await worker.call(Apply(step=step, tokens=STEP_TOKENS))
+        expected, _ = alone.call(Apply(step=step, tokens=STEP_TOKENS))
         assert applied.version == expected.version
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=5 * rel)
     held_out = Pass(into="loss", step=2, microbatch=-1, tokens=tokens_of(99))
@@ -206,8 +206,8 @@ async def audits(worker: Worker) -> None:
     for m in (0, 1):
         member.call(learn(0, m))
         await worker.call(learn(0, m))
-    member.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
-    await worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
+    member.call(Apply(step=0, tokens=STEP_TOKENS))
+    await worker.call(Apply(step=0, tokens=STEP_TOKENS))
     for m in (6, 7, 8):
         member.call(learn(1, m))
     sent = member.call(Contribute(step=1, attempt=0, bounds=[0, size]))[1][0]
@@ -259,7 +259,7 @@ async def begins_with_an_imported_model_and_loads_versions(worker: Worker, tmp_p
     await worker.call(begin)
     loss = (await worker.call(learn(0, 0)))[0].loss_sum
     assert loss == pytest.approx(alone.call(learn(0, 0))[0].loss_sum, rel=CLOSE)
-    digest = alone.call(ApplyLocal(step=0, tokens=STEP_TOKENS))[0].hash
+    digest = alone.call(Apply(step=0, tokens=STEP_TOKENS))[0].hash
     alone.call(Save(version=1, path=str(tmp_path / "version")))
     loaded, _ = await worker.call(
         Load(path=str(tmp_path / "version"), version=1, expected_hash=digest)

@@ -8,7 +8,6 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     Compute,
     ContributeTask,
@@ -76,7 +75,7 @@ class TestTheUsualRound:
         order = plan({ME: set(IDS)})
         [(_, message)] = sent(list(table.member.plan(LEADER, order)), Ready)
         assert isinstance(message, Ready)
-        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyLocalTask(STEP)]
+        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyTask(STEP)]
 
     def test_alone_with_an_observer_it_broadcasts(self) -> None:
         table = Table(*IDS)
