@@ -41,9 +41,9 @@ from protocol.wire.messages import (
     AuditRequest,
     AuditResult,
     Commitment,
-    PassedOn,
     Plan,
     Segment,
+    Statements,
 )
 
 WAITS_S: Final = 2.0
@@ -163,7 +163,9 @@ class Auditing:
             said = self._commitments.of(author, plan.step, plan.attempt)
             shown = None if said is None else envelope_of(author, said)
             if shown is not None:
-                effects += [Send(peer, PassedOn(shown)) for peer in told if peer != author]
+                effects += [
+                    Send(peer, Statements("decision", (shown,))) for peer in told if peer != author
+                ]
         return effects
 
     # --- whom we audit ----------------------------------------------------------------------------

@@ -48,7 +48,6 @@ from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
-from protocol.wire.routes import addressed_stage
 
 
 class HeldStages:
@@ -189,7 +188,7 @@ class HeldStages:
 
     def taker(self, message: Message) -> Take | None:
         """Return the handler of a message to a stage; None for a stage we do not hold."""
-        stage = addressed_stage(message)
+        stage = message.addressed_stage
         held = None if stage is None else self.held.get(stage)
         return None if held is None else held.taker(message)
 

@@ -39,7 +39,7 @@ def test_an_older_plan_that_comes_late_does_not_displace_a_newer_one(seat: Seat,
     for attempt in (3 - late, late):
         seat.receive(LEADER if attempt == 1 else NEXT, plan(attempt), 0.1)
     assert seat.member.plan_followed is None
-    seat.receive(BEFORE, Returned(STAGE, STEP, b"\x0f"), 0.2)
+    seat.receive(BEFORE, Returned(STAGE, STEP), 0.2)
     assert seat.member.plan_followed == plan(2)
 
 
