@@ -142,6 +142,8 @@ class RoundLeader:
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
         """How often that was so."""
+        self._differing: Plan | None = None
+        """The last plan for which members were Ready with different digests."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
@@ -531,7 +533,10 @@ class RoundLeader:
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common
-        one, of two members from ours."""
+        one, of two members from ours. A plan counts once, however often we look at it."""
+        if self._differing is self._plan:
+            return []
+        self._differing = self._plan
         digests = Counter(message.digest for message in self._ready.values())
         ours = self._ready.get(self._place.me)
         usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))

@@ -20,17 +20,17 @@ from typing import Final, Protocol
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
+    ApplyTask,
     Compute,
     ContributeTask,
     DecodeTask,
     Fault,
     Keep,
     Outcome,
+    PassTask,
     PayloadKey,
     ReduceTask,
     SendPayload,
-    SubtractTask,
     Task,
 )
 from protocol.pipeline.ledger import from_bitmap
@@ -352,7 +352,7 @@ class RoundMember:
         for microbatch in sorted(
             ledger - self._counted
         ):  # the worker is first in, first out: no need to wait
-            effects.append(Compute(SubtractTask(self.step, microbatch)))
+            effects.append(Compute(PassTask(self.step, microbatch, "less")))
             effects += self._accumulator.drop(microbatch)
         return [*effects, *self._contribute()]
 
@@ -560,7 +560,7 @@ class RoundMember:
         self._accumulator.close()
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
-            return [Compute(ApplyLocalTask(plan.step, rate))]
+            return [Compute(ApplyTask(plan.step, rate=rate))]
         return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
 
     # --- the worker's outcomes -------------------------------------------------------------

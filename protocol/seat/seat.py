@@ -26,6 +26,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import free_to, voters
 from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -33,7 +34,6 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     Committed,
@@ -42,7 +42,6 @@ from protocol.pipeline.effects import (
     ContributeTask,
     DecodeTask,
     DropStep,
-    EvaluateTask,
     Fault,
     ForwardTask,
     HashTask,
@@ -51,12 +50,10 @@ from protocol.pipeline.effects import (
     LossTask,
     Obstructs,
     Outcome,
-    RecomputeTask,
+    PassTask,
+    PayloadKey,
     ReduceTask,
-    SubtractTask,
-    SumAgainTask,
     Task,
-    UsualNormTask,
 )
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
@@ -69,7 +66,8 @@ from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
-from protocol.seat.auditing import Auditing, AuditTerms
+from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import (
@@ -92,9 +90,10 @@ from protocol.seat.routing import (
     stamped,
     turned_away,
 )
+from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
-from protocol.verdicts import Verdict, Verdicts
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -133,10 +132,9 @@ class _OpenStep:
     """Who has told us of the step's decree; None: of a later step's."""
     uncounted: tuple[PeerId, Commit] | None = None
     """One with votes that do not suffice as long as we hear electors that have not voted."""
-    unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan before the stage before has all gradients, or one that leaves out most electors."""
-    kept: Answer = YES
-    """Whether it keeps them."""
+    unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
+    """Each sender's last plan before the stage before has all gradients, or one that leaves out
+    most electors; and whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -221,11 +219,12 @@ class Seat:
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
+        audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector(place.me)
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
+        self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
@@ -235,7 +234,7 @@ class Seat:
             loaded=serving,
             promise=promise,
             masking=self._masking(secret, bucketed=bucketed),
-            commitments=self._commitments if audits else None,
+            commitments=self._commitments if audits.budget else None,
             rate=self._rate,
         )
         least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
@@ -251,12 +250,12 @@ class Seat:
             self.elector.verify,
             era,
         )
-        self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
+        self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(
             place,
             touch,
-            audits.verdicts if audits else Verdicts(),
+            audits.verdicts,
             self.pipeline.owed_for,
             self.pipeline.overdue,
             self._spoilers,
@@ -267,7 +266,10 @@ class Seat:
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
         self._following = Following(place.stage)
         self._obstruction = Obstruction(round_s)
-        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
+        self.showing = Showing(place, era, self._commitments)
+        self.charging = Charging(place, audits, self._judges_of)
+        audited = self._commitments, self.showing.tensors
+        self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
 
@@ -345,9 +347,9 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._open.unconfirmed is not None:
-            plan = self._open.unconfirmed[1]
-            return self._is_returned() and self._open.kept and self._may_hold(plan)
+        if self._open.unconfirmed:
+            plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
+            return self._is_returned() and kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -375,12 +377,14 @@ class Seat:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.lease_server.next_deadline() if leads else None
-        parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
+        audits = self.auditing, self.showing, self.charging
+        of = self.pipeline, self.leader, self._following, *audits
+        parts = (part.next_deadline() for part in of)
         report = self._reporter.due if self._reports else None
         telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
+        others = (leases, report, look, telling, self._open.ask_at, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -401,12 +405,12 @@ class Seat:
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
         effects += self._now_confirmed(now)
-        effects += self.auditing.update_view(view, self._seen, self._whole, now)
+        effects += self.auditing.update_view(view, self._seen, now)
+        effects += self.charging.update_view(self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += [] if self._open.kept else self._now_confirmed(now)
-        effects += self._count_votes(now)
+        effects += [*self._now_confirmed(now), *self._count_votes(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.lease_server.release(peer, self.leader.reports)
@@ -444,7 +448,7 @@ class Seat:
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
         in this step, or have found them out by an audit."""
-        return {*self.member.spoilers(), *self.auditing.found_out()}
+        return {*self.member.spoilers(), *self.charging.found_out()}
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""
@@ -540,7 +544,8 @@ class Seat:
             effects += self._take_view(now)
         if self.leader.leading and bool(self.may_train()):
             self.leasing.lease_server.tick(self.leader.reports, now)
-        effects += self.auditing.tick(now)
+        effects += [*self.auditing.tick(now), *self.charging.tick(now)]
+        effects += self.showing.tick(self.auditing.step, now)
         effects += [*self._follow_siblings(now), *self._count_votes(now)]
         effects += self._ask_for_shares(now)
         return self._settle(effects, now)
@@ -555,7 +560,7 @@ class Seat:
         if isinstance(message, Commit) and message.step >= self.step:
             self._open.told[sender] = message.decree if message.step == self.step else None
         if isinstance(message, Propose | CommitRequest):
-            return partial(self._as_elector, sender, message)
+            return self._as_elector(sender, message, now)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             how = {"loaded": self.loaded, "serving": self.serving}
             return self._early.buffer(sender, message, digest, self.step, **how)
@@ -569,12 +574,12 @@ class Seat:
         electors that we hear."""
         if not self._leads(sender, message):
             return []
-        self._open.kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._is_returned() and self._open.kept):
-            self._open.unconfirmed = sender, message
+        kept = self._keeps_electors(sender, message, now)
+        if self.serving and not (self._is_returned() and kept):
+            self._open.unconfirmed[sender] = message, kept
             return []
         if not self._may_hold(message):
-            self._open.unconfirmed = sender, message
+            self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
@@ -661,7 +666,7 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
-        if any(isinstance(effect, Keep) for effect in effects):
+        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
@@ -673,7 +678,9 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
+        if not self.auditing.active:
+            return []
+        return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -710,13 +717,12 @@ class Seat:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
         said = self._open.commit
         asked = [] if said is None or not self.serving else self.member.ask_for_shares(said)
-        if not asked:
+        due, self._open.ask_at = self._open.ask_at, now + RESEND_S if asked else None
+        if due is None or not asked:
+            return []  # they were shown a moment ago
+        if now < due:
+            self._open.ask_at = due
             return []
-        if self._open.ask_at is None:
-            self._open.ask_at = now + RESEND_S
-        if now < self._open.ask_at:
-            return []
-        self._open.ask_at = now + RESEND_S
         return [*asked]
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
@@ -729,9 +735,12 @@ class Seat:
         return list(effects)
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """Follow the last plan if the microbatches that it counts have been returned by now."""
-        waiting, self._open.unconfirmed = self._open.unconfirmed, None
-        return [] if waiting is None else self._take(*waiting, now)
+        """Follow the newest plan that waited for the gradients of the stage before."""
+        waiting, self._open.unconfirmed = self._open.unconfirmed, {}
+        effects: list[SeatEffect] = []
+        for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
+            effects += self._take(sender, plan, now)
+        return effects
 
     def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
         """Take an elector's answer to us, who lead."""
@@ -755,7 +764,7 @@ class Seat:
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
-        effects += [] if self._open.kept else self._now_confirmed(now)
+        effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
         if self.serving and self.member.is_left_out:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
@@ -791,21 +800,17 @@ class Seat:
         match task:
             case ForwardTask() | LossTask() | BackwardTask():
                 return [*self.pipeline.computed(task, outcome, now), *self.member.advance()]
-            case SubtractTask():
+            case PassTask(into="less"):
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
-            case ContributeTask() | ReduceTask() | DecodeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case PassTask(into="loss"):
+                return self.evaluating.computed(task, outcome)
             case (
-                KeepVersionTask()
-                | RecomputeTask()
-                | CompareTask()
-                | UsualNormTask()
-                | SumAgainTask()
+                PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case EvaluateTask():
-                return self.evaluating.computed(task, outcome)
-            case ApplyTask() | ApplyLocalTask():
+            case ContributeTask() | ReduceTask() | DecodeTask():
+                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
@@ -818,18 +823,19 @@ class Seat:
         if not isinstance(task, ContributeTask) or outcome.error or plan is None:
             return []
         current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        if not current:
+        if not current or not self.auditing.active:
             return []
-        return self.auditing.contributed(plan, self.member.counted_ids)
+        return self.showing.contributed(plan, self.member.counted_ids)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        effects = self.auditing.committed(commit.peers, signed)
-        return self._settle([*effects, *self.member.committed_to()], now)
+        self._commitments.take(self.place.me, signed)
+        told = [Send(peer, signed) for peer in commit.peers]
+        return self._settle([*told, *self.member.committed_to()], now)
 
     def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
         """Our charge is signed."""
-        return self._settle(self.auditing.charged(charge, now), now)
+        return self._settle(self.charging.charged(charge, now), now)
 
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
@@ -854,10 +860,10 @@ class Seat:
         """Return an effect with what audits make of it."""
         plan = self.member.plan_followed
         match effect:
-            case DropStep():
-                return self.auditing.dropped(effect, now)
+            case DropStep(step) if self.auditing.active:
+                return self.showing.dropped(step, self.auditing.step, now)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan, now), effect]
+                return [*self.auditing.closing(plan), effect]
             case _:
                 return [effect]
 
@@ -908,7 +914,7 @@ class Seat:
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
-        effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
+        effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):
@@ -1083,3 +1089,7 @@ class Seat:
         wants = self.training_allowed and not self._is_over and self.draining.wants_work
         seen = (self._view, self.leader.reports, self.current_leader(), now)
         return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))
+
+
+def _attempt(waiting: tuple[Plan, Answer]) -> int:
+    return waiting[0].attempt

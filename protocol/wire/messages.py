@@ -475,7 +475,7 @@ class Opening(RoundMessage, frozen=True):
 
 # --- audits ---------------------------------------------------------------------------------
 
-Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
+Shown = Literal["list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
 
 
 class Commitment(RoundMessage, frozen=True):
@@ -511,10 +511,10 @@ class AuditResult(RoundMessage, frozen=True):
 
 
 class AuditRequest(RoundMessage, frozen=True):
-    """An auditor asks a member of its stage to show what it has committed to: the commitment of a
-    step, the list, then what that names (``item``: the microbatch or the segment)."""
+    """An auditor asks a member of its stage to show what it has committed to: the list, then what
+    that names (``item``: the microbatch or the segment)."""
 
-    route = Route("seat", "auditing.on_request", sender="stage", aside=True)
+    route = Route("seat", "showing.on_request", sender="stage", aside=True)
 
     name: Shown
     item: MicrobatchId
@@ -536,7 +536,7 @@ class Charged(Message, frozen=True):
     """A member's signed charge against another one of its stage (``audit/charges.py``), to the
     replicas of ``stage``, which is that stage or one beside it."""
 
-    route = Route("seat", "auditing.on_charged", observing=True, aside=True)
+    route = Route("seat", "charging.on_charged", observing=True, aside=True)
 
     stage: StageIndex
     charge: Envelope

@@ -13,10 +13,10 @@ from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from protocol.audit.terms import AuditTerms
 from protocol.decree.elector import Elector
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
-from protocol.seat.auditing import AuditTerms
 from protocol.seat.effects import AgreedOn, HeldOutLoss
 from protocol.verdicts import Verdict
 

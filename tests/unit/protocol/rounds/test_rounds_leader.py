@@ -385,6 +385,18 @@ class TestRefusal:
         made.update_view(view(ME, C), True, 4.0)
         assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
 
+    def test_a_disagreement_counts_once_however_often_the_leader_looks(self) -> None:
+        """The attempt after the refused ones is left to run out of time."""
+        made, _ = planned(*HALVES)
+        for attempt in range(1, MAX_REFUSALS + 1):
+            made.ready(ME, ready(attempt), 1.0)
+            made.ready(B, ready(attempt, REFUSED), 1.0)
+        made.ready(ME, ready(MAX_REFUSALS + 1), 1.0)
+        made.ready(B, ready(MAX_REFUSALS + 1, b"\1" * 32), 1.0)
+        for tick in range(1, 5):
+            made.tick(1.0 + tick)
+        assert ("spoilt", B) not in made.awaited(None, 5.0, leases=False)
+
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 2):

@@ -8,15 +8,14 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     Compute,
     ContributeTask,
     Fault,
     Outcome,
+    PassTask,
     PayloadKey,
     ReduceTask,
-    SubtractTask,
 )
 from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.progress import Progress
@@ -76,7 +75,7 @@ class TestTheUsualRound:
         order = plan({ME: set(IDS)})
         [(_, message)] = sent(list(table.member.plan(LEADER, order)), Ready)
         assert isinstance(message, Ready)
-        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyLocalTask(STEP)]
+        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyTask(STEP)]
 
     def test_alone_with_an_observer_it_broadcasts(self) -> None:
         table = Table(*IDS)
@@ -192,7 +191,7 @@ class TestTheLedger:
         table = Table(8, 9, 10)
         order = plan({ME: {8, 9}, B: {10, 11}})
         doing = tasks(list(table.member.plan(LEADER, order)))
-        assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
         assert table.done == {8, 9}
 
     def test_a_double_finished_after_the_plan_was_made_is_subtracted_too(self) -> None:
@@ -204,7 +203,7 @@ class TestTheLedger:
         table.done.add(10)
         table.worker.accumulating = False
         doing = tasks(list(table.member.advance()))
-        assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
 
 
 class TestAttempts:

@@ -10,7 +10,7 @@ from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
 from protocol.amendments.book import Amendments
 from protocol.effects import Send
-from protocol.pipeline.effects import ApplyLocalTask, Compute, Outcome
+from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
@@ -136,7 +136,7 @@ def alone(book: Amendments | None, step: int = STEP) -> Seat:
     return made
 
 
-def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEffect]]:
+def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]]:
     """A replica that is alone follows its own plan and applies it."""
     mine = [PlanMember(ME, b"\x0f")]
     seat.pipeline.done = lambda: {  # type: ignore[method-assign]
@@ -146,9 +146,7 @@ def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEf
     ready = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Ready)]
     digest = ready[0].digest if ready else seat.member.ready
     effects += seat.receive(ME, commit_of(0, seat.step, 1, digest, [ME], loss_sum=1.0), 1.0)
-    [task] = [
-        e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyLocalTask)
-    ]
+    [task] = [e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyTask)]
     return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))
 
 

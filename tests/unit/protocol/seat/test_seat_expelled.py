@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
+from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.pipeline.effects import Compute, ContributeTask
 from protocol.pipeline.place import Place
 from protocol.rounds.progress import Progress
-from protocol.seat.auditing import AuditTerms
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
@@ -35,7 +35,7 @@ def seat() -> Seat:
         tokens_per_step=1,
         step=STEP,
         serving=True,
-        audits=AuditTerms(0.1, bytes(32), coarse=False, swarm=SWARM, charges=charges),
+        audits=AuditTerms(0.1, bytes(32), charges=charges),
     )
     ours = [Replica(member, STEP, True) for member in NUMBER]
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
@@ -56,7 +56,7 @@ def plan(attempt: int, *, liar: bool) -> Plan:
 
 def charge(author: int) -> Envelope:
     """Return a charge of the liar about the step before."""
-    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, b"r" * 32, "lies"))
+    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, "lies"))
     return sign(signer(author), KIND, body, SWARM)
 
 

@@ -7,7 +7,7 @@ import pytest
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
+    ApplyTask,
     Committed,
     Compute,
     Fault,
@@ -34,7 +34,7 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
     seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=True)
     seat.allow_training(0.0)
     seat.update_view(view(STEP), 0.0)
-    effects = seat.computed(ApplyLocalTask(STEP), Outcome(grad_norm=2.0), 1.0)
+    effects = seat.computed(ApplyTask(STEP), Outcome(grad_norm=2.0), 1.0)
     return seat, [*effects, *seat.update_view(view(STEP + 1), 1.0)]
 
 
@@ -105,7 +105,7 @@ def test_who_catches_up_hashes_no_version_that_others_have_left(ahead: int) -> N
     members = [PlanMember(SIBLING, b"\x0f")]
     plan = Plan(1, STEP + ahead, 1, members, [0, SIZE], [ME])
     seat.receive(SIBLING, plan, 1.0)
-    effects = seat.computed(ApplyLocalTask(STEP), Outcome(), 2.0)
+    effects = seat.computed(ApplyTask(STEP), Outcome(), 2.0)
     assert tasks(effects) == ([] if ahead == 2 else [HashTask(STEP + 1)])
     assert seat.step == STEP + 1
 

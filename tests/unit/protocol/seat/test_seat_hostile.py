@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from protocol.decree.elector import Elector
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Fault, Keep, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Compute, Fault, Keep, Outcome, Task
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
@@ -145,7 +145,7 @@ def test_no_message_raises_or_applies_a_step(
         target.status(rate=0.0)
         target.next_deadline()
         target.why()
-    applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyLocalTask)]
+    applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyTask)]
     assert not applied, "a step was applied although no round was ever closed"
     assert target.step == 3
 

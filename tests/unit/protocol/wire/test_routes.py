@@ -15,19 +15,23 @@ from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
+from protocol.seat.showing import Showing
 from protocol.wire.messages import MESSAGES, Message
 
 ROOT = Path(__file__).parents[4]
 PARTS = {
     "auditing": Auditing,
+    "charging": Charging,
     "chunks": ChunkServer,
     "evaluating": Evaluating,
     "member": RoundMember,
     "pipeline": Pipeline,
     "reach": Reach,
     "shelf": Shelf,
+    "showing": Showing,
     "waypoints": WaypointDriver,
 }
 MAY_LOOK = {
