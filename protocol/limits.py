@@ -11,9 +11,6 @@ A run takes none that is larger than its own."""
 USUAL_PAYLOAD_BYTES = 64 * 2**20
 """The same before the run is known."""
 
-MAX_CONTROL_PAYLOAD_BYTES = 0
-"""Messages of the control lane carry no payload: tensors must not delay them."""
-
 CHUNK_BYTES = 2 * 1024 * 1024
 """State transfer: one verified chunk."""
 
@@ -28,6 +25,8 @@ MAX_LEAVES = 2**26
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 16_384
 MAX_REPLICAS_IN_ROUND = 32
+MAX_ELECTORS = 7
+"""Of a step: a majority of them outlives three, and every replica can be linked with all."""
 LEAST_TO_CONVICT = 3
 """Replicas of a stage: of fewer no majority can expel one."""
 MAX_ATTEMPT = 2**31 - 1
@@ -78,8 +77,6 @@ MAX_ADVERT_TTL_S = 600.0
 MAX_CHAIN = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
 MAX_ADMISSION_BYTES = 4096
-MAX_EXPULSIONS_PER_MESSAGE = 6
-"""Each has a chain: so many fit a header."""
 MAX_AMENDMENTS = 64
 """Of one run. A plan has 40 bytes of each."""
 MAX_AMENDMENTS_PER_MESSAGE = 32

@@ -29,16 +29,7 @@ from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.token_bucket import TokenBucket
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import (
-    Message,
-    Moving,
-    Ping,
-    Pong,
-    decode_message,
-    encode_message,
-    lane,
-    payload_limit,
-)
+from protocol.wire.messages import Message, Moving, Ping, decode_message, encode_message
 
 LANES: Mapping[str, str] = {
     "control": "/volunteer/control/1",
@@ -60,8 +51,8 @@ PING_S = 5.0
 SILENT_S = 20.0
 """Seconds without any data, though pings were sent, after which the connection is dead."""
 UPKEEP_PER_S, UPKEEP_BURST = 2.0, 256.0
-"""Pings and pongs that a peer may send: honest ones come to 0.4 a second, and while we deliver
-nothing they add up."""
+"""Pings and their answers that a peer may send: honest ones come to 0.4 a second, and while we
+deliver nothing they add up."""
 RETIRE_S = 5.0
 """Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
@@ -82,7 +73,7 @@ class Outgoing:
 
 def outgoing(message: Message, payload: bytes) -> Outgoing:
     """Encode a message; raises LocalProtocolError when no peer would accept it."""
-    if len(payload) > payload_limit(message):
+    if len(payload) > message.route.payload_limit:
         raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes of payload")
     buffers = encode_frame(encode_message(message), payload)
     return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
@@ -285,7 +276,7 @@ class Carrier:
         decoder.receive_eof()
 
     def _limit_of(self, header: Message | Refused) -> int:
-        limit = 0 if isinstance(header, Refused) else payload_limit(header)
+        limit = 0 if isinstance(header, Refused) else header.route.payload_limit
         return min(limit, self._unfinished.payload_limit)
 
     def _evict(self) -> None:
@@ -297,12 +288,12 @@ class Carrier:
             case Refused(error):
                 self._hooks.refused(error)
                 return
-            case Ping(nonce):
+            case Ping(nonce, answer):
                 self._count_upkeep()
-                self._offer(Pong(nonce))
-            case Pong(nonce):
-                self._count_upkeep()
-                self._on_pong(nonce)
+                if answer:
+                    self._on_answer(nonce)
+                else:
+                    self._offer(Ping(nonce, answer=True))
             case Moving(answer):
                 self._count_upkeep()
                 self._hooks.moving(answer)
@@ -384,7 +375,7 @@ class Carrier:
         if self._upkeep.reserve(1, trio.current_time()):
             raise RemoteProtocolError("upkeep-flood", penalty=50)
 
-    def _on_pong(self, nonce: int) -> None:
+    def _on_answer(self, nonce: int) -> None:
         expected, sent_at = self._ping_sent
         if nonce == expected:
             self.answers += 1
@@ -404,6 +395,6 @@ def _parse(name: str, header: bytes) -> Message | Refused:
         message = decode_message(header)
     except RemoteProtocolError as error:
         return Refused(error)
-    if lane(message) != name:
+    if message.route.lane != name:
         return Refused(RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20))
     return message

@@ -51,14 +51,8 @@ from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
 from protocol.relay.server import RelayLimits
-from protocol.wire.messages import (
-    Goodbye,
-    Hello,
-    Lane,
-    ManifestReply,
-    ManifestRequest,
-    Message,
-)
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message
+from protocol.wire.route import Lane
 
 EVENT_ITEMS = 1024
 EVENT_BYTES = 64 * 1024 * 1024
@@ -69,7 +63,7 @@ FLUSH_S = 2.0
 """Longest time to leave a peer before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
-GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
+GREETINGS = (Hello, ManifestReply, Goodbye)
 """Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
 MAX_TOO_EARLY = 1024

@@ -23,7 +23,7 @@ from client.net.errors import LinkFull, PeerUnreachable
 from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, Moving, lane
+from protocol.wire.messages import Message, Moving
 
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {
@@ -105,7 +105,7 @@ class Link:
 
     @property
     def rtt_s(self) -> float | None:
-        """Smoothed round trip, None until the first pong."""
+        """Smoothed round trip, None until a ping was answered."""
         return self._active.rtt_s if self._active else None
 
     @property
@@ -221,18 +221,18 @@ class Link:
     async def send(self, message: Message, frame: Outgoing) -> None:
         """Queue a frame, waiting for room; raises PeerUnreachable when the link ends first."""
         try:
-            await self.queues[lane(message)].put(frame)
+            await self.queues[message.route.lane].put(frame)
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {self.peer} ended") from None
 
     def send_nowait(self, message: Message, frame: Outgoing) -> None:
         """Queue a frame or raise LinkFull or PeerUnreachable."""
         try:
-            self.queues[lane(message)].put_nowait(frame)
+            self.queues[message.route.lane].put_nowait(frame)
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {self.peer} ended") from None
         except LinkFull as error:
-            raise LinkFull(f"{lane(message)} lane to {self.peer}: {error}") from None
+            raise LinkFull(f"{message.route.lane} lane to {self.peer}: {error}") from None
 
     def frames_sent(self) -> None:
         """Note that frames have been handed to a connection."""

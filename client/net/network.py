@@ -16,7 +16,8 @@ import trio
 from protocol.address import Address
 from protocol.hosts import Outer
 from protocol.ids import PeerId
-from protocol.wire.messages import Lane, Message
+from protocol.wire.messages import Message
+from protocol.wire.route import Lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Admission, Open, Vouching
-from client.train.messaging.bootstrap import dial_first, fetch_manifest, first_hello
+from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import Handshake
 from client.train.ports import Copied, Take
 from client.train.recovery.witnesses import Candidate, Witnesses
@@ -209,8 +209,7 @@ async def _find(
     if isinstance(target, SwarmFile):
         return target
     swarm = target.swarm if isinstance(target, Invite) else None
-    hello = first_hello(target, CLIENT)
-    found = await fetch_manifest(network, member, swarm, hello, seen)
+    found = await fetch_manifest(network, member, swarm, CLIENT, seen)
     if isinstance(target, Address):
         return replace(found, peers=named)
     return replace(found, peers=named, ticket=target.ticket)

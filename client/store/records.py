@@ -17,7 +17,6 @@ from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
 from protocol.recovery.company import MAX_COMPANIONS, Companion
-from protocol.rounds.beginnings import MAX_BEGINNINGS, Met
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
 from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
@@ -26,7 +25,6 @@ from protocol.wire.parts import Proof, VotedOut, WaypointLink
 COMPANY: Final = "company.bin"
 LINEAGE: Final = "lineage.bin"
 EVIDENCE: Final = "evidence.bin"
-BEGINNINGS: Final = "beginnings.bin"
 """Names of files beside the checkpoints of a swarm."""
 
 MAX_MEMBERS: Final = 256
@@ -39,8 +37,6 @@ Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
 Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
 """The members last seen in a swarm, and its progress then. Without them a restarted swarm waits
 longer."""
-MetThere = Annotated[tuple[Met, ...], Meta(max_length=MAX_BEGINNINGS)]
-"""Whom this volunteer met at the beginnings of lineages."""
 
 
 class Seen(Struct, frozen=True, array_like=True):

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -81,31 +83,20 @@ from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
-    AmendmentList,
-    AmendmentRequest,
     BlobOffer,
-    BlobQuery,
-    ChainLink,
     ChunkRequest,
     Commitment,
-    Evidence,
-    ExpulsionList,
     Goodbye,
     Heartbeat,
     Hello,
     Letter,
-    ManifestRequest,
     Message,
     NoBlob,
-    Observed,
-    PassedOn,
-    Probed,
-    ProbeRequest,
     RecordDigest,
     Records,
-    Vouched,
+    Statements,
 )
-from protocol.wire.routes import ROUTES
+from protocol.wire.parts import Expulsion, Proof
 
 STRANGERS_WAIT_S = 1.0
 """Longest wait of what a peer that has done no work says of its seats, of its coming and of its
@@ -167,11 +158,10 @@ class Engine:
         self.penalties = Counter[str]()
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
-        self._handlers = self._handlers_of_routes()
         self._nursery = nursery
         self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._slow_news = SlowNews(self._is_new)
-        self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
+        self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
         self._progress_report = ProgressReport(*reported)
@@ -192,13 +182,6 @@ class Engine:
             lambda held, other: self._members(self.expulsions.contradicted(held, other)),
             lambda: self.history,
         )
-
-    def _handlers_of_routes(self) -> dict[type, Take]:
-        return {
-            kind: getattr(self, route.handler)
-            for kind, route in ROUTES.items()
-            if route.taker == "node"
-        }
 
     # --- the ports -------------------------------------------------------------------------
 
@@ -365,13 +348,14 @@ class Engine:
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
         """Return the handler of a message from this peer; None: the message is ignored."""
-        route = ROUTES[type(message)]
+        route = message.route
         if peer in self.handshake.admitted:
             self.measuring.received(peer, message, size_bytes, self.now())
         elif route.sender != "anyone" and (peer != self.signer.peer or route.sender == "peer"):
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
-            return self._handlers[type(message)]
+            handler = attrgetter(route.handler)(self)
+            return handler if route.payload_limit else _without_payload(handler)
         if route.taker != "seat" or self.held_stages is None:
             return None
         return self.held_stages.taker(message)
@@ -387,11 +371,10 @@ class Engine:
         self._clock.gone(peer)
         self.compare_clocks()
         self.reach.gone(peer)
-        self._chunks.gone(peer)
+        self.chunks.gone(peer)
         self.measuring.gone(peer)
         self._slow_news.gone(peer)
         self.text.lost(peer)
-        self.amending.link_down(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
@@ -402,7 +385,7 @@ class Engine:
 
     # --- messages to the node itself ---------------------------------------------------------
 
-    def on_hello(self, peer: PeerId, message: Hello, payload: bytes) -> None:
+    def on_hello(self, peer: PeerId, message: Hello) -> None:
         """Admit a peer, if it may be."""
         self._clock.heard(peer, message.clock, self.now())
         if self.handshake.hello(peer, message):
@@ -424,49 +407,31 @@ class Engine:
             words += " together until one is set right"
             self.perform(Explain("membership", words, "warning", (peer,)))
 
-    def on_observed(self, peer: PeerId, message: Observed, payload: bytes) -> None:
-        """A peer says where it sees us."""
-        self.reach.observed(peer, message)
-
-    def on_probe_request(self, peer: PeerId, message: ProbeRequest, payload: bytes) -> None:
-        """A peer asks us to dial it back."""
-        self.reach.requested(peer, message)
-
-    def on_probed(self, peer: PeerId, message: Probed, payload: bytes) -> None:
-        """A peer has dialled us back, or not."""
-        self.reach.probed(peer, message)
-
     def _has_advert(self, peer: PeerId) -> bool:
         return bool(self.membership.roster.addresses(peer))
 
-    def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
-        """Send the manifest to a peer that wants to join."""
-        self.handshake.manifest_request(peer)
-
-    def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
+    def on_goodbye(self, peer: PeerId, message: Goodbye) -> None:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words, members=(peer,)))
         if isinstance(self.handshake.admission, Vouching):
             self.handshake.admission.refused(message.reason)
 
-    def on_vouched(self, peer: PeerId, message: Vouched, payload: bytes) -> None:
-        """A member vouches for us, whose invite we have redeemed."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.vouched(message)
-
-    def on_expulsions(self, peer: PeerId, message: ExpulsionList, payload: bytes) -> None:
-        """Take what a member tells of expelled members."""
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.expulsions(peer, message)
-
-    def on_amendments(self, peer: PeerId, message: AmendmentList, payload: bytes) -> None:
-        """Take what a member tells of the founder's amendments."""
-        self.amending.receive(peer, message)
-
-    def on_amendment_request(self, peer: PeerId, message: AmendmentRequest, payload: bytes) -> None:
-        """Tell a member the amendments that it lacks."""
-        self.amending.asked(peer)
+    def on_statements(self, peer: PeerId, message: Statements) -> None:
+        """Take the signed statements that a peer passes on."""
+        envelopes, admission = message.envelopes, self.handshake.admission
+        match message.kind:
+            case "vouches" if isinstance(admission, Vouching):
+                admission.vouched(envelopes)
+            case "expulsion" if isinstance(admission, Vouching):
+                admission.expelled(peer, Expulsion(envelopes[0], list(envelopes[1:])))
+            case "amendments":
+                self.amending.receive(peer, envelopes)
+            case "proof":
+                self._members(self.expulsions.receive(peer, Proof(*envelopes)))
+            case "decision":
+                passed_on = self.expulsions.passed_on(peer, envelopes[0], self._siblings)
+                self._members(passed_on)
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
@@ -500,25 +465,11 @@ class Engine:
         for peer in self.network.statistics().peers:
             self.handshake.greet(peer)
             if (early := self.handshake.early.pop(peer, None)) is not None:
-                self.on_hello(peer, early, b"")
+                self.on_hello(peer, early)
 
-    def on_membership(
-        self, peer: PeerId, message: Records | RecordDigest | Heartbeat, payload: bytes
-    ) -> None:
+    def on_membership(self, peer: PeerId, message: Records | RecordDigest | Heartbeat) -> None:
         """Pass the members' records about themselves and others to membership."""
         self._members(self.membership.receive(peer, message, self.now(), self.wall()))
-
-    def on_evidence(self, peer: PeerId, message: Evidence, payload: bytes) -> None:
-        """Expel whom a proof convicts, and pass it on."""
-        self._members(self.expulsions.receive(peer, message.proof))
-
-    def on_passed_on(self, peer: PeerId, message: PassedOn, payload: bytes) -> None:
-        """Compare what a leader has told somebody else with what it has told us."""
-        self._members(self.expulsions.passed_on(peer, message.statement, self._siblings))
-
-    def on_chain_link(self, peer: PeerId, message: ChainLink, payload: bytes) -> None:
-        """Take a link of a peer's chain of waypoints."""
-        self.waypoints.link(peer, message)
 
     def _siblings(self, stage: int) -> list[PeerId]:
         """Return the other holders of a stage that we are linked with."""
@@ -530,25 +481,17 @@ class Engine:
         """Return step and attempt up to which we may have signed where a seat begins at a step."""
         return self.notary.promised(stage, era, step)
 
-    def on_letter(self, peer: PeerId, message: Letter, payload: bytes) -> None:
+    def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
         if self.matching is not None:
             self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
 
-    def on_blob_query(self, peer: PeerId, message: BlobQuery, payload: bytes) -> None:
-        """Say whether we have a blob."""
-        self.shelf.query(peer, message)
-
-    def on_chunk_request(self, peer: PeerId, message: ChunkRequest, payload: bytes) -> None:
-        """Queue a chunk for a peer."""
-        self._chunks.ask(peer, message)
-
-    def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob, payload: bytes) -> None:
+    def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob) -> None:
         """Take an answer to a query of ours, or an offer that nobody asked for."""
         if message.kind != "data" or self.text.receive(peer, message):
-            self.on_chunk(peer, message, payload)
+            self.on_chunk(peer, message)
 
-    def on_chunk(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+    def on_chunk(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
         """Pass a part of a blob to its download."""
         if self.held_stages is not None:
             self.held_stages.copied(peer, message, payload)
@@ -797,3 +740,8 @@ class Engine:
     def leave(self) -> None:
         """Announce to the swarm that this volunteer leaves."""
         self._members(self.membership.leave(self.now(), self.wall()))
+
+
+def _without_payload(handler: Callable[[PeerId, Any], None]) -> Take:
+    """Return who takes a message that has no payload."""
+    return lambda peer, message, _payload: handler(peer, message)

@@ -17,7 +17,7 @@ from protocol.evidence.proof import check, words_of
 from protocol.ids import PeerId, SwarmId
 from protocol.token_bucket import TokenBucket
 from protocol.verdicts import Verdict, Verdicts
-from protocol.wire.messages import Evidence
+from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
 
 MAX_PROOFS_OF_LINK: Final = 16
@@ -60,7 +60,7 @@ class Proofs:
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Tell a new link what we know."""
         self._links[peer] = TokenBucket(PROOFS_OF_LINK_PER_S, MAX_PROOFS_OF_LINK, now)
-        return [Send(peer, Evidence(proof)) for proof in self._verdicts.proofs]
+        return [Send(peer, _told(proof)) for proof in self._verdicts.proofs]
 
     def link_down(self, peer: PeerId) -> None:
         """Forget a link."""
@@ -111,7 +111,7 @@ class Proofs:
         if not self._verdicts.add(verdict, member=member):
             return []
         links = [peer for peer in self._links if peer not in (source, culprit)]
-        return [verdict, *(Send(peer, Evidence(proof)) for peer in links)]
+        return [verdict, *(Send(peer, _told(proof)) for peer in links)]
 
     def _accused(self) -> list[Effect | Verdict]:
         """Somebody else signs with our key: say so, once."""
@@ -124,3 +124,7 @@ class Proofs:
             "restored from a backup while it ran. Stop all but one, and join with a new home"
         )
         return [Explain("membership", words, "error")]
+
+
+def _told(proof: Proof) -> Statements:
+    return Statements("proof", proof.envelopes)

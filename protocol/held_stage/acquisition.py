@@ -6,7 +6,6 @@ now, and whether an admission counts.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -30,9 +29,6 @@ class Begin:
     """The stage begins where the lineage does."""
 
     lineage: Lineage
-    afresh: bool = False
-    """Nobody else serves any stage, and the lineage is the first one: the run begins with whoever
-    is here, and whom earlier processes have met does not count (``rounds/beginnings.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +60,14 @@ def way_in(
     if history.open and any(replica.version > lineage.version for replica in others):
         return Join(tuple(replica.peer for replica in others))
     if history.may_begin(stage, now) and (others or not begun):
-        served = any(r.peer != me for s in range(len(view.stages)) for r in view.serving(s))
-        return Begin(lineage, afresh=not lineage.number and not served)
-    return Wait(_missing(stage, history, now, begun=begun))
+        return Begin(lineage)
+    return Wait(_missing(stage, history, begun=begun))
 
 
-def _missing(stage: int, history: Recovery, now: float, *, begun: bool) -> str:
-    if not history.open:
-        return "finding out where the run stands"
-    begins_by = history.begins_by(stage)
-    if begun or begins_by is None or begins_by <= now:
+def _missing(stage: int, history: Recovery, *, begun: bool) -> str:
+    if history.open and (begun or history.has_passed(stage)):
         return f"waiting for somebody who has the state of stage {stage}"
-    left_s = math.ceil(begins_by - now)
-    return f"waiting up to {left_s} s for more of those who were here, then stage {stage}"
+    return "finding out where the run stands"
 
 
 def admission(

@@ -3,10 +3,9 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats, and keeps from each to the next which replicas it knew, and who has said
-alone that our stage had gone on (``alarms.py``). State, all bounded:
-one entry per peer ever heard, the peers each of them misses, the replicas of each stage that we
-held, and the send times of our own heartbeats. Times are monotonic seconds.
+It outlives our seats, and keeps from each to the next who has said alone that our stage had gone on
+(``alarms.py``). State, all bounded: one entry per peer ever heard, the peers each of them misses,
+and the send times of our own heartbeats. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class Contacts:
         self._shunned_by_any: frozenset[PeerId] = frozenset()
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
-        self._replicas: dict[int, frozenset[PeerId]] = {}
         self.alarms = Alarms()
         self._spoke_at = self._woke_at = -math.inf
 
@@ -92,14 +90,6 @@ class Contacts:
         counted nor acknowledged, so both sides see the other fall silent at this moment."""
         self._shunned[stage] = frozenset(peers)
         self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
-
-    def remember(self, stage: int, replicas: Iterable[PeerId]) -> None:
-        """Note the replicas that our seat in a stage knows."""
-        self._replicas[stage] = frozenset(sorted(replicas)[: limits.MAX_REPLICAS_IN_ROUND])
-
-    def remembered(self, stage: int) -> frozenset[PeerId]:
-        """Return the replicas that our last seat in a stage knew, itself included."""
-        return self._replicas.get(stage, frozenset())
 
     def set_aside_elsewhere(self, stage: int) -> frozenset[PeerId]:
         """Return the peers that our seats in other stages set aside."""

@@ -12,6 +12,7 @@ from protocol.ids import PeerId, rank
 from protocol.recovery.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored, belongs
 
 SEED = Lineage()
+"""What a volunteer follows that has followed no lineage yet."""
 LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 Weigh = Callable[[PeerId, Copy], int]
 """Returns the weight of an author's claim about a copy; 0: it does not count."""
@@ -122,18 +123,23 @@ def newest_of_any(
     return max(known, default=0)
 
 
-def next_era(lineage: Lineage, target: Lineage, me: PeerId, seq: int) -> Lineage:
-    """Return ``target`` as the lineage after ``lineage``, decided by ``me``.
+def next_era(
+    lineage: Lineage, target: Lineage, me: PeerId, seq: int, electors: tuple[PeerId, ...]
+) -> Lineage:
+    """Return ``target`` as the lineage after ``lineage``, decided by ``me``, with these first
+    ``electors``. The run's first one comes after no roll-back.
 
     ``seq`` differs each time: a member that was outvoted and decides the same again begins another
     lineage, because others may have made versions of the first one.
 
     At the end of the range only the low bits can rise; no lineage makes an era out of range.
     """
-    number = min(lineage.number + 1, MAX_NUMBER)
+    first = lineage == SEED and not target.version
+    number = 0 if first else min(lineage.number + 1, MAX_NUMBER)
     low = int.from_bytes(rank("era", number, target.version, me, seq)[:4], "big")
     era = (number << ERA_BITS) | low
-    return Lineage(min(max(era, lineage.era + 1), LAST_ERA), target.version, target.hashes)
+    era = min(max(era, lineage.era + 1), LAST_ERA)
+    return Lineage(era, target.version, target.hashes, electors)
 
 
 def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> list[PeerId]:

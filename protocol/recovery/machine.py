@@ -8,6 +8,9 @@ was shut down resumes in the same way: its members come back with copies and no 
 
     closed (we do not know yet where to begin) -> open -> trouble -> open in a later lineage
 
+A run that has nothing yet is begun by a decision, too: whoever decides a lineage names the electors
+of its first steps. Two that begin apart have two lineages, and one of them stands once they meet.
+
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
 only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
 the lineage that most members follow. Times are monotonic seconds.
@@ -22,7 +25,6 @@ of one line fetch the state of the other before they give up their own steps.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +50,7 @@ from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
+    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -101,6 +104,7 @@ MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
 """Number of the awaited members that a message names."""
+NOTHING_YET: Final = "nobody has a version of the run yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +239,6 @@ class Recovery:
         """Since when we wait to know where the run goes on: since the last known member came
         back."""
         self._back: set[PeerId] = set()
-        self._linked_once: frozenset[PeerId] = frozenset()
-        """Authors of stored records with which we have been linked."""
         self._unmet_since: float | None = None
         """Since when no member is here that we have worked with."""
         self._stalled_since: float | None = None
@@ -259,7 +261,6 @@ class Recovery:
         """The same by stage."""
         self._changed_at = 0.0
         self._live_at = 0.0
-        self._few_since: float | None = None
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
         self._behind_since: dict[int, tuple[int, int, float]] = {}
@@ -441,7 +442,7 @@ class Recovery:
             context = replace(context, versions=versions)
         self._context = context
         served = [version for version in versions if version is not None]
-        if served:
+        if served and self.lineage != SEED:
             self.open = True
             if max(served) > self._newest:
                 self._rose_at = now
@@ -486,7 +487,7 @@ class Recovery:
     def _reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
         seen the lineage trained."""
-        seen = self.open or self._newest > self.lineage.version
+        seen = self.open or self._has_begun()
         return self._newest if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
@@ -516,47 +517,20 @@ class Recovery:
         """Newest version of our lineage that we have seen served; None: it is not settled."""
         return self._newest if self.open else None
 
+    def has_passed(self, stage: int) -> bool:
+        """Whether we have seen a stage past the beginning of the lineage."""
+        return self._seen.get(stage, 0) > self.lineage.version
+
     def may_begin(self, stage: int, now: float) -> bool:
-        """Whether a stage without state may begin where the lineage does: we have not seen it past
-        that, and most known members have been here for a moment, so an unseen replica past it is
-        unlikely."""
-        if self._seen.get(stage, 0) > self.lineage.version:
-            return False
-        served = any(version is not None for version in self._context.versions)
-        if not (self.lineage.version or served) and self._only_came():
-            return False
-        patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
-        most = self._few_since is None or patient
-        return self.open and most and now >= self._live_at + SETTLE_S
-
-    def begins_by(self, stage: int) -> float | None:
-        """Return the latest time at which a stage without state may begin, monotonic seconds; None:
-        it does not depend on time alone."""
-        if not self.open or self._seen.get(stage, 0) > self.lineage.version:
-            return None
-        few = self._few_since
-        return max(self._live_at + SETTLE_S, -math.inf if few is None else few + PATIENCE_S)
-
-    def _count_members(self, now: float) -> None:
-        """Note since when at most half of the known members are here. A member that has closed a
-        step counts only members that it has worked or been linked with, because authors of records
-        can be invented."""
-        known = self._stored.keys() | {self._me}
-        self._linked_once = (self._linked_once & known) | self._linked()
-        if self.evidence.any:
-            met = self._met | self._linked_once
-            known = {peer for peer in known if peer in met or self.evidence.proves(peer)}
-        if 2 * len(known & (self._context.live | {self._me})) > len(known):
-            self._few_since = None
-        elif self._few_since is None:
-            self._few_since = now
+        """Whether a stage without state may begin where the lineage does: nobody has come for a
+        moment who might be past that. Its first step needs the lineage's electors."""
+        return self.open and not self.has_passed(stage) and now >= self._live_at + SETTLE_S
 
     # --- looking -----------------------------------------------------------------------------
 
     def _look(self, now: float) -> list[RecoveryEffect]:
         self._due = self.waiting = None
         self._now = now
-        self._count_members(now)
         if not self._context.live:
             return []
         if self._closed_since is None:
@@ -593,13 +567,20 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        electors = map(PeerId, self.lineage.electors)
+        if not self._has_begun() and all(map(self._context.is_gone, electors)):
+            return "everybody has gone who could have closed the first step"
         return ""
+
+    def _has_begun(self) -> bool:
+        """Whether we have seen a step of our lineage closed."""
+        return self._newest > self.lineage.version
 
     def _lost_stages(self) -> list[int]:
         """Return the stages whose state no live replica has."""
         versions, unseen = enumerate(self._context.versions), self._context.unseen
         lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
-        if self._newest <= self.lineage.version:  # the lineage is just beginning
+        if not self._has_begun():
             lost = [stage for stage in lost if not self._can_begin(stage)]
         return lost
 
@@ -643,19 +624,18 @@ class Recovery:
     # --- deciding ----------------------------------------------------------------------------
 
     def _resume(self, now: float) -> list[RecoveryEffect]:
-        """closed -> open: at the seed if no member has a copy, else at the newest complete one."""
+        """closed -> open: at the newest complete version, or at the seed if no member has a
+        copy."""
         live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
+        if not self._was_trained():
+            self._troubled_at = now  # whoever begins the run is followed
         if live - self._stored.keys():
             self._due = now + SETTLE_S
             latest = self._since(self._closed_since) + MAX_SETTLE_S
             if now < min(self._changed_at + SETTLE_S, latest):
                 return []  # their records are on their way
-        stored = self.stored_live()
-        if set(stored.values()) == {Stored()} and not self._was_trained():
-            self.open = True
-            return []
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
         if self._context.eras and not self._goes_by_strangers(now) and not self._voters():
             # they may be what is left of the swarm
@@ -670,7 +650,8 @@ class Recovery:
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
-        return self._decide("the swarm was shut down", settled, now)
+        trouble = "the swarm was shut down" if self._was_trained() else NOTHING_YET
+        return self._decide(trouble, settled, now)
 
     def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
         since = self._troubled_since if self._troubled_since is not None else now
@@ -708,9 +689,16 @@ class Recovery:
             return []
         if (line := self._greater(target.version, now, deciding=True)) is not None:
             return self._go_over(line, target.version, now)
-        lineage = next_era(self.lineage, target, self._me, self._seq)
+        lineage = next_era(self.lineage, target, self._me, self._seq, self._first_electors())
         lost = max(newest, self.evidence.version) - target.version
-        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
+        reason = f"{trouble}; {_again(lost)}" if self._was_trained() else trouble
+        return self._adopt(lineage, reason, now, ours=True)
+
+    def _first_electors(self) -> tuple[PeerId, ...]:
+        """Return the electors of a lineage that we decide: members with a voice that are here."""
+        there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
+        ranked = sorted([self._me, *there], key=lambda peer: rank("elector", peer))
+        return tuple(sorted(ranked[:MOST_FIRST_ELECTORS]))
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
@@ -730,7 +718,8 @@ class Recovery:
         def by_rank(peer: PeerId) -> bytes:
             return rank("restore", self.lineage.era, peer)
 
-        before = sorted((p for p in self._linked() if by_rank(p) < by_rank(self._me)), key=by_rank)
+        there = self._linked() & self._stored.keys()
+        before = sorted((p for p in there if by_rank(p) < by_rank(self._me)), key=by_rank)
         voters = self._voters()
         known = [peer for peer in before if peer in voters]
         strangers = [peer for peer in before if peer not in voters]
@@ -739,8 +728,11 @@ class Recovery:
     def _patience_s(self, lost: int, version: int) -> float:
         """Return how long to wait for copies that would save ``lost`` steps beyond ``version``.
 
-        A wait costs more while others could train than after a shutdown.
+        A wait costs more while others could train than after a shutdown, and saves nothing where
+        there is nothing yet.
         """
+        if not (version or self._was_trained()):
+            return 0.0
         if self.open:
             if lost > MANY_CHECKPOINTS * self._every:
                 return PATIENCE_S
@@ -808,7 +800,7 @@ class Recovery:
         if not self._goes_by_strangers(self._now):
             return frozenset(filter(self.evidence.proves, linked))
         serving = linked & self._context.eras.keys()
-        if serving and self._newest <= self.lineage.version:
+        if serving and not self._has_begun():
             known, ours = linked & self._stored.keys(), order(self.lineage)
             serving |= {peer for peer in known if order(self._stored[peer].lineage) > ours}
         return serving or linked
@@ -819,11 +811,15 @@ class Recovery:
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
         apart = self._trained_apart()
         count = Counter(of for of in said.values() if of not in apart and self._is_credible(of))
-        if not self.open and (serving := self._most_served(count, voters)) is not None:
+        new = not (self._newest or self.evidence.version)
+        if (new or not self.open) and (serving := self._most_served(count, voters)) is not None:
             lost = self.newest_whole().version - serving.version
-            if serving == self.lineage or lost > self._every:
+            undone = self.open and serving.number < self.lineage.number
+            if serving != self.lineage and lost <= self._every and not undone:
+                self._troubled_at = None
+                return serving, "this lineage is the one that trains"
+            if not self.open:
                 return None  # it may have been trained apart from ours
-            return serving, "this lineage is the one that trains"
         majority = self._outvoted(count, now)
         if majority is not None and self._may_leave_for(majority, now):
             # members that left with us and have not returned are no reason to wait
@@ -881,7 +877,9 @@ class Recovery:
 
     def _would_decide(self, lineage: Lineage, now: float) -> bool:
         """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
-        known = not self.evidence.any or (self._was_troubled(now) and self._is_next(lineage))
+        known = self._was_troubled(now) and self._is_next(lineage)
+        if not self.evidence.any:  # of two that began apart, the one that trains comes first
+            known |= lineage.number > self.lineage.number or not self._has_begun()
         return known and self._would_choose(lineage)
 
     def _is_next(self, lineage: Lineage) -> bool:
@@ -890,10 +888,12 @@ class Recovery:
     def _is_credible(self, lineage: Lineage, *, apart: bool = False) -> bool:
         """Whether there can be such a lineage, as far as we know; ``apart``: also one that was
         trained apart from ours, and may have made the versions that we have made."""
-        if lineage in (self.lineage, SEED):
+        if lineage == self.lineage:
             return True
-        if lineage.era == self.lineage.era or not lineage.number:
-            return False  # an era has one beginning, and that of the first one is the seed
+        if lineage.era == self.lineage.era or not lineage.electors:
+            return False  # an era has one beginning
+        if lineage.version and not lineage.number:
+            return False  # a run begins at the seed
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
         most = self.steps if apart else self.reach(self._now)
         if far or lineage.number > HIGHEST_NUMBER or lineage.version > most:
@@ -905,8 +905,11 @@ class Recovery:
 
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
-        believe."""
+        believe, with electors most of whom are here."""
         if lineage.version < self.newest_whole().version and not self._begins_in_vain():
+            return False
+        here = self._context.live.intersection(lineage.electors)
+        if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
         if reached is not None and version > reached and len(self._who_has(version)) < 2:
@@ -919,7 +922,7 @@ class Recovery:
         """Whether our lineage has begun and some stage has long been without its state: who tries
         to hold that stage knows better whether anybody gives it."""
         since = self._stalled_since
-        lost = None in self._context.versions and self._newest <= self.lineage.version
+        lost = None in self._context.versions and not self._has_begun()
         return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
 
     def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:
@@ -1022,12 +1025,13 @@ class Recovery:
 
     def _those_we_may_meet(self) -> frozenset[PeerId]:
         """Return the linked members for whose line we may give up ours: if we train, only those
-        that we have worked with; whoever has worked with nobody, and is not the founder, believes
-        all."""
+        that we have worked with; whoever has worked with nobody believes all, the founder only
+        until a checkpoint is at stake."""
         if not self.open:
             return self._voters()
         linked = self._linked()
-        if self.evidence.any_proven or self._me == self._founder:
+        alone_for_long = self._me == self._founder and self._steps_made() > self._every
+        if self.evidence.any_proven or alone_for_long:
             return frozenset(filter(self.evidence.proves, linked))
         return linked
 
@@ -1186,6 +1190,7 @@ class Recovery:
         else:
             self.evidence.go_over(given_up.reached)
         self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
+        begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
@@ -1199,7 +1204,7 @@ class Recovery:
         self._said = ""
         effects: list[RecoveryEffect] = []
         if given_up is None:
-            words = f"beginning anew at version {lineage.version}: {reason}"
+            words = f"{begins} at version {lineage.version}: {reason}"
             effects.append(Explain("swarm", words, "warning" if was_open else "info"))
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)

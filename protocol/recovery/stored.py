@@ -1,8 +1,9 @@
 """The stored record: which lineage a volunteer follows, and which checkpoints lie on its disk.
 
-It is the body of the record ("stored", own peer id). A *lineage* is what is left of the run after a
-roll-back: its era, the version from which it started, and that version's hash in every stage. Pure
-values and their checks.
+It is the body of the record ("stored", own peer id). A *lineage* is a history of the run, from its
+beginning or from a roll-back on: its era, the version from which it started, that version's hash in
+every stage, and who elects whoever closes the first step of each stage. Whoever decides a lineage
+names them, so two that begin apart begin two lineages. Pure values and their checks.
 """
 
 from __future__ import annotations
@@ -15,26 +16,32 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Era, StageIndex, StepIndex
+from protocol.wire.fields import Era, PeerText, StageIndex, StepIndex
 
 STORED: Final = "stored"
 """Record kind; the key is the author's peer id."""
 MAX_COPIES: Final = 24
 """Checkpoints one volunteer names: of its own stages and of those it keeps copies for."""
 MAX_STORED_BYTES: Final = 12 * 1024
-"""A hash per stage and ``MAX_COPIES`` copies of at most 50 bytes."""
+"""A hash per stage, ``MAX_COPIES`` copies of at most 50 bytes, and the first electors."""
 HASH_BYTES: Final = 32
+MOST_FIRST_ELECTORS: Final = 7
+"""Enough to do without three; the first plans name others."""
 
 StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
 
 class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """The start of the run's present history; the first lineage starts at version 0, the seed."""
+    """The start of the run's present history; without electors it is that of nobody: of a volunteer
+    that has followed none yet."""
 
     era: Era = 0
     version: StepIndex = 0
     hashes: Annotated[tuple[StateDigest, ...], Meta(max_length=limits.MAX_STAGES)] = ()
     """State hash by stage; none for version 0, which every member makes from the seed."""
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=MOST_FIRST_ELECTORS)] = ()
+    """Of the first step of every stage, in rising order: the members that whoever decided the
+    lineage had around it, itself included."""
 
     @property
     def number(self) -> int:
@@ -101,4 +108,7 @@ def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
         raise RemoteProtocolError("stored-absurd", "copies out of order", penalty=20)
     if len(lineage.hashes) != (stages if lineage.version else 0):
         raise RemoteProtocolError("stored-absurd", "a lineage without its hashes", penalty=20)
+    electors = list(lineage.electors)
+    if sorted(set(electors)) != electors or bool(electors) != bool(lineage.era):
+        raise RemoteProtocolError("stored-absurd", "a lineage without its electors", penalty=20)
     return stored

@@ -33,7 +33,7 @@ from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
-from protocol.rounds.quorum import Quorum, electors
+from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, unfinished, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
@@ -278,6 +278,12 @@ class RoundLeader:
         there = [p for p in at_step if p in self.reports]
         return there if there and not self._silent(at_step) else []
 
+    @property
+    def whole(self) -> bool:
+        """Whether those that have reported have counted the whole step."""
+        done = reduce(or_, (report.bits for report in self.reports.values()), 0)
+        return done == (1 << self._place.per_step) - 1
+
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
         return sorted(r.peer for r in stage if r.version == self.step)
@@ -351,8 +357,7 @@ class RoundLeader:
         if silent:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
-        done = reduce(or_, (report.bits for report in reports), 0)
-        whole = done == (1 << self._place.per_step) - 1 and own.returned
+        whole = self.whole and own.returned
         idle = leases and not any(report.in_flight for report in reports)
         if whole or idle:
             return [("plan", led_by)]
@@ -459,15 +464,17 @@ class RoundLeader:
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
-            electors=list[str](self._electors()),
+            electors=list[str](self._electors(members)),
             amended=self._amended(),
         )
         self._ready, self._refused_by = {}, set()
         self._patience.planned(own.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
-    def _electors(self) -> list[PeerId]:
-        return electors(self._view, self._place.stage, self._place.me, self._is_proven)
+    def _electors(self, members: list[PeerId]) -> list[PeerId]:
+        """Return the electors of a plan: every member is to know all of them."""
+        known = frozenset.intersection(*(self.reports[peer].knows for peer in members))
+        return self._quorum.choose(members, known, self._view)
 
     def _next_attempt(self, promised: int) -> int:
         """Return an attempt above the highest that a member says it has promised. It takes several
@@ -631,9 +638,21 @@ class RoundLeader:
         self._newcomers.ask(joiner, now)
         return self._act(now, own)
 
-    def admitted(self, joiner: PeerId, now: float) -> None:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._newcomers.admitted(joiner, now)
+    def admitted(self, joiner: PeerId, now: float) -> bool:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
+        whether that counts."""
+        counts = self.lets_in(joiner, now)
+        if counts:
+            self._newcomers.admitted(joiner, now)
+        return counts
+
+    def lets_in(self, newcomer: PeerId, now: float) -> bool:
+        """Whether a newcomer may count that a leader names."""
+        return self._newcomers.lets_in(newcomer, self._serving_step(), self._held(), now)
+
+    def _held(self) -> set[PeerId]:
+        """Return all holders of our stage, including fetching ones."""
+        return {replica.peer for replica in self._view.stages[self._place.stage]}
 
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
@@ -643,9 +662,8 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        held = {replica.peer for replica in self._view.stages[self._place.stage]}
         at = self.step, self._state, self._quorum, now
-        return self._newcomers.admit(serving, held, *at, amended=self._agreed())
+        return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""

@@ -249,7 +249,7 @@ class RoundMember:
         plan it anew.
 
         Args:
-            gone: replicas of the roll that do not serve the stage for us any more.
+            gone: members of the plan that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
         often = (peer for peer, of in self._spoilt.items() if len(of) >= SPOILT_TIMES)

@@ -51,10 +51,6 @@ class Newcomers:
         """Note that a leader has admitted a newcomer."""
         self._asking.pop(joiner, None)
         self._observing[joiner] = now + JOIN_TTL_S
-        if not self._is_proven(joiner):
-            self._new[joiner] = now + NEW_S
-            for peer in list(self._new)[: -limits.MAX_REPLICAS_IN_ROUND]:
-                del self._new[peer]
 
     def observing(self, now: float) -> list[PeerId]:
         """Return the recently admitted peers, in order of peer id."""
@@ -106,7 +102,7 @@ class Newcomers:
             others = {*held, *self.observing(now)} - {joiner}
             if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
                 continue
-            if not (self._is_proven(joiner) or self._has_room(joiner, serving, others, now)):
+            if not self.lets_in(joiner, serving, others, now):
                 continue
             self.admitted(joiner, now)
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
@@ -126,14 +122,23 @@ class Newcomers:
             effects.append(Explain("transfer", words, members=(joiner,)))
         return effects
 
-    def _has_room(
+    def lets_in(
         self, joiner: PeerId, serving: Collection[PeerId], others: Collection[PeerId], now: float
     ) -> bool:
-        """Whether one more that nobody has worked with may be admitted. Only proven replicas make
-        room: those admitted say that they serve, and would let in more of their kind."""
+        """Whether a newcomer may be admitted, now or by the leader that has done so. Of those that
+        nobody has worked with only a few are let in at a time, and keep their places.
+
+        Only proven replicas make room: those admitted say that they serve, and would let in more of
+        their kind.
+        """
+        if self._is_proven(joiner):
+            return True
         self._new = {
             p: until for p, until in self._new.items() if until > now and not self._is_proven(p)
         }
         proven = sum(map(self._is_proven, serving))
         new = {peer for peer in others if not self._is_proven(peer)} | self._new.keys()
-        return len(new - {joiner}) < max(NEW_AT_ONCE, 2 * proven)
+        if len(new - {joiner}) >= max(NEW_AT_ONCE, 2 * proven):
+            return False
+        self._new.setdefault(joiner, now + NEW_S)
+        return True

@@ -17,13 +17,14 @@ half with the first elector by rank goes on.
 
 A replica that was cut off from its majority, or suspended, looks around before it closes a step:
 newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
-that has only just started: it has not met all the replicas that begin where it does. A seat that is
-taken anew, because a lineage begins or its worker died, waits as long for replicas that the last
-seat knew in the stage: they may begin there as well, and the same electors would help each of them.
+that has only just started: it has not met all the replicas that begin where it does.
 
-A member follows no plan that leaves out half or more of the electors that it hears and sees in the
-stage and its neighbours: a leader that has lost its neighbours, because they have banned it, would
-else decide with those alone that it has left.
+The electors of a plan are its members and peers of the stages beside, at most seven (``electors``).
+Of the stages beside a plan names whom the last plan named, or whom all its members vouch for in
+their reports. So no leader can name peers that are invented or that only it knows, and every member
+follows the plan of an honest leader at once. Nor does a member follow a plan that leaves out half
+or more of the electors that it hears and would name itself: a leader that has lost its neighbours,
+because they have banned it, would else decide with those alone that it has left.
 
 An elector that follows a later lineage does not count: it has given up ours, with what it closed
 there, and a replica that was away might close those steps again with its help.
@@ -31,8 +32,8 @@ there, and a replica that was away might close those steps again with its help.
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
 
-Holds the electors and the roll of the last plan. Before the first plan these are the replicas seen,
-also by our earlier seats in the lineage and by the processes before ours (``beginnings.py``).
+Holds the electors and the roll of the last plan. Before the first plan the electors are those that
+the lineage names, and nobody is missing.
 """
 
 from __future__ import annotations
@@ -46,12 +47,7 @@ from typing import Final, Protocol
 from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, rank, short
-from protocol.rounds.beginnings import Met, bounded
 from protocol.view import Needs, SwarmView
-
-MAX_ELECTORS: Final = 16
-"""Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
-
 
 IsProven = Callable[[PeerId], bool]
 
@@ -101,12 +97,6 @@ class Touch(Protocol):
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""
 
-    def remember(self, stage: int, replicas: Iterable[PeerId]) -> None:
-        """These are the replicas that our seat in ``stage`` knows."""
-
-    def remembered(self, stage: int) -> frozenset[PeerId]:
-        """The replicas that our last seat in ``stage`` knew."""
-
 
 @dataclass(slots=True)
 class _Majority:
@@ -130,7 +120,7 @@ class Quorum:
         stage: ours.
         touch: None if all peers in the view are in touch, as in worlds without partitions.
         has_left: whether a peer follows a later lineage than ours, by its own record.
-        met: whom our earlier seats met at the beginning of this lineage.
+        electors: of the lineage's first step.
     """
 
     def __init__(
@@ -139,19 +129,17 @@ class Quorum:
         stage: int,
         touch: Touch | None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        met: Met | None = None,
+        electors: Collection[str] = (),
     ) -> None:
         self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
-        self._met = Met(stage, 0) if met is None else met
-        self.electors: frozenset[PeerId] = frozenset({me, *map(PeerId, self._met.electors)})
-        self.roll: frozenset[PeerId] = frozenset(map(PeerId, self._met.roll))
+        self.electors: frozenset[PeerId] = frozenset(map(PeerId, electors)) or frozenset({me})
+        self.roll = frozenset[PeerId]()
         self.missing: tuple[PeerId, ...] = ()
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
         self._settled_at: float | None = None
-        self._known = frozenset[PeerId]() if touch is None else touch.remembered(stage)
-        """The replicas that our last seat knew, until a plan settles who they are."""
-        self._begun_at: float | None = None
+        self._vouched: dict[PeerId, None] = {}
+        """Whom we have vouched for in this step, the latest first."""
         self._for_us, self._within_reach = _Majority(), _Majority()
 
     def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
@@ -164,28 +152,12 @@ class Quorum:
         """
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled_at, self.missing = now, ()
-        if self._touch is not None:
-            self._touch.remember(self._stage, self.roll)
+        self._settled_at, self.missing, self._vouched = now, (), {}
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
-
-    def newly_met(self) -> Met | None:
-        """Return whom we have met before the first plan, if somebody is new among them: it has to
-        be on disk before we act on it. Those whose process has ended are left out."""
-        touch, before = self._touch, self._met
-        if touch is None or self.settled:
-            return None
-        roll = bounded((p for p in self.roll if not touch.is_gone(p)), before.roll)
-        there = bounded((p for p in self.electors if not touch.is_gone(p)), before.electors)
-        met = Met(before.stage, before.era, roll, there)
-        if before.covers(met):
-            return None
-        self._met = met
-        return met
 
     @property
     def settled(self) -> bool:
@@ -196,45 +168,71 @@ class Quorum:
         """Whether that plan named a peer."""
         return self.settled and (peer in self.roll or peer in self.electors)
 
+    def vouch(self, view: SwarmView, is_proven: IsProven) -> list[PeerId]:
+        """Return whom we know in the stages beside ours. The step's plans may name them.
+
+        If nobody is proven there, as in a young swarm, everybody counts who serves.
+        """
+        there = self._beside(view)
+        known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
+        self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
+        return known
+
+    def choose(
+        self, members: Collection[PeerId], known: Collection[PeerId], view: SwarmView
+    ) -> list[PeerId]:
+        """Return the electors of a plan: its members and, of the peers that serve beside our stage,
+        the ``known`` ones and those that the last plan named."""
+        return electors(self._stage, members, self._beside(view) & {*known, *self._last})
+
     def keeps(
-        self, named: Collection[str], view: SwarmView, is_proven: IsProven, now: float
+        self, members: Collection[PeerId], named: Collection[PeerId], view: SwarmView, now: float
     ) -> Answer:
         """Whether the electors that a plan names may take over from ours.
 
         Args:
-            named: by the plan.
+            members: of the plan.
+            named: by the plan as electors.
             view: ours; who serves elsewhere now is no elector here.
-            is_proven: whether a peer counts as an elector.
             now: monotonic seconds.
         """
-        if self._touch is None or not self.settled:
+        if self._touch is None:
             return YES
-        near = self.electors.intersection(electors(view, self._stage, self._me, is_proven))
-        heard = [e for e in near if self._counts(e, now)]
+        if set(electors(self._stage, members, ())).difference(named):
+            return no("a plan does not name its own members as electors")
+        strangers = set(named).difference(members, self._last, self._vouched)
+        if strangers or len(named) > limits.MAX_ELECTORS:
+            return no(
+                f"a plan names {len(named)} electors, of which we do not know {len(strangers)}"
+            )
+        ours = self._last.intersection(self.choose(members, self._vouched, view))
+        heard = [e for e in ours if self._counts(e, now)]
         kept = [e for e in heard if e in named]
-        if 2 * len(kept) > len(heard):
+        if not heard or 2 * len(kept) > len(heard):
             return YES
         return no(f"a plan keeps {len(kept)} of the {len(heard)} electors that we hear, too few")
 
-    def observe(self, view: SwarmView, now: float) -> None:
-        """Note whether we lose a majority; before the first plan, count all we see serve."""
-        if self._begun_at is None:
-            self._begun_at = now
-            self._expect_all(now)
+    @property
+    def _last(self) -> frozenset[PeerId]:
+        """The electors that the last plan named."""
+        return self.electors if self.settled else frozenset()
+
+    def _beside(self, view: SwarmView) -> set[PeerId]:
+        beside = (view.serving(stage) for stage in (self._stage - 1, self._stage + 1))
+        return {replica.peer for replicas in beside for replica in replicas} - {self._me}
+
+    def observe(self, now: float) -> None:
+        """Note whether we lose a majority."""
+        self._expect_all(now)
         self.holds(now)
         self.may_roll_back(now)
-        if self._settled_at is None:
-            self.electors |= set(electors(view, self._stage, self._me))
-            self.roll |= {replica.peer for replica in view.serving(self._stage)}
-            if self._touch is not None:
-                self._touch.remember(self._stage, self.roll | self._known)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
         if self._touch is None:
             return YES
         for_us = self._in_touch(now)
-        return self._has(self._for_us, for_us, "in touch with us", now) and self._knows_all(now)
+        return self._has(self._for_us, for_us, "in touch with us", now)
 
     def _in_touch(self, now: float) -> list[PeerId]:
         return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
@@ -252,21 +250,12 @@ class Quorum:
         heard = touch.meets(peer, now)
         return heard and self._is_majority({*without, peer}) and not self._is_majority(without)
 
-    def _knows_all(self, now: float) -> Answer:
-        """Whether those that our last seat knew have had the time to begin where we do."""
-        touch, begun_at = self._touch, now if self._begun_at is None else self._begun_at
-        if touch is None or self.settled or now >= begun_at + LOOK_AROUND_S:
-            return YES
-        out = (p for p in sorted(self._known - self.roll - {self._me}) if not touch.is_gone(p))
-        if (awaited := next(out, None)) is None:
-            return YES
-        return no(f"we look around for {short(awaited)}, which served the stage with us before")
-
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:
-        a step that nobody can close any more divides a stage, and a roll-back mends it."""
+        a step that nobody can close any more divides a stage, and a roll-back mends it. If the
+        processes of all electors have ended, nobody is waited for."""
         touch = self._touch
-        if touch is None:
+        if touch is None or not self._left():
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
         return self._has(self._within_reach, there, "within reach", now)
@@ -338,9 +327,12 @@ class Quorum:
 
     def _is_majority(self, some: Collection[PeerId]) -> bool:
         """More than half of the electors whose process has not ended, or half with the first."""
-        left = [e for e in self.electors if self._touch is None or not self._touch.is_gone(e)]
         weight = 2 * len(some) + (_first(self.electors) in some)
-        return weight > len(left)
+        return weight > len(self._left())
+
+    def _left(self) -> list[PeerId]:
+        touch = self._touch
+        return [e for e in self.electors if touch is None or not touch.is_gone(e)]
 
 
 @lru_cache(maxsize=64)
@@ -348,16 +340,11 @@ def _first(electors: frozenset[PeerId]) -> PeerId:
     return min(electors, key=lambda peer: rank("elector", peer))
 
 
-def electors(
-    view: SwarmView,
-    stage: int,
-    me: PeerId,
-    is_proven: IsProven = lambda _peer: True,
-) -> list[PeerId]:
-    """Return the electors by ``view``: ``me``, the replicas of ``stage``, then those of its
-    neighbours, as far as each of these ``is_proven``; if none is, all."""
-    near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
-    found = [replica.peer for replicas in near for replica in replicas if replica.peer != me]
-    peers = dict.fromkeys([me, *([p for p in found if is_proven(p)] or found)])
-    most = min(max(MAX_ELECTORS, len(near[0])), limits.MAX_REPLICAS_IN_ROUND)
-    return sorted(list(peers)[:most])
+def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:
+    """Return the electors that a plan of ``stage`` names: its ``members``, then peers ``beside``,
+    each by rank, as many as there may be."""
+    ours = frozenset(members)
+    order = sorted(
+        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", stage, peer))
+    )
+    return sorted(order[: limits.MAX_ELECTORS])

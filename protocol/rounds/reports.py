@@ -38,6 +38,8 @@ class Report:
     state: bytes
     ready: bytes
     """Digest of the promised attempt if the replica is Ready, else empty."""
+    knows: frozenset[PeerId]
+    """Whom the replica vouches for in the stages beside."""
     bits: int
     """The ledger as one number; bit i is the i-th microbatch of the step."""
 
@@ -69,6 +71,7 @@ class Report:
             message.promised,
             message.state,
             message.ready,
+            frozenset(map(PeerId, message.knows)),
             bits,
         )
 

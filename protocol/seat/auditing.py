@@ -82,9 +82,9 @@ from protocol.wire.messages import (
     AuditResult,
     Charged,
     Commitment,
-    PassedOn,
     Plan,
     Segment,
+    Statements,
 )
 
 KEPT_S: Final = 10.0
@@ -388,7 +388,9 @@ class Auditing:
             said = self._commitments.of(author, plan.step, plan.attempt)
             shown = None if said is None else envelope_of(author, said)
             if shown is not None:
-                effects += [Send(peer, PassedOn(shown)) for peer in told if peer != author]
+                effects += [
+                    Send(peer, Statements("decision", (shown,))) for peer in told if peer != author
+                ]
         return effects
 
     def unsigned(self, plan: Plan, member: PeerId) -> list[SeatEffect]:

@@ -12,9 +12,8 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault, Keep
 from protocol.rounds.plans import reduced_key
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import Commit, Commitment, Dealing, Opening, Plan, Reduced
+from protocol.wire.messages import Reduced, RoundMessage
 
-RoundMessage = Plan | Reduced | Commit | Commitment | Dealing | Opening
 MAX_STEPS_AHEAD = 64
 """Rounds an observer keeps while it downloads; beyond, it must start over."""
 SERVING_STEPS_AHEAD = 4

@@ -21,7 +21,6 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
 )
-from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Commitment
@@ -96,14 +95,6 @@ class AgreedOn:
     amended: AgreedList
 
 
-@dataclass(frozen=True, slots=True)
-class KeepMet:
-    """Before its first plan a seat has met replicas: write it to disk before what comes after
-    this."""
-
-    met: Met
-
-
 SeatEffect = (
     Effect
     | HeldOutLoss
@@ -126,5 +117,4 @@ SeatEffect = (
     | Snapshot
     | Serving
     | AgreedOn
-    | KeepMet
 )

@@ -11,8 +11,6 @@ import math
 from typing import NamedTuple
 
 from protocol.ids import PeerId
-from protocol.pipeline.place import Place
-from protocol.wire.messages import LedgerReport
 
 REPORT_S = 0.25
 REPEAT_S = 3.0
@@ -33,53 +31,29 @@ class News(NamedTuple):
 
 
 class LedgerReporter:
-    """Holds what was reported last and numbers the reports."""
+    """Holds what was reported last."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._seq = 0
+    def __init__(self) -> None:
         self._last: News | None = None
+        self.reports = 0
+        """Number of the last report."""
         self.due = math.inf
         """When the next report goes out if nothing else happens, in monotonic seconds."""
 
-    def report(
-        self, news: News, now: float, *, done: bytes, in_flight: bytes, said: tuple[int, bytes]
-    ) -> LedgerReport:
-        """Return the report to send now.
+    def reports_now(self, news: News, now: float, *, busy: bool) -> bool:
+        """Whether a report is to be sent now; if so, it is taken for sent.
 
         Args:
-            news: as for ``is_due``.
-            now: monotonic seconds.
-            done: bitmap of the counted microbatches.
-            in_flight: bitmap of those that we hold and have not counted.
-            said: the promised attempt, and the digest of our version's state.
-        """
-        self._last, self.due = news, now + REPEAT_S
-        self._seq += 1
-        return LedgerReport(
-            stage=self._place.stage,
-            step=news.step,
-            seq=self._seq,
-            done=done,
-            in_flight=in_flight,
-            promised=said[0],
-            state=said[1],
-            ready=news.ready,
-        )
-
-    def is_due(self, news: News, now: float, *, busy: bool) -> bool:
-        """Whether a report is to be sent now.
-
-        Args:
-            news: what it would say; most calls find nothing new, so its content is made later.
+            news: what it would say.
             now: monotonic seconds.
             busy: whether microbatches are in flight: more is to come soon.
         """
-        last = self._last
-        if last is None or last[:2] != news[:2]:  # another leader or step
-            return True
-        if news != last:
-            if not busy:
-                return True
+        last, changed = self._last, news != self._last
+        at_once = last is None or last[:2] != news[:2]  # another leader or step
+        if changed and busy:
             self.due = min(self.due, now + REPORT_S)
-        return now >= self.due
+        if now < self.due and not at_once and not (changed and not busy):
+            return False
+        self._last, self.due = news, now + REPEAT_S
+        self.reports += 1
+        return True

@@ -14,19 +14,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from protocol.effects import Penalise, Send
+from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
-from protocol.wire.messages import Forward, Message, Receipt, Verdict
-from protocol.wire.routes import Route, addressed_stage
+from protocol.wire.messages import Forward, Message, Receipt, SeatMessage, Verdict
+from protocol.wire.route import Route
 
 
 def is_for(send: Send, place: Place) -> bool:
     """Whether a message is for the seat that sends it; our seat in another stage is elsewhere."""
-    return send.peer == place.me and addressed_stage(send.message) == place.stage
+    return send.peer == place.me and send.message.addressed_stage == place.stage
 
 
 def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
@@ -45,26 +45,15 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
             return True
 
 
-def unheard(stage: int, sender: PeerId, message: Message) -> list[Send | Penalise]:
-    """Answer a message of a seat that may not send it, whose heartbeat may still be in flight.
-
-    ``stage`` is ours; ``sender`` is penalised unless its ``message`` is refused as busy.
-    """
-    refused = turned_away(stage, sender, message, "busy")
-    return [*refused] or [Penalise(sender, "not-from-a-neighbour", 1)]
-
-
-def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[Send]:
+def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[SeatEffect]:
     """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``.
 
-    Only a Forward is answered, because its sender would wait.
+    Only a Forward is answered, because its sender would wait, in the era in which it was sent.
     """
-    return [Send(sender, answer(stage, message, verdict))] if isinstance(message, Forward) else []
-
-
-def answer(stage: int, message: Forward, verdict: Verdict) -> Receipt:
-    """Return the receipt, with a ``verdict``, for a Forward (``message``) refused by ``stage``."""
-    return Receipt(stage, message.step, message.microbatch, message.attempt, verdict, 0)
+    if not isinstance(message, Forward):
+        return []
+    of = stage, message.step, message.microbatch, message.attempt
+    return [Send(sender, Receipt(*of, verdict, queue=0, era=message.era))]
 
 
 def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
@@ -75,16 +64,7 @@ def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
 
 def era_of(message: Message, otherwise: int) -> int:
     """Return the era of a message; ``otherwise`` for one that belongs to none."""
-    return getattr(message, "era", otherwise)
-
-
-def other_era(stage: int, sender: PeerId, message: Message) -> list[SeatEffect]:
-    """Answer ``sender``'s ``message`` of another era to ``stage``: refuse a Forward, ignore
-    others."""
-    if not isinstance(message, Forward):
-        return []
-    step, microbatch, attempt = message.step, message.microbatch, message.attempt
-    return [Send(sender, Receipt(stage, step, microbatch, attempt, "stale", 0, message.era))]
+    return message.era if isinstance(message, SeatMessage) else otherwise
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:
@@ -96,9 +76,9 @@ def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:
 
 def _stamp(effect: SeatEffect, era: int) -> SeatEffect:
     match effect:
-        case Send(peer, message) if hasattr(message, "era"):
+        case Send(peer, SeatMessage() as message):
             return Send(peer, msgspec.structs.replace(message, era=era))
-        case SendPayload(peer, message, keys) if hasattr(message, "era"):
+        case SendPayload(peer, SeatMessage() as message, keys):
             return SendPayload(peer, msgspec.structs.replace(message, era=era), keys)
         case _:
             return effect

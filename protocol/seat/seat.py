@@ -26,7 +26,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
-from protocol.effects import Effect, Explain, Send
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.alarms import Alarms
@@ -60,7 +60,6 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
@@ -71,11 +70,10 @@ from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing, AuditTerms
 from protocol.seat.draining import Draining, others_stay
-from protocol.seat.early_messages import EarlyMessages, RoundMessage
+from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import (
     AgreedOn,
     CommitTo,
-    KeepMet,
     SeatEffect,
     Serving,
     Snapshot,
@@ -85,15 +83,13 @@ from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
 from protocol.seat.reporting import LedgerReporter, News
-from protocol.seat.returned import Confirmed, Telling
+from protocol.seat.returned import ReturnedReporter, ReturnedSteps
 from protocol.seat.routing import (
     era_of,
     is_for,
     may_send,
-    other_era,
     stamped,
     turned_away,
-    unheard,
 )
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
@@ -102,7 +98,6 @@ from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
-    AmendmentRequest,
     Commit,
     CommitAck,
     Commitment,
@@ -116,14 +111,12 @@ from protocol.wire.messages import (
     Ready,
     Reduced,
     Returned,
+    RoundMessage,
     Segment,
 )
 from protocol.wire.parts import SeatStatus
-from protocol.wire.routes import ROUTES, State
 
 Handler = Callable[[float], Sequence[SeatEffect]]
-ASK_S = 1.0
-"""How often an amendment is asked for that others name and we lack."""
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -134,7 +127,7 @@ class _OpenStep:
 
     commit_loss: float | None = None
     unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan that counts what the stage before has not got yet, or leaves out most electors."""
+    """A plan before the stage before has all gradients, or one that leaves out most electors."""
     kept: Answer = YES
     """Whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
@@ -161,7 +154,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
-        met: whom our earlier seats met in this stage and lineage (``rounds/beginnings.py``).
+        electors: of the lineage's first step.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -186,7 +179,7 @@ class Seat:
         era: int = 0,
         touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        met: Met | None = None,
+        electors: Collection[str] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -205,7 +198,6 @@ class Seat:
         self._unsure = serving and step > 0
         """We have closed no step since we began from a copy: siblings may have agreed on another
         list than we knew of then."""
-        self._asked_at = -math.inf
         self._admitted: tuple[int, bytes] = (step, b"")
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
@@ -219,10 +211,9 @@ class Seat:
         self._made_by: tuple[int, bytes] = (0, b"")
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._ledger_before = b""
         self._open = _OpenStep()
         # a part knows those made before it, and none after it
-        self.quorum = Quorum(place.me, place.stage, touch, has_left, met or Met(place.stage, era))
+        self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
         self._commitments = Commitments(place.me)
@@ -260,20 +251,14 @@ class Seat:
             least,
             self.quorum.needs,
         )
-        self._confirmed, self._telling = Confirmed(place, step), Telling(place)
-        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter(place)
+        self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
+        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
         alarms = Alarms() if touch is None else touch.alarms
         self._following = Following(place.stage, alarms)
         self._obstruction = Obstruction(round_s)
         self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
-        self._handlers = self._routed()
-
-    def _routed(self) -> dict[type, Callable[..., Sequence[SeatEffect]]]:
-        """Return our handlers by message, as the routing table names them."""
-        ours = {kind: route.handler for kind, route in ROUTES.items() if route.taker == "seat"}
-        return {kind: attrgetter(name)(self) for kind, name in ours.items()}
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -353,7 +338,7 @@ class Seat:
             return no("a sibling has closed it: we look for what it takes to follow")
         if self._open.unconfirmed is not None:
             plan = self._open.unconfirmed[1]
-            return self._confirmed.covers(plan) and self._open.kept and self._may_hold(plan)
+            return self._is_returned() and self._open.kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -370,13 +355,20 @@ class Seat:
             self._led = of, leaders(view, self.place.stage, step, among=roll)
         return self._led[1]
 
+    def _may_lead(self, sender: PeerId) -> bool:
+        """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
+        roll = self.quorum.roll
+        return sender in roll or all(
+            replica.peer not in roll for replica in self._view.serving(self.place.stage)
+        )
+
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leasing.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report, telling = (None, None) if self._is_over else (self._reporter.due, self._telling.due)
-        report = None if self.member.hashing else report
+        report = None if self._is_over or self.member.hashing else self._reporter.due
+        telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
         others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
@@ -397,12 +389,9 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self._confirmed.update_view(view)
-        self.quorum.observe(view, now)
-        met = self.quorum.newly_met()
-        effects: list[SeatEffect] = [] if met is None else [KeepMet(met)]
-        effects += self.pipeline.update_view(view, now)
-        effects += [*self._look_for_amendments(now), *self._now_confirmed(now)]
+        self.quorum.observe(now)
+        effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
+        effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
@@ -459,9 +448,11 @@ class Seat:
         there = {r.peer for r in self._view.serving(self.place.stage)}
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
-            unplanned = led_by if self.member.plan_followed is None else None
+            plan = self.member.plan_followed
+            gone = {PeerId(m.peer) for m in plan.members} - there if plan else set[PeerId]()
+            unplanned = led_by if plan is None else None
             others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
-            waits = [*self.member.awaited(self.quorum.roll - there, led_by), *others]
+            waits = [*self.member.awaited(gone, led_by), *others]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
@@ -503,13 +494,14 @@ class Seat:
             now: monotonic seconds.
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
-        route, stage = ROUTES[type(message)], self.place.stage
+        route, stage = message.route, self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
-            if self.standing.is_aside(sender) or self.probation.leaves_out(sender):
-                return stamped(turned_away(stage, sender, message, "busy"), self.era)
-            return stamped(unheard(stage, sender, message), self.era)
+            refused = turned_away(stage, sender, message, "busy")
+            if refused or self.standing.is_aside(sender) or self.probation.leaves_out(sender):
+                return refused
+            return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
-            return other_era(stage, sender, message)
+            return turned_away(stage, sender, message, "stale")
         effects = list(self._handler(sender, message, digest)(now))
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
@@ -546,14 +538,13 @@ class Seat:
 
     def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
         """Return what takes a message in our present state; it is called with the time."""
-        route = ROUTES[type(message)]
+        route = message.route
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             return partial(self._keep_early, sender, message, digest)
-        state: State = "serving" if self.serving else "observing"
-        if route.taker != "seat" or state not in route.states:
+        if route.taker != "seat" or not (self.serving or route.observing):
             return partial(self._turn_away, sender, message)
-        sealed = (digest,) if route.sealed else ()
-        return partial(self._handlers[type(message)], sender, message, *sealed)
+        handle = attrgetter(route.handler)(self)
+        return partial(handle, sender, message, *((digest,) if route.sealed else ()))
 
     def _keep_early(
         self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
@@ -562,23 +553,26 @@ class Seat:
         return self._early.buffer(sender, message, digest, self.step, **how)
 
     def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        return [*turned_away(self.place.stage, sender, message, "stale")]
+        return turned_away(self.place.stage, sender, message, "stale")
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan once the stage before has received the gradients it counts, and while it
-        keeps the electors that we hear."""
+        """Follow the plan of a replica that may lead, once the stage before has all gradients of
+        the step, and while it keeps the electors that we hear."""
+        if not (self._may_lead(sender) or self.member.knows_commit):
+            return []
         self._open.kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._confirmed.covers(message) and self._open.kept):
+        if self.serving and not (self._is_returned() and self._open.kept):
             self._open.unconfirmed = sender, message
             return []
         if not self._may_hold(message):
             self._open.unconfirmed = sender, message
-            return self._ask_for_amendments(sender, message.amended)
+            return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
-        named = [*(member.peer for member in message.members), *message.observers]
-        admitted = self._admit(named, now)
+        observers = map(PeerId, message.observers)
+        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         if not self.leader.may_follow(message.attempt):
             return admitted
         failed = self.member.plan_followed if self.member.ready else None
@@ -595,7 +589,8 @@ class Seat:
         whom we see; a plan that is committed is followed all the same."""
         if sender == self.place.me or self.member.knows_commit:
             return YES
-        return self.quorum.keeps(plan.electors, self._view, self.probation.is_proven, now)
+        members = [PeerId(member.peer) for member in plan.members]
+        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
     # --- amendments ------------------------------------------------------------------------
 
@@ -623,22 +618,6 @@ class Seat:
         before = self._view.serving(self.place.stage - 1)
         lists = [r.amended for r in before if r.version >= self.step - 1]
         return told_by(self._amendments, lists, len(before))
-
-    def _look_for_amendments(self, now: float) -> list[SeatEffect]:
-        """Ask whoever names an amendment that we lack, now and then."""
-        if self._amendments is None or now < self._asked_at + ASK_S:
-            return []
-        for replica in self._view.serving(self.place.stage - 1):
-            if not self._amendments.knows(replica.amended):
-                self._asked_at = now
-                return [Send(replica.peer, AmendmentRequest())]
-        return []
-
-    def _ask_for_amendments(self, sender: PeerId, named: AgreedList) -> list[SeatEffect]:
-        """Ask for the amendments that a plan names and we lack."""
-        if self._amendments is None or self._amendments.knows(named):
-            return []
-        return [Send(sender, AmendmentRequest())]
 
     def _rate(self, plan: Plan) -> float | None:
         """Return the learning rate of a plan's step; None: the manifest's."""
@@ -706,9 +685,9 @@ class Seat:
         return list(self.leader.ready(sender, message, now, self._part()))
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
-        """Note gradients that the stage before has received; a plan may have waited for them."""
-        refused = self._confirmed.returned(sender, message)
-        return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
+        """Note that the stage before has all gradients; a plan may have waited for that."""
+        self._returned.told(message, self.step)
+        return [*self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
     def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
         """A member knows the commit."""
@@ -760,10 +739,12 @@ class Seat:
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
-        self.leader.admitted(PeerId(message.joiner), now)
-        effects = self._admit([message.joiner], now)
+        joiner = PeerId(message.joiner)
+        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+            return []
+        effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step, PeerId(message.joiner)))
+            effects.append(Snapshot(self.step, joiner))
         return effects
 
     # --- outcomes --------------------------------------------------------------------------
@@ -883,9 +864,7 @@ class Seat:
         if plan is not None:
             self.quorum.settle(roll, plan.electors, now)
             agreed += self._agree(plan.amended)
-        self._ledger_before = self.pipeline.ledger
         self.step, self._open = self.step + 1, _OpenStep()
-        self._confirmed.start_step(self.step)
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -1015,11 +994,10 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if not self._is_over and (to := self.current_leader()) is not None:
-            in_flight = self.pipeline.in_flight()
-            ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.ledger}
-            effects += self._telling.tell(self._seen, ledgers, idle=not in_flight, now=now)
+            whole = self.leader.whole
+            effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
             if not self.member.hashing:  # the leader plans with what is said to be equal
-                effects += self._report(to, busy=bool(in_flight), now=now)
+                effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
         return effects
 
     def _evaluate(self) -> list[Compute]:
@@ -1031,16 +1009,29 @@ class Seat:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
         of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
         news = News(led_by, self.step, of.revision, member.ready, len(others))
-        if not self._reporter.is_due(news, now, busy=busy):
+        if not self._reporter.reports_now(news, now, busy=busy):
             return []
-        said, done, in_flight = (member.promised, member.state), of.ledger, of.in_flight_bits
-        report = self._reporter.report(news, now, done=done, in_flight=in_flight, said=said)
+        report = LedgerReport(
+            stage=self.place.stage,
+            step=self.step,
+            seq=self._reporter.reports,
+            done=of.ledger,
+            in_flight=of.in_flight_bits,
+            promised=member.promised,
+            state=member.state,
+            ready=member.ready,
+            knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
+        )
         return [Send(peer, report) for peer in (led_by, *others)]
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
-        member, returned = self.member, self._confirmed.whole()
+        member, returned = self.member, bool(self._is_returned())
         return OwnPart(member.knows_commit, member.promised, member.received, returned)
+
+    def _is_returned(self) -> Answer:
+        """Whether the stage before has all gradients of our step."""
+        return self._returned.has(self._view, self.step)
 
     def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
         """Return the next leaders in line that also get our ledger: one once the step has been open

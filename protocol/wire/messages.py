@@ -7,7 +7,10 @@ a message is documented in the machine that receives it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -39,27 +42,58 @@ from protocol.wire.parts import (
     AgreedAmendments,
     DigestEntry,
     Electors,
-    Expulsion,
     PlanMember,
-    Proof,
+    Roll,
     SeatStatus,
     WaypointLink,
 )
+from protocol.wire.route import Route
 
 
-class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+class Message(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of every message; ``array_like`` keeps headers small and field order is the format."""
+
+    route: ClassVar[Route]
+
+    @property
+    def addressed_stage(self) -> int | None:
+        """The stage whose seat the message is for; None if it is for no seat.
+
+        A volunteer may hold several stages, and two of them talk to each other like strangers.
+        """
+        if self.route.taker != "seat":
+            return None
+        if self.route.to == "first":
+            return 0
+        named: int = getattr(self, "stage")  # noqa: B009  (each of these names it)
+        return named - 1 if self.route.to == "stage before" else named
+
+
+class SeatMessage(Message, frozen=True, kw_only=True):
+    """A message between seats, which counts in its lineage only."""
+
+    era: Era = 0
+
+
+class RoundMessage(SeatMessage, frozen=True):
+    """A message about one attempt to close a step."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
 
 
 # --- the link -------------------------------------------------------------------------------
 
 
-class Hello(Wire, frozen=True):
+class Hello(Message, frozen=True):
     """First message on a link: protocol and swarm. Any other first message is refused."""
+
+    route = Route("node", "on_hello", sender="anyone")
 
     protocol: Annotated[int, Meta(ge=1, le=65535)]
     swarm: SwarmText | None
-    """None: a newcomer that asks for the manifest."""
+    """None: a newcomer asks for the manifest, which is no secret."""
     client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
     admission: Annotated[bytes, Meta(max_length=limits.MAX_ADMISSION_BYTES)] = b""
     """What admits the sender: nothing where anybody may join; in a private swarm its chain, or the
@@ -68,89 +102,95 @@ class Hello(Wire, frozen=True):
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
 
 
-class Ping(Wire, frozen=True):
+class Ping(Message, frozen=True):
+    """The receiver answers the same with ``answer``."""
+
+    route = Route("link")
+
     nonce: Annotated[int, Meta(ge=0, le=2**62)]
+    answer: bool = False
 
 
-class Pong(Wire, frozen=True):
-    nonce: Annotated[int, Meta(ge=0, le=2**62)]
-
-
-class Moving(Wire, frozen=True):
+class Moving(Message, frozen=True):
     """The sender is about to dial the receiver, beside a connection through a relay: what comes
     takes over without ending the link. The receiver answers the same with ``answer``."""
+
+    route = Route("link")
 
     answer: bool = False
 
 
-class Goodbye(Wire, frozen=True):
+class Goodbye(Message, frozen=True):
     """The sender leaves or refuses the link; it finishes none of the work it holds."""
+
+    route = Route("node", "on_goodbye", sender="anyone")
 
     reason: Reason
 
 
-class ManifestRequest(Wire, frozen=True):
-    pass
+class ManifestReply(Message, frozen=True):
+    """Answer to a Hello that names no swarm."""
 
+    route = Route("newcomer")
 
-class ManifestReply(Wire, frozen=True):
     manifest: Annotated[bytes, Meta(max_length=48 * 1024)]
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
-class Vouched(Wire, frozen=True):
-    """Answer to a Hello with a ticket: the signatures by which the receiver is a member now."""
-
-    chain: Annotated[list[Envelope], Meta(max_length=limits.MAX_CHAIN)]
-
-
-class ExpulsionList(Wire, frozen=True):
-    """Members that were expelled; told after Hello and when there is a new one."""
-
-    expulsions: Annotated[list[Expulsion], Meta(max_length=limits.MAX_EXPULSIONS_PER_MESSAGE)]
-
-
-class AmendmentList(Wire, frozen=True):
-    """Amendments of the founder that the sender knows; told after Hello, and when there is a new
-    one."""
-
-    amendments: Annotated[list[Envelope], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+StatementKind = Literal["vouches", "expulsion", "amendments", "proof", "decision"]
+ENVELOPES: Final[Mapping[StatementKind, tuple[int, int]]] = {
+    "vouches": (1, limits.MAX_CHAIN),
+    "expulsion": (1, 1 + limits.MAX_CHAIN),
+    "amendments": (1, limits.MAX_AMENDMENTS_PER_MESSAGE),
+    "proof": (2, 2),
+    "decision": (1, 1),
+}
+"""The least and most envelopes of a kind."""
 
 
-class AmendmentRequest(Wire, frozen=True):
-    """The receiver has named an amendment that the sender lacks."""
+class Statements(Message, frozen=True):
+    """Signed statements that the sender passes on; who signed them counts, not who sends them."""
+
+    route = Route("node", "on_statements")
+
+    kind: StatementKind
+    """vouches: by these the receiver is a member now; it has shown a ticket in its Hello.
+    expulsion: of a member, and its chain of vouches, which shows that the signer may expel it.
+    amendments: by the founder; told after Hello, and when there is a new one, so that who names one
+    has told it before. proof: two that cannot both be true. decision: a member's in a round, to be
+    compared with what it has told the receiver."""
+    envelopes: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+
+    def __post_init__(self) -> None:
+        least, most = ENVELOPES[self.kind]
+        if not least <= len(self.envelopes) <= most:
+            raise ValueError(f"{len(self.envelopes)} envelopes of {self.kind}")
 
 
 # --- membership -----------------------------------------------------------------------------
 
 
-class RecordDigest(Wire, frozen=True):
+class RecordDigest(Message, frozen=True):
     """Anti-entropy: the sender's records. ``want_reply`` asks the receiver for its own digest."""
+
+    route = Route("node", "on_membership")
 
     entries: Annotated[list[DigestEntry], Meta(max_length=limits.MAX_DIGEST_ENTRIES)]
     want_reply: bool
 
 
-class Records(Wire, frozen=True):
+class Records(Message, frozen=True):
     """Signed records that the receiver lacked or had in an older version."""
+
+    route = Route("node", "on_membership")
 
     records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
 
 
-class Evidence(Wire, frozen=True):
-    """Proof that a peer has signed two bodies that cannot both be true; any peer may relay it."""
-
-    proof: Proof
-
-
-class PassedOn(Wire, frozen=True):
-    """A leader's statement to the sender, to be compared with its statements to others."""
-
-    statement: Envelope
-
-
-class Heartbeat(Wire, frozen=True):
+class Heartbeat(Message, frozen=True):
     """Sent every second between neighbours, and at once when a seat's version or state changes."""
+
+    route = Route("node", "on_membership")
 
     seq: Count
     seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
@@ -162,15 +202,19 @@ class Heartbeat(Wire, frozen=True):
     """One more than the newest ``seq`` that the sender has received from the other side."""
 
 
-class ChainLink(Wire, frozen=True):
+class ChainLink(Message, frozen=True):
     """One link of the sender's chain of waypoints; ``index`` 0 begins the chain anew."""
+
+    route = Route("node", "waypoints.link", sender="peer")
 
     index: Annotated[int, Meta(ge=0, le=255)]
     link: WaypointLink
 
 
-class Letter(Wire, frozen=True):
+class Letter(Message, frozen=True):
     """A message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+
+    route = Route("node", "on_letter")
 
     kind: Annotated[str, Meta(max_length=32)]
     body: Annotated[bytes, Meta(max_length=limits.MAX_LETTER_BYTES)]
@@ -179,29 +223,33 @@ class Letter(Wire, frozen=True):
 # --- pipeline -------------------------------------------------------------------------------
 
 
-class LeaseRequest(Wire, frozen=True):
+class LeaseRequest(SeatMessage, frozen=True):
     """A stage-0 replica asks the step's leader for work."""
+
+    route = Route("seat", "on_lease_request", sender="stage", to="first")
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
     held: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Microbatches of the step that it has, including counted ones; any other leased to it is still
     in flight."""
-    era: Era = 0
 
 
-class Lease(Wire, frozen=True):
+class Lease(SeatMessage, frozen=True):
     """Leases of a step."""
+
+    route = Route("seat", "on_lease", sender="stage", to="first")
 
     step: StepIndex
     ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
     again: bool
     """They were leased before, to a replica that died."""
-    era: Era = 0
 
 
-class Forward(Wire, frozen=True):
+class Forward(SeatMessage, frozen=True):
     """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
+
+    route = Route("seat", "pipeline.forward", sender="stage before", lane="bulk", work=True)
 
     stage: StageIndex
     step: StepIndex
@@ -210,48 +258,52 @@ class Forward(Wire, frozen=True):
     tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
-    era: Era = 0
 
 
-class Backward(Wire, frozen=True):
+class Backward(SeatMessage, frozen=True):
     """Gradient of the boundary, back to ``stage``, which sent the activation."""
+
+    route = Route("seat", "pipeline.backward", sender="stage after", lane="bulk", work=True)
 
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    era: Era = 0
 
 
-class HeldOut(Wire, frozen=True):
+class HeldOut(SeatMessage, frozen=True):
     """Boundary activation of a held-out microbatch into ``stage``, forward only. Payload: its
     tokens, then the tensor, as of a Forward."""
+
+    route = Route("seat", "evaluating.held_out", sender="stage before", lane="bulk")
 
     stage: StageIndex
     step: StepIndex
     """The version that it is run at."""
     item: Annotated[int, Meta(ge=0, lt=limits.MAX_HELD_OUT)]
     path: Annotated[int, Meta(ge=0, lt=limits.MAX_PATHS)]
-    era: Era = 0
 
 
-class Have(Wire, frozen=True):
+class Have(SeatMessage, frozen=True):
     """Asks a replica of ``stage`` whether it holds a microbatch; if so the asker becomes its return
     address and gets the gradient, without sending the boundary again."""
+
+    route = Route("seat", "on_have", sender="stage before")
 
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    era: Era = 0
 
 
 Verdict = Literal["accepted", "busy", "stale", "known", "absent"]
 
 
-class Receipt(Wire, frozen=True):
+class Receipt(SeatMessage, frozen=True):
     """Answer to a Forward or a Have. ``busy``: try another, no penalty. ``stale``: wrong version.
     ``absent``: only to Have."""
+
+    route = Route("seat", "pipeline.receipt", sender="stage after", to="stage before")
 
     stage: StageIndex
     step: StepIndex
@@ -259,14 +311,15 @@ class Receipt(Wire, frozen=True):
     attempt: Attempt
     verdict: Verdict
     queue: Annotated[int, Meta(ge=0, le=65535)]
-    era: Era = 0
 
 
 # --- rounds ---------------------------------------------------------------------------------
 
 
-class LedgerReport(Wire, frozen=True):
+class LedgerReport(SeatMessage, frozen=True):
     """A replica's ledger, to the leader of the round; ``seq`` orders reports of one replica."""
+
+    route = Route("seat", "on_report", sender="stage")
 
     stage: StageIndex
     step: StepIndex
@@ -279,25 +332,25 @@ class LedgerReport(Wire, frozen=True):
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
     ready: StateHash = b""
     """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
-    era: Era = 0
+    knows: Electors = msgspec.field(default_factory=list)
+    """Whom it vouches for in the stages beside: a plan may name them as electors."""
 
 
-class Returned(Wire, frozen=True):
-    """A replica of the stage before ``stage`` has counted these microbatches: it received valid
+class Returned(SeatMessage, frozen=True):
+    """The stage before ``stage`` has counted all microbatches of the step: it received valid
     gradients for them."""
 
+    route = Route("seat", "on_returned", sender="stage before", aside=True)
+
     stage: StageIndex
     step: StepIndex
-    ids: Bitmap
-    era: Era = 0
 
 
-class Plan(Wire, frozen=True):
+class Plan(RoundMessage, frozen=True):
     """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "on_plan", sender="serves stage", observing=True, early=True)
+
     members: Annotated[
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
@@ -310,96 +363,81 @@ class Plan(Wire, frozen=True):
     """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)
     """The peers that decide between the sides if the swarm splits before the next step closes."""
-    era: Era = 0
     amended: AgreedAmendments = ()
     """The amendments on which the stage agrees with this step; they say its learning rate."""
     signature: Signature = b""
 
 
-class Dealing(Wire, frozen=True):
+class Dealing(RoundMessage, frozen=True):
     """Where sums are secret: what a member deals to another one of the plan (``secrecy/``)."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "member.on_dealing", sender="stage", observing=True, early=True)
+
     hashes: Annotated[tuple[ShareHash, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
     """Of the shares of the seed of its own mask, in the members' order; the same to all."""
     share: Share = b""
     """The receiver's share; empty for an observer."""
     pair: Annotated[bytes, Meta(max_length=32)] = b""
     """Seed of the mask that both have, if the receiver comes after the sender in the plan."""
-    era: Era = 0
 
 
-class Segment(Wire, frozen=True):
+class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
     is signed in a run with audits."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "on_segment", sender="stage", lane="bulk", sealed=True)
+
     segment: SegmentIndex
-    era: Era = 0
     signature: Signature = b""
 
 
-class Reduced(Wire, frozen=True):
+class Reduced(RoundMessage, frozen=True):
     """The owner's broadcast of a summed segment: the bytes that everyone applies."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route(
+        "seat", "on_reduced", sender="stage", lane="bulk", observing=True, early=True, sealed=True
+    )
+
     segment: SegmentIndex
     sq_norm: SquaredNorm
-    era: Era = 0
 
 
-class Ready(Wire, frozen=True):
+class Ready(RoundMessage, frozen=True):
     """The member holds every reduced segment; ``digest`` covers them all."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "on_ready", sender="stage")
+
     digest: Hash32
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
-    era: Era = 0
     signature: Signature = b""
 
 
-class Commit(Wire, frozen=True):
+class Commit(RoundMessage, frozen=True):
     """The leader's decision that the round is closed: every member applies it."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "on_commit", sender="serves stage", observing=True, early=True)
+
     digest: Hash32
     loss_sum: Finite | None
     """None: the members that knew the sum are gone."""
-    era: Era = 0
     signature: Signature = b""
 
 
-class Opening(Wire, frozen=True):
+class Opening(RoundMessage, frozen=True):
     """Where sums are secret: a member's share of every member's seed, in the plan's order, once the
     attempt is committed."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "member.on_opening", sender="stage", observing=True, early=True)
+
     shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    era: Era = 0
 
 
-class CommitAck(Wire, frozen=True):
+class CommitAck(RoundMessage, frozen=True):
     """A member knows the commit. The leader applies it only after that, so that a survivor knows
-    the decision whoever dies."""
+    the decision whoever dies. A later attempt means that the member follows that one instead."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    """The committed attempt; a later one means that the member follows that attempt instead."""
-    era: Era = 0
+    route = Route("seat", "on_commit_ack", sender="stage")
 
 
 # --- audits ---------------------------------------------------------------------------------
@@ -407,73 +445,65 @@ class CommitAck(Wire, frozen=True):
 Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
 
 
-class Commitment(Wire, frozen=True):
+class Commitment(RoundMessage, frozen=True):
     """A member of a plan has signed the digest of a list of all that its contribution consists of,
     and those of its segments; sent before any part of the contribution."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "on_commitment", sender="stage", observing=True, early=True)
+
     root: StateHash = b""
     segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)] = ()
     """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
-    era: Era = 0
 
 
-class AuditNotice(Wire, frozen=True):
+class AuditNotice(RoundMessage, frozen=True):
     """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
     of the plan before the sender is Ready, so that they keep the version, too."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "auditing.on_notice", sender="stage")
+
     member: PeerText
     segment: SegmentIndex | None = None
     """Whose sum is made again; None: the member owns none."""
-    era: Era = 0
 
 
-class AuditResult(Wire, frozen=True):
+class AuditResult(RoundMessage, frozen=True):
     """The end of an announced audit: others audit the same contribution if it did not agree."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "auditing.on_result", sender="stage")
+
     member: PeerText
     agrees: bool
-    era: Era = 0
 
 
-class AuditRequest(Wire, frozen=True):
+class AuditRequest(RoundMessage, frozen=True):
     """An auditor asks a member of its stage to show what it has committed to: the commitment of a
     step, the list, then what that names (``item``: the microbatch or the segment)."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "auditing.on_request", sender="stage", aside=True)
+
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
     """Whose segment, of those that the asked member has summed; None: its own."""
-    era: Era = 0
 
 
-class AuditReply(Wire, frozen=True):
+class AuditReply(RoundMessage, frozen=True):
     """Payload: what was asked for."""
 
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
+    route = Route("seat", "auditing.on_reply", sender="stage", lane="bulk", sealed=True)
+
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
-    era: Era = 0
 
 
-class Charged(Wire, frozen=True):
+class Charged(Message, frozen=True):
     """A member's signed charge against another one of its stage (``audit/charges.py``), to the
     replicas of ``stage``, which is that stage or one beside it."""
+
+    route = Route("seat", "auditing.on_charged", observing=True, aside=True)
 
     stage: StageIndex
     charge: Envelope
@@ -482,26 +512,29 @@ class Charged(Wire, frozen=True):
 # --- joining a stage and transfer of state --------------------------------------------------
 
 
-class JoinStage(Wire, frozen=True):
+class JoinStage(Message, frozen=True):
     """A newcomer asks the replicas of ``stage`` to admit it; the next leader does."""
+
+    route = Route("seat", "on_join", observing=True)
 
     stage: StageIndex
 
 
-class Admit(Wire, frozen=True):
+class Admit(SeatMessage, frozen=True):
     """The leader's message to replicas and newcomer: donors snapshot this version at once, and the
     newcomer observes every round from it on."""
+
+    route = Route("seat", "on_admit", sender="stage", observing=True)
 
     stage: StageIndex
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    roll: Electors = msgspec.field(default_factory=list)
-    electors: Electors = msgspec.field(default_factory=list)
+    roll: Roll = msgspec.field(default_factory=list)
+    electors: Roll = msgspec.field(default_factory=list)
     """Members of the plan that made this version; and its electors."""
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
-    era: Era = 0
     amended: AgreedAmendments = ()
     """The amendments on which the stage had agreed at this version."""
 
@@ -515,9 +548,11 @@ ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_LEAVES)]
 """Number of a chunk, or of a leaf of token data."""
 
 
-class BlobOffer(Wire, frozen=True):
+class BlobOffer(Message, frozen=True):
     """A donor has this blob; equal roots from two donors allow striping. The root is the digest of
     the list of all chunks' digests; of token data it is the manifest's, which proves each leaf."""
+
+    route = Route("node", "on_offer")
 
     kind: BlobKind
     stage: StageIndex
@@ -526,23 +561,29 @@ class BlobOffer(Wire, frozen=True):
     root: Hash32
 
 
-class BlobQuery(Wire, frozen=True):
+class BlobQuery(Message, frozen=True):
     """Ask for an offer. ``version`` None: the newest one held."""
+
+    route = Route("node", "shelf.query", sender="peer")
 
     kind: BlobKind
     stage: StageIndex
     version: StepIndex | None
 
 
-class NoBlob(Wire, frozen=True):
+class NoBlob(Message, frozen=True):
+    route = Route("node", "on_offer")
+
     kind: BlobKind
     stage: StageIndex
     version: StepIndex | None
     reason: Reason
 
 
-class ChunkRequest(Wire, frozen=True):
+class ChunkRequest(Message, frozen=True):
     """Ask for a chunk. ``index`` None: for the list of the chunks' digests."""
+
+    route = Route("node", "chunks.ask", sender="peer")
 
     kind: BlobKind
     stage: StageIndex
@@ -550,10 +591,12 @@ class ChunkRequest(Wire, frozen=True):
     index: ChunkIndex | None
 
 
-class Chunk(Wire, frozen=True):
+class Chunk(Message, frozen=True):
     """Payload: the chunk's bytes, which must hash to its digest in the list, or the list itself
     (``index`` None), which must hash to the offer's root. A leaf of token data has its path to the
     root behind it; empty: the sender does not have it."""
+
+    route = Route("node", "on_chunk", lane="background")
 
     kind: BlobKind
     stage: StageIndex
@@ -569,58 +612,45 @@ each with the headers of its packets."""
 OuterPort = Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Observed(Wire, frozen=True):
+class Observed(Message, frozen=True):
     """The address at which the sender sees the receiver, over a direct link."""
+
+    route = Route("node", "reach.observed", sender="peer")
 
     host: Annotated[str, Meta(max_length=45)]
     port: OuterPort
 
 
-class ProbeRequest(Wire, frozen=True):
+class ProbeRequest(Message, frozen=True):
     """Ask a member to dial us at the address at which it sees us. The filler makes the request
     dearer than the answer."""
+
+    route = Route("node", "reach.requested", sender="peer")
 
     number: Count
     port: OuterPort
     filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
 
 
-class Probed(Wire, frozen=True):
+class Probed(Message, frozen=True):
     """Answer to a ProbeRequest: whether the receiver has proved its identity there. None: it was
     not dialled."""
+
+    route = Route("node", "reach.probed", sender="peer")
 
     number: Count
     reached: bool | None
 
 
-Admitting = ManifestRequest | ManifestReply | Vouched | ExpulsionList
-Amending = AmendmentList | AmendmentRequest
-Reaching = Observed | ProbeRequest | Probed
-Upkeep = Hello | Ping | Pong | Moving | Goodbye | Admitting | Amending | Reaching
-Membership = RecordDigest | Records | Heartbeat | Evidence | PassedOn | ChainLink
-Work = LeaseRequest | Lease | Have | Receipt
-Closing = LedgerReport | Returned | Plan | Dealing | Ready | Commit | CommitAck | Opening
-Auditing = Commitment | AuditNotice | AuditResult | AuditRequest | Charged
-Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
-Control = Upkeep | Membership | Letter | Work | Closing | Auditing | Joining
-Bulk = Forward | Backward | HeldOut | Segment | Reduced | AuditReply | Chunk
-Message = Control | Bulk
-
-BULK_TYPES: tuple[type[Wire], ...] = (
-    Forward,
-    Backward,
-    HeldOut,
-    Segment,
-    Reduced,
-    AuditReply,
-    Chunk,
+MESSAGES: Final = tuple(
+    kind
+    for base in (Message, SeatMessage, RoundMessage)
+    for kind in base.__subclasses__()
+    if kind not in (SeatMessage, RoundMessage)
 )
-"""The messages with a payload; they have lanes of their own, so that they delay no other."""
-Lane = Literal["control", "bulk", "background"]
-"""control: small messages; bulk: tensors that training waits for; background: state and text."""
-
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_decoder: msgspec.msgpack.Decoder[Message]
+_decoder = msgspec.msgpack.Decoder(reduce(or_, MESSAGES))
 
 
 def encode_message(message: Message) -> bytes:
@@ -640,19 +670,3 @@ def decode_message(header: bytes) -> Message:
         return _decoder.decode(header)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
         raise RemoteProtocolError("message-malformed", str(e), penalty=20) from e
-
-
-def lane(message: Message) -> Lane:
-    """Return the lane a message travels in."""
-    if isinstance(message, Chunk):
-        return "background"
-    return "bulk" if isinstance(message, BULK_TYPES) else "control"
-
-
-def payload_limit(message: Message) -> int:
-    """Return the most payload bytes that may follow this message."""
-    if isinstance(message, Chunk):
-        return limits.CHUNK_BYTES
-    if isinstance(message, BULK_TYPES):
-        return limits.MAX_PAYLOAD_BYTES
-    return limits.MAX_CONTROL_PAYLOAD_BYTES

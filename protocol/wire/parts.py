@@ -21,7 +21,8 @@ from protocol.wire.fields import (
 )
 
 AgreedAmendments = Annotated[AgreedList, Meta(max_length=limits.MAX_AMENDMENTS)]
-Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_ELECTORS)]
+Roll = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
 class Expulsion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -45,6 +46,11 @@ class Proof(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     first: Envelope
     second: Envelope
+
+    @property
+    def envelopes(self) -> tuple[Envelope, Envelope]:
+        """Both."""
+        return self.first, self.second
 
 
 class VotedOut(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 
 import trio
 
@@ -31,16 +32,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.framing import Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import (
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    decode_message,
-    encode_message,
-    lane,
-    payload_limit,
-)
+from protocol.wire.messages import Hello, Message, Ping, decode_message, encode_message
 
 Read = Callable[[str, YamuxStream], object]
 BROKEN = (NetworkError, RemoteProtocolError, OSError, trio.TooSlowError, trio.BrokenResourceError)
@@ -59,7 +51,8 @@ class BareLink:
 
     async def say(self, message: Message, payload: bytes = b"") -> None:
         """Send a message in its lane."""
-        await self.write(lane(message), b"".join(encode_frame(encode_message(message), payload)))
+        frame = encode_frame(encode_message(message), payload)
+        await self.write(message.route.lane, b"".join(frame))
 
     async def write(self, name: str, data: bytes) -> None:
         """Send bytes, whatever they mean."""
@@ -135,7 +128,7 @@ async def _accept(
 async def _listen(
     link: BareLink, stream: YamuxStream, sink: trio.MemorySendChannel[Message]
 ) -> None:
-    decoder = FrameDecoder(decode_message, payload_limit)
+    decoder = FrameDecoder(decode_message, attrgetter("route.payload_limit"))
     try:
         while data := await stream.receive_some():
             for frame in decoder.receive_data(data):
@@ -148,8 +141,8 @@ async def _take(
     link: BareLink, frame: Frame[Message], sink: trio.MemorySendChannel[Message]
 ) -> None:
     match frame.header:
-        case Ping(nonce):
-            await link.say(Pong(nonce))
+        case Ping(nonce, answer=False):
+            await link.say(Ping(nonce, answer=True))
         case message:
             try:
                 sink.send_nowait(message)

@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from client.compute.checkpoint import build_header, read_info
+from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
 from protocol.membership.record import Record, seal
@@ -95,11 +96,11 @@ def state_hash(version: int, data: bytes) -> bytes:
     return hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32).digest()
 
 
-def lineage_of(era: int, version: int, states: Sequence[bytes]) -> Stored:
+def lineage_of(era: int, version: int, states: Sequence[bytes], elector: PeerId) -> Stored:
     """Return the record of who has a whole version from which a lineage begins."""
     hashes = tuple(state_hash(version, _data(state)) for state in states)
     copies = tuple(Copy(stage, version, digest) for stage, digest in enumerate(hashes))
-    return Stored(Lineage(era, version, hashes), copies)
+    return Stored(Lineage(era, version, hashes, (elector,)), copies)
 
 
 async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> None:

@@ -12,11 +12,10 @@ from client.net.connection_limiter import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
-from client.train.messaging.handshake import PROTOCOL
 from protocol.address import parse_peer_address
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Hello, ManifestReply, ManifestRequest, RecordDigest
+from protocol.wire.messages import Hello, ManifestReply, RecordDigest
 from tests.support.protocol_examples import manifest
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ async def _answer(member: Libp2pNetwork, reply: ManifestReply) -> None:
     async for event in member.events:
         match event:
             case Inbound(peer, Hello()):
-                member.admit(peer)
-                member.send_nowait(peer, RecordDigest([], True))  # as a member greets a new one
-            case Inbound(peer, ManifestRequest()):
+                member.send_nowait(peer, RecordDigest([], True))  # it knows us from an earlier link
                 member.send_nowait(peer, reply)
             case _:
                 pass
@@ -50,8 +47,7 @@ async def test_the_manifest_does_not_wait_behind_what_a_member_says_first(
     ):
         nursery.start_soon(_answer, member, ManifestReply(encoded, signature))
         peer = await newcomer.connect(member.addresses[0])
-        hello = Hello(PROTOCOL, swarm, "test", b"")
-        found = await fetch_manifest(newcomer, peer, swarm, hello, seen)
+        found = await fetch_manifest(newcomer, peer, swarm, "test", seen)
         nursery.cancel_scope.cancel()
     assert found.swarm == swarm
 

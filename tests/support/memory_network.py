@@ -22,14 +22,8 @@ from protocol.address import Address
 from protocol.errors import LocalProtocolError
 from protocol.hosts import Outer
 from protocol.ids import PeerId
-from protocol.wire.messages import (
-    Lane,
-    Message,
-    decode_message,
-    encode_message,
-    lane,
-    payload_limit,
-)
+from protocol.wire.messages import Message, decode_message, encode_message
+from protocol.wire.route import Lane
 
 EVENT_ITEMS = 4096
 EVENT_BYTES = 256 * 1024 * 1024
@@ -124,7 +118,7 @@ class MemoryHub:
 
     def parcel(self, message: Message, payload: bytes) -> _Parcel:
         """Encode a message."""
-        if len(payload) > payload_limit(message):
+        if len(payload) > message.route.payload_limit:
             raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
         return _Parcel(encode_message(message), bytes(payload))
 
@@ -320,7 +314,7 @@ class MemoryNetwork:
     def _count_out(self, message: Message, parcel: _Parcel) -> None:
         self._frames_out += 1
         self._bytes_out += _parcel_size(parcel)
-        self._tensor_bytes_out += _parcel_size(parcel) if lane(message) == "bulk" else 0
+        self._tensor_bytes_out += _parcel_size(parcel) if message.route.lane == "bulk" else 0
 
 
 @asynccontextmanager

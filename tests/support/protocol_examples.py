@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 import msgspec
 import msgspec.inspect as i
@@ -18,11 +17,11 @@ from protocol.manifest import Manifest, StageCost
 from protocol.membership.advert import Advert, Flops
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
+from protocol.wire.fields import Envelope
 
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
 WALL = 1_800_000_000.0
-MESSAGE_TYPES: tuple[type[m.Wire], ...] = get_args(m.Message)
 
 
 def signer(number: int) -> Signer:
@@ -102,14 +101,23 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
     return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
 
 
-def any_message() -> st.SearchStrategy[m.Wire]:
+def any_message() -> st.SearchStrategy[m.Message]:
     """Every message type with every field anywhere in its range."""
-    return st.one_of(*map(messages_of, MESSAGE_TYPES))
+    return st.one_of(*map(messages_of, m.MESSAGES))
 
 
-def messages_of(kind: type[m.Wire]) -> st.SearchStrategy[m.Wire]:
+def messages_of(kind: type[m.Message]) -> st.SearchStrategy[m.Message]:
     """Messages of one type; lists are kept short so that generation is quick."""
+    if kind is m.Statements:
+        return st.sampled_from(list(m.ENVELOPES)).flatmap(_statements)
     return st.builds(kind, **{name: _field(kind, name) for name in kind.__struct_fields__})
+
+
+def _statements(kind: m.StatementKind) -> st.SearchStrategy[m.Message]:
+    least, most = m.ENVELOPES[kind]
+    envelope = _values(i.type_info(Envelope))
+    envelopes = st.lists(envelope, min_size=least, max_size=min(most, 4))
+    return envelopes.map(lambda few: m.Statements(kind, tuple(few)))
 
 
 def _field(kind: type, name: str) -> st.SearchStrategy[object]:

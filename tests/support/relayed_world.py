@@ -17,7 +17,7 @@ from client.lab.simulate.seats import Parts
 from client.lab.simulate.training import WorldConfig
 from protocol.ids import PeerId
 from protocol.view import SwarmView
-from protocol.wire.messages import Backward, Forward, Message, lane
+from protocol.wire.messages import Backward, Forward, Message
 from tests.support.straggler_world import StragglerWorld
 
 BOUNDARY_BYTES = 4_000_000
@@ -75,7 +75,7 @@ class RelayedWorld(StragglerWorld):
         else:
             self.direct_bytes += BOUNDARY_BYTES
         ways.append((("down", to), LINE_BYTES_PER_S))
-        self._pass(ways, partial(self._transmit, peer, other, lane(message), arrive))
+        self._pass(ways, partial(self._transmit, peer, other, message.route.lane, arrive))
 
     def _pass(self, ways: list[tuple[object, float]], then: Callable[[], object]) -> None:
         if not ways:

@@ -10,6 +10,7 @@ each at its own moment.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +29,7 @@ from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    Admit,
-    AmendmentList,
-    AmendmentRequest,
-    JoinStage,
-    Message,
-    lane,
-)
+from protocol.wire.messages import Admit, JoinStage, Message, Statements
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -80,7 +74,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """Of every committed (stage, version)."""
         self.losses: dict[int, float] = {}
         """Mean token loss of every committed step."""
-        self.messages = 0
+        self.messages = Counter[str]()
+        """Messages between seats, by type."""
         self._open_worker = open_worker or MultisetWorker
         for stage in range(config.stages):
             for index in range(config.replicas):
@@ -101,7 +96,11 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def join(self, stage: int, name: str) -> SimPeer:
         """Let a newcomer ask every replica of a stage for admission, until one admits it."""
+        known = [(other, other.amendments) for other in self.peers.values()]
         peer = self.add_peer(stage, name)
+        for other, book in known:
+            if book is not None and book.envelopes:
+                self.send(other, peer.peer, _amendments(book.envelopes))
         self._ask_to_join(peer)
         return peer
 
@@ -301,9 +300,9 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """See ``SeatWorld``."""
         other = self.peers.get(to)
         if other is not None:
-            self.messages += 1
+            self.messages[type(message).__name__] += 1
             arrive = partial(self._arrive, peer.peer, other, message, parts)
-            self._transmit(peer, other, lane(message), arrive)
+            self._transmit(peer, other, message.route.lane, arrive)
 
     def _transmit(self, src: SimPeer, dst: SimPeer, which: str, action: Action) -> None:
         """Deliver in order per lane; nothing is delivered to or from the dead."""
@@ -318,17 +317,25 @@ class TrainingWorld(SeatWorld[SimPeer]):
         match message:
             case Admit() if message.joiner == peer.peer:
                 self._admitted(peer, message)
-            case AmendmentRequest() if peer.amendments is not None:
-                self.send(peer, sender, AmendmentList(peer.amendments.envelopes))
-            case AmendmentList():
-                self.amend(peer, message.amendments)
+            case Statements("amendments", envelopes):
+                self.amend(peer, envelopes)
             case _:
                 self.take(sender, peer, message, parts)
 
     def amend(self, peer: SimPeer, amendments: Sequence[Envelope]) -> None:
-        """Let a peer hear of amendments."""
+        """Let a peer hear of amendments; it tells all others what is new."""
         book = peer.amendments
-        if book is None or not peer.alive or not any(map(book.take, amendments)):
+        if book is None or not peer.alive:
             return
+        news = [envelope for envelope in amendments if book.take(envelope) is not None]
+        if not news:
+            return
+        for other in self.peers:
+            if other != peer.peer:
+                self.send(peer, other, _amendments(news))
         if peer.seat is not None:
             self.perform(peer, peer.seat.amended(self.agenda.now))
+
+
+def _amendments(envelopes: Sequence[Envelope]) -> Statements:
+    return Statements("amendments", tuple(envelopes))

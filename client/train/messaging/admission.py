@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from client.train.ports import Ports
-from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
-from protocol.wire.messages import ExpulsionList, Vouched
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Statements
 from protocol.wire.parts import Expulsion
 
 
@@ -88,7 +88,7 @@ class Vouching:
         self._ticket, self._ports, self._wall = ticket, ports, wall
         self._keep, self._linked, self._greet = keep, linked, greet
         self._cut, self._out = cut, out
-        self._welcome: dict[PeerId, Vouched] = {}
+        self._welcome: dict[PeerId, Statements] = {}
 
     def proof(self, peer: PeerId) -> bytes:
         """Return our chain, or the ticket of our invite."""
@@ -100,7 +100,7 @@ class Vouching:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._wall())
         if chain:
-            self._welcome[peer] = Vouched(list(chain))
+            self._welcome[peer] = Statements("vouches", tuple(chain))
             self._save()
         if not answer and (entry := self.register.why_out(peer)) is not None:
             self._tell(peer, [entry.whole])  # it can verify the reason itself
@@ -118,25 +118,24 @@ class Vouching:
         """Whether a peer was expelled."""
         return not self.register.standing(peer)
 
-    def vouched(self, message: Vouched) -> None:
+    def vouched(self, chain: Sequence[Envelope]) -> None:
         """A member has vouched for us: send the chain to all peers.
 
         Raises:
             RemoteProtocolError: the chain is invalid, or another peer's.
         """
-        if self.register.take_chain(message.chain, self._ticket):
+        if self.register.take_chain(chain, self._ticket):
             self._save()
             self._greet()
 
-    def expulsions(self, sender: PeerId, message: ExpulsionList) -> None:
-        """Handle a member's expulsions; new ones are passed on to all others.
+    def expelled(self, sender: PeerId, expulsion: Expulsion) -> None:
+        """Handle an expulsion that a member tells us of; a new one is passed on to all others.
 
         Raises:
-            RemoteProtocolError: one of them is invalid.
+            RemoteProtocolError: it is invalid.
         """
-        news = [one for one in message.expulsions if self.register.take_expulsion(one)]
-        if news:
-            self._spread(news, sender)
+        if self.register.take_expulsion(expulsion):
+            self._spread(expulsion, sender)
 
     def expel(self, member: PeerId, reason: str) -> None:
         """Expel a member, with all members that it has invited.
@@ -144,15 +143,14 @@ class Vouching:
         Raises:
             LocalProtocolError: we may not expel it.
         """
-        self._spread([self.register.expel(member, reason, self._wall())], None)
+        self._spread(self.register.expel(member, reason, self._wall()), None)
 
-    def _spread(self, news: list[Expulsion], sender: PeerId | None) -> None:
+    def _spread(self, news: Expulsion, sender: PeerId | None) -> None:
         self._save()
-        for one in news:
-            self._ports.perform(Explain("membership", self.register.describe(one), "warning"))
+        self._ports.perform(Explain("membership", self.register.describe(news), "warning"))
         for peer in list(self._linked()):
             if peer != sender:
-                self._tell(peer, news)
+                self._tell(peer, [news])
         self._cut_those_out()
 
     def _cut_those_out(self) -> None:
@@ -187,10 +185,8 @@ class Vouching:
         return ticket
 
     def _tell(self, peer: PeerId, expulsions: Iterable[Expulsion]) -> None:
-        told = list(expulsions)
-        for first in range(0, len(told), limits.MAX_EXPULSIONS_PER_MESSAGE):
-            part = told[first : first + limits.MAX_EXPULSIONS_PER_MESSAGE]
-            self._ports.send(peer, ExpulsionList(part))
+        for one in expulsions:
+            self._ports.send(peer, Statements("expulsion", (one.statement, *one.chain)))
 
     def _save(self) -> None:
         self._keep(self.register.kept)

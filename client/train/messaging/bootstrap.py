@@ -23,7 +23,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import needs_newer, swarm_id
 from protocol.wire.envelope import verify_manifest
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
+from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 RETRY_S = 1.0
 TURNED_AWAY_S = 75.0
@@ -76,8 +76,7 @@ async def find_swarm(
         ticket = known.ticket if isinstance(target, Address) else target.ticket or known.ticket
         return replace(known, peers=tuple(peers[:MAX_PEERS]), ticket=ticket)
     swarm = target.swarm if isinstance(target, Invite) else None
-    hello = first_hello(target, client)
-    fetched = await fetch_manifest(network, member, swarm, hello, seen)
+    fetched = await fetch_manifest(network, member, swarm, client, seen)
     return SwarmFile(
         fetched.manifest,
         fetched.encoded,
@@ -85,20 +84,6 @@ async def find_swarm(
         tuple(named),
         ticket=target.ticket if isinstance(target, Invite) else None,
     )
-
-
-def first_hello(target: Target, client: str) -> Hello:
-    """Return the Hello of a newcomer that asks for the manifest.
-
-    A ticket is not shown yet: that redeems it. The manifest is no secret.
-
-    Args:
-        target: an invite, or an address alone.
-        client: our client's name.
-    """
-    if isinstance(target, Address) or target.ticket is not None:
-        return Hello(PROTOCOL, None, client)
-    return Hello(PROTOCOL, target.swarm, client)
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
@@ -164,23 +149,23 @@ def unreachable(tried: Sequence[str], timeout_s: float) -> UserError:
 
 
 async def fetch_manifest(
-    network: Network, peer: PeerId, swarm: SwarmId | None, hello: Hello, seen: list[NetEvent]
+    network: Network, peer: PeerId, swarm: SwarmId | None, client: str, seen: list[NetEvent]
 ) -> SwarmFile:
-    """Ask a linked member for the manifest and verify it.
+    """Ask a linked member for the manifest and verify it; a ticket is not shown yet, which would
+    redeem it.
 
     Args:
         network: our links.
         peer: the member.
         swarm: the expected swarm; None: any.
-        hello: our first message on the link.
+        client: our client's name in Hello.
         seen: collects other network events of that time, for the engine.
 
     Raises:
         UserError: it refuses, does not answer, or sends an invalid manifest.
     """
     network.admit(peer)  # otherwise the manifest queues behind records that wait for admission
-    network.send_nowait(peer, hello)
-    network.send_nowait(peer, ManifestRequest())
+    network.send_nowait(peer, Hello(PROTOCOL, None, client))
     with trio.move_on_after(REPLY_S):
         async for event in network.events:
             seen.append(event)

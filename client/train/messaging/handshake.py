@@ -2,7 +2,7 @@
 
 Both sides send Hello. A peer of another swarm, of another protocol, or that the swarm does
 not admit (``admission.py``) is refused with the reason. Before its Hello is accepted all other
-messages are ignored, except that anyone may ask for the manifest: an invite is redeemed that way.
+messages are ignored. Whoever names no swarm gets the manifest: an invite is redeemed that way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
 
@@ -60,6 +60,9 @@ class Handshake:
 
     def hello(self, peer: PeerId, message: Hello) -> bool:
         """Take a peer's Hello; True if it has just been admitted."""
+        if message.swarm is None:
+            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+            return False
         if not self.greets(peer):
             self.early[peer] = message
             return False
@@ -69,17 +72,11 @@ class Handshake:
             self.ports.perform(Explain("membership", words))
         return admitted
 
-    def manifest_request(self, peer: PeerId) -> None:
-        """Give the manifest to a peer: it is no secret."""
-        self.ports.send(peer, ManifestReply(self.manifest, self.signature))
-
     def _hello(self, peer: PeerId) -> Hello:
         proof = self.admission.proof(peer)
         return Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
 
-    def _hello_from(self, peer: PeerId, protocol: int, swarm: str | None, proof: bytes) -> bool:
-        if swarm is None:
-            return False  # a newcomer, which will ask for the manifest
+    def _hello_from(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> bool:
         refusal = self._refusal(peer, protocol, swarm, proof)
         if refusal:
             self.ports.send(peer, Goodbye(refusal))

@@ -13,7 +13,7 @@ from client.net.errors import LinkFull, PeerUnreachable
 from client.net.network import Network
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, lane, payload_limit
+from protocol.wire.messages import Message
 
 MIB = 1024 * 1024
 MOST_BYTES = {"control": 8 * MIB, "bulk": 512 * MIB, "background": 8 * MIB}
@@ -54,9 +54,9 @@ class Outbox:
 
         Raises LocalProtocolError for a payload that no peer would accept.
         """
-        if len(payload) > payload_limit(message):
+        if len(payload) > message.route.payload_limit:
             raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
-        name = lane(message)
+        name = message.route.lane
         if (peer, name) in self._waiting:
             self._wait(peer, name, message, payload)
             return False

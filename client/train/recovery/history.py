@@ -20,7 +20,7 @@ import trio
 from client.store import records
 from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.persisted import Persisted
-from client.store.records import Companions, MetThere, Seen
+from client.store.records import Companions, Seen
 from client.train.ports import Ports
 from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
 from client.train.swarm.views import eras_served, live_members, versions_served
@@ -46,7 +46,6 @@ from protocol.recovery.machine import (
     RecoveryEffect,
 )
 from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
-from protocol.rounds.beginnings import Beginnings, Met
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
 
@@ -76,7 +75,6 @@ class _Files:
         self.company: Persisted[Companions] = Persisted(folder / records.COMPANY, Companions)
         self.lineage = Persisted(folder / records.LINEAGE, Lineage)
         self.evidence = Persisted(folder / records.EVIDENCE, Seen)
-        self.beginnings: Persisted[MetThere] = Persisted(folder / records.BEGINNINGS, MetThere)
 
 
 class History:
@@ -115,7 +113,6 @@ class History:
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
         seen = self._files.evidence.load(self._warn) or Seen()
-        self._beginnings = Beginnings(self._files.beginnings.load(self._warn) or ())
         away_s = max(0.0, time.time() - seen.wall)
         self.machine = Recovery(
             me,
@@ -159,17 +156,6 @@ class History:
     def open(self) -> bool:
         """Whether the version from which a stage without state begins is decided."""
         return self.machine.open
-
-    def met(self, stage: int, era: int, *, afresh: bool) -> Met:
-        """Return whom our earlier seats met in a stage at the beginning of a lineage; ``afresh``:
-        only those of this process count."""
-        return self._beginnings.met(stage, era, afresh=afresh)
-
-    def keep_met(self, met: Met) -> None:
-        """Write down whom a seat of ours has met at the beginning of its lineage, before it acts on
-        that."""
-        self._beginnings.keep(met)
-        self._files.beginnings.keep(self._beginnings.kept, self._warn)
 
     def holders(self, stage: int) -> list[PeerId]:
         """Return the others who have the state of a stage from which the lineage begins."""
@@ -404,4 +390,6 @@ def why_unusable(found: Lineage, *, stages: int, steps: int) -> str:
         return f"the run has {steps} steps, and it begins later"
     if found.number > HIGHEST_NUMBER:
         return f"no run was rolled back {found.number} times"
+    if bool(found.electors) != bool(found.era):
+        return "it lacks its electors"
     return ""

@@ -156,8 +156,13 @@ class HeldStageDriver:
         self._perform(self.machine.stand_still(self._context.owner.now()))
 
     def begin_anew(self) -> None:
-        """The swarm begins a new lineage: take the stage from its beginning."""
+        """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
+        not know yet where the run stands goes on."""
         self._view = SwarmView(((),) * len(self._view.stages))
+        if self.machine.state is State.ACQUIRING and not (
+            self._acquisition is not None and self._acquisition.knows_where
+        ):
+            return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
     def allow_training(self) -> None:
@@ -399,8 +404,7 @@ class HeldStageDriver:
             else:
                 lineage = way.lineage
                 await acquisition.begin(lineage)
-                at = lineage.version, lineage.era
-                seat = self._new_seat(size, *at, serving=True, afresh=way.afresh)
+                seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
             if isinstance(error, DiskFailed) and error.needed_bytes:
@@ -423,9 +427,7 @@ class HeldStageDriver:
 
     # --- the seat ----------------------------------------------------------------------------
 
-    def _new_seat(
-        self, size: int, version: int, era: int, *, serving: bool, afresh: bool = False
-    ) -> Seat:
+    def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
         terms, manifest = self._context.terms, self._context.terms.manifest
         kept = self._promise[1] if self._promise[0] == era else (0, 0)
         return Seat(
@@ -444,7 +446,7 @@ class HeldStageDriver:
             era=era,
             touch=terms.history.touch,
             has_left=terms.history.machine.has_left,
-            met=terms.history.met(self.stage, era, afresh=afresh),
+            electors=terms.history.lineage.electors,
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,
@@ -511,7 +513,6 @@ class HeldStageDriver:
             audited=self._context.audit_log.note,
             evaluated=self._context.owner.evaluated,
             agreed=self._context.owner.agreed_on,
-            met=self._context.terms.history.keep_met,
             worker_died=self._worker_lost,
             drained=self._look,
         )

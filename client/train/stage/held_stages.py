@@ -47,7 +47,6 @@ from protocol.seat.auditing import SECRET_BYTES, AuditTerms
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
-from protocol.wire.routes import addressed_stage
 
 
 class HeldStages:
@@ -188,7 +187,7 @@ class HeldStages:
 
     def taker(self, message: Message) -> Take | None:
         """Return the handler of a message to a stage; None for a stage we do not hold."""
-        stage = addressed_stage(message)
+        stage = message.addressed_stage
         held = None if stage is None else self.held.get(stage)
         return None if held is None else held.taker(message)
 

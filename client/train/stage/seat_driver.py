@@ -60,7 +60,6 @@ from protocol.pipeline.effects import (
     SumAgainTask,
     Task,
 )
-from protocol.rounds.beginnings import Met
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
     AgreedOn,
@@ -68,7 +67,6 @@ from protocol.seat.effects import (
     CommitTo,
     Contributions,
     HeldOutLoss,
-    KeepMet,
     SeatEffect,
     Serving,
     SignCharge,
@@ -126,8 +124,6 @@ class SeatHooks:
     audited: Callable[[Audited | Contributions], None]
     evaluated: Callable[[HeldOutLoss], None]
     agreed: Callable[[AgreedOn], None]
-    met: Callable[[Met], None]
-    """Writes down whom the seat has met before its first plan."""
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -351,8 +347,6 @@ class SeatDriver:
                 self._hooks.evaluated(effect)
             case AgreedOn():
                 self._hooks.agreed(effect)
-            case KeepMet(met):
-                self._hooks.met(met)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():

@@ -184,6 +184,8 @@ class StageAcquisition:
         self._download: Download | None = None
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
+        self.knows_where = False
+        """Whether the state of one lineage is being fetched."""
 
     # --- input -------------------------------------------------------------
 
@@ -254,6 +256,7 @@ class StageAcquisition:
             machine, now = self._terms.history.machine, self._terms.ports.now()
             way = way_in(self.stage, self._terms.me, self._view(), machine, now)
             if not isinstance(way, Wait):
+                self.knows_where = True
                 return way
             self._waits(Phase.HISTORY, way.why)
             await self._next_change()

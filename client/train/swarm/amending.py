@@ -18,10 +18,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import AmendmentList
-
-ANSWER_S = 1.0
-"""A peer is told everything once in so many seconds, however often it asks."""
+from protocol.wire.messages import Statements
 
 
 class Amending:
@@ -45,7 +42,6 @@ class Amending:
         self.book = Amendments(manifest, swarm)
         self._file: Persisted[KeptAmendments] | None = None
         self._saved = KeptAmendments()
-        self._answered: dict[PeerId, float] = {}
 
     def keep_in(self, path: Path) -> None:
         """Take the amendments of a file, and save ours to it from now on."""
@@ -59,24 +55,13 @@ class Amending:
         """Tell a new link all that we know."""
         self._tell([peer], self.book.envelopes)
 
-    def link_down(self, peer: PeerId) -> None:
-        """Forget a link."""
-        self._answered.pop(peer, None)
-
-    def asked(self, peer: PeerId) -> None:
-        """A peer lacks an amendment that we have named."""
-        now = self._ports.now()
-        if now >= self._answered.get(peer, -ANSWER_S) + ANSWER_S:
-            self._answered[peer] = now
-            self.link_up(peer)
-
-    def receive(self, peer: PeerId, message: AmendmentList) -> None:
+    def receive(self, peer: PeerId, envelopes: Sequence[Envelope]) -> None:
         """Take what a peer tells.
 
         Raises:
             RemoteProtocolError: one of them is not the founder's, or malformed.
         """
-        for envelope in message.amendments:
+        for envelope in envelopes:
             self._take(envelope, besides=peer)
 
     def publish(self, envelope: Envelope) -> None:
@@ -103,7 +88,8 @@ class Amending:
         most = limits.MAX_AMENDMENTS_PER_MESSAGE
         for first in range(0, len(envelopes), most):
             for peer in peers:
-                self._ports.send(peer, AmendmentList(list(envelopes[first : first + most])))
+                part = tuple(envelopes[first : first + most])
+                self._ports.send(peer, Statements("amendments", part))
 
     # --- what is agreed ----------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import PassedOn
+from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
 
 PASS_TO_ALL_UP_TO: Final = 8
@@ -107,7 +107,7 @@ class Expulsions:
                 others.sort(key=lambda peer: rank(self._network.peer_id, *at, peer))
                 others = others[:PASS_FANOUT]
             for peer in others:
-                self._ports.send(peer, PassedOn(envelope))
+                self._ports.send(peer, Statements("decision", (envelope,)))
         return self._compared(found)
 
     def passed_on(

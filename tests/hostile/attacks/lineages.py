@@ -14,11 +14,11 @@ from tests.hostile.stranger import Stranger
 VERSIONS = (777_777, 77_777)
 """Beyond the run's 100,000 steps, and among them but out of reach."""
 EACH_S = 12.0
-LATER = Lineage(era=(1 << ERA_BITS) + 12_345)
+LATER = (1 << ERA_BITS) + 12_345
 """One roll-back after the first lineage, to the beginning of the run."""
 LATER_MEMBERS = 80
 """More than are linked with each other, so that adverts without a link count as live."""
-LAST = Lineage(era=2**53 - 1)
+LAST = 2**53 - 1
 """At the end of the range of eras: who follows it can never roll back again."""
 LAST_MEMBERS = 20
 CHECKPOINT_STEPS = 50
@@ -30,17 +30,18 @@ async def forged_version(stranger: Stranger) -> None:
     await stranger.introduce()
     for number, version in enumerate(VERSIONS, start=1):
         states = await forged_states(stranger, version)
-        said = lineage_of(number << ERA_BITS, version, states)
+        said = lineage_of(number << ERA_BITS, version, states, stranger.signer.peer)
         with trio.move_on_after(EACH_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_telling, stranger, [stranger.signer], said)
                 nursery.start_soon(serve, stranger, version, states)
 
 
-async def followed_by(stranger: Stranger, lineage: Lineage, members: int) -> None:
+async def followed_by(stranger: Stranger, era: int, members: int) -> None:
     """Follow a lineage ourselves; the other members are only told of."""
     stranger.pulse()
     signers = [stranger.signer, *invented(members)]
+    lineage = Lineage(era, electors=(stranger.signer.peer,))
     await keep_telling(stranger, signers, Stored(lineage))
 
 
@@ -58,13 +59,13 @@ ATTACKS = (
         issue="B1",
         what="80 invented members are told of over one link; all follow a later lineage, "
         "version 0.",
-        stranger=partial(followed_by, lineage=LATER, members=LATER_MEMBERS),
+        stranger=partial(followed_by, era=LATER, members=LATER_MEMBERS),
     ),
     Attack(
         name="era-brick",
         issue="B2",
         what="Records name era 2^53-1; one of two volunteers is killed and comes back meanwhile.",
-        stranger=partial(followed_by, lineage=LAST, members=LAST_MEMBERS),
+        stranger=partial(followed_by, era=LAST, members=LAST_MEMBERS),
         honest=2,
         restarts=True,
         bounds=Bounds(steps_lost=4 * CHECKPOINT_STEPS),

@@ -36,7 +36,7 @@ PER_S = 40.0
 AGAIN_S = 30.0
 WAITS_S = 120.0
 """How long a newcomer is watched; the attack goes on for so long."""
-LATER = Lineage(era=(1 << ERA_BITS) + 4711)
+LATER = (1 << ERA_BITS) + 4711
 UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 
 
@@ -104,7 +104,8 @@ def _records(stranger: Stranger, signer: Signer, seat: SeatStatus) -> list[Envel
         joined=int(now) - 3600,
         serves=(msgspec.structs.replace(seat, missing=()),),
     )
-    said = ((ADVERT, encode_advert(advert)), (STORED, encode_stored(Stored(LATER))))
+    later = Stored(Lineage(LATER, electors=(signer.peer,)))
+    said = ((ADVERT, encode_advert(advert)), (STORED, encode_stored(later)))
     number, issued = int(now * 1000), int(now)
     return [
         seal(signer, kind, Record(signer.peer, number, issued, 600, body), stranger.swarm)

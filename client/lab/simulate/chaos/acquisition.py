@@ -57,13 +57,13 @@ class Acquisitions:
             case Join(replicas):
                 for replica in replicas:
                     self._swarm.send(volunteer, replica, JoinStage(volunteer.stage))
-            case Begin(lineage, afresh):
-                self._begin(volunteer, lineage, afresh=afresh)
+            case Begin(lineage):
+                self._begin(volunteer, lineage)
 
-    def _begin(self, volunteer: Volunteer, lineage: Lineage, *, afresh: bool) -> None:
+    def _begin(self, volunteer: Volunteer, lineage: Lineage) -> None:
         """Load the beginning of the lineage, if a reachable volunteer has that version."""
         if not lineage.version:
-            self._swarm.open_seat(volunteer, 0, serving=True, afresh=afresh)
+            self._swarm.open_seat(volunteer, 0, serving=True)
             return
         key = (volunteer.stage, lineage.version)
         for peer in self._donors(volunteer):

@@ -18,7 +18,6 @@ from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import encode_ids
 from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
-from protocol.recovery.choice import SEED
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
 from protocol.seat.auditing import KEPT_STEPS
@@ -66,7 +65,7 @@ class Checks:
         """By stage, era and version: attempt, digest, hash."""
         self.statements: dict[tuple[PeerId, str, int, int, int, int], bytes] = {}
         """By author and number: the digest."""
-        self.decided = {SEED}
+        self.decided = set[Lineage]()
         """Lineages that somebody's machine has begun, and not only the liar's words."""
         self.most = Counter[str]()
         """The most that any seat kept, by name of what."""

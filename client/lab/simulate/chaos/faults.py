@@ -166,14 +166,14 @@ class Faults:
         if swarm.config.lies:
             seasoned = [v for v in others if v.disk.evidence[0].stages and not v.lies]
             return 2 * len(seasoned) > len(present)
-        return not era or 2 * len(others) > len(present)
+        return 2 * len(others) > len(present)
 
     def _is_followed(self, victim: Volunteer) -> bool:
         """Whether another has heard of the victim's lineage: a volunteer that rolls back alone and
         leaves before that has its undone steps repeated by others (protocol/SPEC.md, section
         21)."""
         era, present = victim.disk.lineage.era, self._swarm.present()
-        return not era or any(_follows(v, era) for v in present if v is not victim)
+        return any(_follows(v, era) for v in present if v is not victim)
 
     def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
         """Take the victim, or the next one that may be taken."""

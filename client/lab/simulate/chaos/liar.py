@@ -33,7 +33,15 @@ from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import LAST_ERA
-from protocol.recovery.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import (
+    ERA_BITS,
+    MAX_COPIES,
+    MOST_FIRST_ELECTORS,
+    Copy,
+    Lineage,
+    Stored,
+    encode_stored,
+)
 from protocol.wire.parts import SeatStatus
 
 Lie = Literal[
@@ -129,9 +137,10 @@ class Liar:
     def _lineage(self, known: dict[PeerId, tuple[int, bytes]]) -> Lineage:
         true = self._true(known).lineage
         era, version = self._era(true.era), self._version(true.version)
-        return Lineage(
-            era, version, tuple(self._hash() for _ in range(self._stages * (version > 0)))
-        )
+        hashes = tuple(self._hash() for _ in range(self._stages * (version > 0)))
+        peers = sorted({*known, *self._invented})
+        electors = self._peers(peers, MOST_FIRST_ELECTORS) or peers[:1]
+        return Lineage(era, version, hashes, tuple(sorted(electors)) if era else ())
 
     def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:
         true = self._true(known)

@@ -77,10 +77,8 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         serving: bool,
         admit: Admit | None = None,
         saved: str = "",
-        afresh: bool = False,
     ) -> None:
-        """Open a seat at a version, or to observe from it; ``saved``: the state of that version;
-        ``afresh``: whom earlier processes met does not count."""
+        """Open a seat at a version, or to observe from it; ``saved``: the state of that version."""
 
     @abstractmethod
     def load(self, volunteer: Volunteer, version: int, saved: str) -> None:

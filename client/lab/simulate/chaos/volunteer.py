@@ -22,7 +22,6 @@ from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
-from protocol.rounds.beginnings import Beginnings
 from protocol.seat.auditing import AuditTerms
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -47,7 +46,6 @@ class Disk:
     checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
     evidence: tuple[Kept, float] = (Kept(), 0.0)
     """The evidence of the run, and the time of its writing."""
-    beginnings: Beginnings = field(default_factory=Beginnings)
     company: tuple[Companion, ...] = ()
     """Whom it has met, in runs in which members part."""
 
@@ -75,7 +73,6 @@ class Disk:
     def lose(self) -> None:
         """Lose everything."""
         self.lineage, self.checkpoints, self.evidence = SEED, {}, (Kept(), 0.0)
-        self.beginnings = Beginnings()
 
 
 @dataclass(eq=False, slots=True)
@@ -193,7 +190,6 @@ class Volunteer(SimPeer):
         """Lose everything but the disk."""
         self.epoch += 1
         self.incarnation += 1
-        self.disk.beginnings = Beginnings(self.disk.beginnings.kept)
         self.seat = self.worker = None
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}

@@ -44,16 +44,11 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import (
-    CommitTo,
-    KeepMet,
-    SeatEffect,
-    SignCharge,
-)
+from protocol.seat.effects import CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Commitment, Message, PassedOn, Ready, Segment, lane
+from protocol.wire.messages import Admit, Commitment, Message, Ready, Segment, Statements
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
@@ -101,7 +96,7 @@ class ChaosWorld(ChaosSwarm):
         self._begin()
 
     def _begin(self) -> None:
-        """Start with all volunteers linked and at version 0."""
+        """Start with all volunteers linked; they begin the run."""
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
                 if self._is_liars(stage, index):
@@ -117,7 +112,7 @@ class ChaosWorld(ChaosSwarm):
             for other in everybody[:index]:
                 self.beats.link(volunteer, other)
         for volunteer in everybody:
-            self.open_seat(volunteer, 0, serving=True)
+            self.acquisitions.start(volunteer)
             self._pulse_later(volunteer)
         for fault in self.schedule:
             self.agenda.at(fault.at, partial(self.faults.meet, fault))
@@ -224,10 +219,9 @@ class ChaosWorld(ChaosSwarm):
         serving: bool,
         admit: Admit | None = None,
         saved: str = "",
-        afresh: bool = False,
     ) -> None:
         """See ``ChaosSwarm``."""
-        config, era = self.config, volunteer.recovery.lineage.era
+        config, lineage = self.config, volunteer.recovery.lineage
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
         volunteer.payloads = {}
@@ -239,11 +233,11 @@ class ChaosWorld(ChaosSwarm):
             tokens_per_step=1,
             step=version,
             serving=serving,
-            era=era,
+            era=lineage.era,
             touch=volunteer.contacts,
             has_left=volunteer.recovery.has_left,
-            met=volunteer.disk.beginnings.met(volunteer.stage, era, afresh=afresh),
-            promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, era)),
+            electors=lineage.electors,
+            promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
         )
@@ -277,8 +271,6 @@ class ChaosWorld(ChaosSwarm):
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted):
             self.audits.perform(peer, effect)
-        elif isinstance(effect, KeepMet):
-            peer.disk.beginnings.keep(effect.met)
         else:
             super()._perform_one(peer, effect, parts)
 
@@ -383,7 +375,7 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
-        if isinstance(message, PassedOn):
+        if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment):
             message = self.audits.signed(peer, message)
@@ -391,7 +383,7 @@ class ChaosWorld(ChaosSwarm):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
             upkeep = self._lets_a_liar_in(message)
-            self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
+            self.network.send(peer, to, kind, message.route.lane, arrive, upkeep=upkeep)
             self.faults.said(peer, kind)
 
     def _states(self, peer: Volunteer, message: Message) -> bool:

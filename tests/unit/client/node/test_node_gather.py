@@ -279,7 +279,7 @@ def test_replicas_outweigh_others_and_versions_are_bounded() -> None:
 
 
 def test_copies_of_a_lineage_that_has_ended_do_not_count() -> None:
-    now = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
+    now = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)), (FIRST,))
     stored = {
         FIRST: copies((0, 10), (0, 15), lineage=now),
         SECOND: copies((1, 10), lineage=now),

@@ -8,11 +8,6 @@ import pytest
 from msgspec import Struct
 
 from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
-from client.store.records import BEGINNINGS, MetThere
-from protocol.ids import peer_id_from_key
-from protocol.rounds.beginnings import Beginnings, Met
-
-PEERS = tuple(peer_id_from_key(bytes([n]) * 32) for n in range(3))
 
 
 class Note(Struct, frozen=True):
@@ -76,14 +71,3 @@ def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Pat
     assert "make room" in told[0]
     with pytest.raises(FileExistsError):
         blocked.save(Note(7))
-
-
-def test_the_next_process_knows_whom_this_one_met(tmp_path: Path) -> None:
-    beginnings = Beginnings()
-    file: Persisted[MetThere] = Persisted(tmp_path / BEGINNINGS, MetThere)
-    for stage, era in ((0, 3), (1, 3), (1, 4)):
-        beginnings.keep(Met(stage, era, PEERS[:2], PEERS))
-        file.save(beginnings.kept)
-    found = Beginnings(file.read() or ())
-    assert found.kept == beginnings.kept
-    assert found.met(1, 4) == Met(1, 4, PEERS[:2], PEERS)

@@ -182,8 +182,8 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "text.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "amending.link_down", "waypoints.link_down", "text.lost"]
-GOES += ["reach.gone", "membership.link_down", "measuring.gone", "_chunks.gone"]
+GOES = ["expulsions.link_down", "waypoints.link_down", "text.lost"]
+GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone", "held_stages.peer_lost"]
 
 
@@ -355,7 +355,7 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
             told.reset_mock()
             told.text.receive.return_value = believed
             answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
-            engine.on_offer(by, answer, b"")
+            engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.text.receive.called is (kind == "data")
 

@@ -8,11 +8,10 @@ import pytest
 from trio.testing import MockClock
 
 from client.store.persisted import SET_ASIDE, Persisted
-from client.store.records import BEGINNINGS, COMPANY, EVIDENCE, LINEAGE, Companions, MetThere, Seen
+from client.store.records import COMPANY, EVIDENCE, LINEAGE, Companions, Seen
 from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.company import Company
 from protocol.recovery.stored import Lineage
-from protocol.rounds.beginnings import Beginnings
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -143,7 +142,7 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(
     """Its era is the last that there is: the next roll-back could not be said. It used to be kept,
     and the volunteer died at every start."""
     bricked = tmp_path / "bricked"
-    Persisted(bricked / LINEAGE, Lineage).save(Lineage(LAST_ERA, 0, ()))
+    Persisted(bricked / LINEAGE, Lineage).save(Lineage(LAST_ERA, electors=("x",)))
     async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
         first, second = await swarm.add(0, copies=bricked), await swarm.add(1, copies=bricked)
         swarm.start()
@@ -156,26 +155,22 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(
         assert lineage(first) == lineage(spare)
 
 
-async def test_whom_it_met_before_the_first_step_counts_for_its_next_process(
+async def test_a_lineage_that_was_begun_names_those_who_were_there(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """They are electors whether it meets them again or not: they may have closed the step."""
+    """They are the electors of its first step, also for the next process of one of them."""
     async with open_swarm(tmp_path, steps=4) as swarm:
-        first, sibling, following = [await swarm.add(stage) for stage in (0, 0, 1)]
-        everybody = {volunteer.engine.signer.peer for volunteer in (first, sibling, following)}
-
-        def met() -> set[str]:
-            kept = Persisted(first.disk / BEGINNINGS, MetThere).peek()
-            return {*Beginnings(kept or ()).met(0, 0).electors}
-
-        await swarm.until(lambda: met() == everybody)
-        assert first.step(0) == 0
+        members = first, *_ = [await swarm.add(stage) for stage in (0, 0, 1)]
+        await swarm.until(lambda: all(lineage(one).electors for one in members))
+        assert len({lineage(one) for one in members}) == 1
+        assert {*lineage(first).electors} == {one.engine.signer.peer for one in members}
+        await swarm.until(lambda: first.serves(0))
         swarm.vanish(first)
         back = await swarm.add(0, copies=first.disk)
         await swarm.until(lambda: back.serves(0))
         driver = back.held(0).driver
         assert driver is not None
-        assert driver.seat.quorum.electors >= everybody
+        assert driver.seat.quorum.electors == {*lineage(members[2]).electors}
         swarm.start()
         await swarm.until_done()
         swarm.assert_exact()

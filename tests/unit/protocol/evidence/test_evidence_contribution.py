@@ -23,13 +23,18 @@ from protocol.evidence.proof import check, contradiction, words_of
 from protocol.evidence.statement import body_of
 from protocol.ids import SwarmId
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Commitment, Evidence, Segment, encode_message
+from protocol.wire.messages import (
+    Commitment,
+    Segment,
+    Statements,
+    encode_message,
+)
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 DIGESTS = (b"a" * 32, b"", b"c" * 32)
 SAID = Commitment(1, 7, 2, b"r" * 32, DIGESTS, era=5)
-SENT = Segment(1, 7, 2, 0, 5)
+SENT = Segment(1, 7, 2, 0, era=5)
 
 
 def commitment(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Envelope:
@@ -140,7 +145,7 @@ def test_a_proof_of_the_largest_stage_fits_a_message() -> None:
     shown = commitment(segments=many, step=limits.MAX_STEP, attempt=limits.MAX_ATTEMPT)
     assert len(shown.body) <= limits.MAX_ENVELOPE_BODY_BYTES
     proof = ordered(shown, commitment(step=limits.MAX_STEP, attempt=limits.MAX_ATTEMPT))
-    encoded = encode_message(Evidence(proof))
+    encoded = encode_message(Statements("proof", proof.envelopes))
     assert len(encoded) <= limits.MAX_HEADER_BYTES
     assert msgspec.msgpack.decode(encoded)  # and it is within the bounds of its fields
     assert STATEMENT.parse(shown.body) == Statement(

@@ -18,7 +18,9 @@ from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import Record, seal
 from protocol.verdicts import MAX_CERTIFICATES, Verdict, Verdicts
-from protocol.wire.messages import Evidence
+from protocol.wire.messages import (
+    Statements,
+)
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
 
@@ -45,7 +47,7 @@ def linked(*peers: PeerId) -> Proofs:
 
 
 def told(effects: list[Effect | Verdict] | list[Effect]) -> list[PeerId]:
-    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Evidence)]
+    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Statements)]
 
 
 def test_a_proof_expels_and_is_passed_on_once() -> None:
@@ -66,7 +68,7 @@ def test_what_we_see_ourselves_is_told_to_all() -> None:
 def test_a_new_link_is_told_who_is_out() -> None:
     machine = linked(ALICE)
     machine.receive(ALICE, proof_of(9), NOW, member=True)
-    assert machine.link_up(BORIS, NOW) == [Send(BORIS, Evidence(proof_of(9)))]
+    assert machine.link_up(BORIS, NOW) == [Send(BORIS, Statements("proof", proof_of(9).envelopes))]
 
 
 def test_who_relays_what_proves_nothing_is_to_blame() -> None:

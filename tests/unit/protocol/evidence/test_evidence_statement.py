@@ -33,7 +33,7 @@ LEADER, ALICE, BORIS = peer(1), peer(2), peer(3)
 
 def plan(attempt: int = 1, electors: tuple[int, ...] = (1, 2), **changes: object) -> Plan:
     members = [PlanMember(ALICE, b"\x0f"), PlanMember(BORIS, b"\xf0")]
-    made = Plan(1, 7, attempt, members, [0, 4, 8], [], b"s", list(map(peer, electors)), 5)
+    made = Plan(1, 7, attempt, members, [0, 4, 8], [], b"s", list(map(peer, electors)), era=5)
     return replace(made, **changes)
 
 
@@ -138,8 +138,8 @@ def test_two_leaders_may_use_one_attempt() -> None:
 def test_a_plan_and_a_commit_of_one_attempt_are_two_things() -> None:
     heard = Heard(SWARM)
     heard.take(LEADER, by(1, plan()))
-    assert heard.take(LEADER, by(1, Commit(1, 7, 1, b"d" * 32, None, 5)))[1] == []
-    [proof] = heard.passed_on(BORIS, shown(1, Commit(1, 7, 1, b"e" * 32, None, 5)))
+    assert heard.take(LEADER, by(1, Commit(1, 7, 1, b"d" * 32, None, era=5)))[1] == []
+    [proof] = heard.passed_on(BORIS, shown(1, Commit(1, 7, 1, b"e" * 32, None, era=5)))
     assert isinstance(proof, Proof)
 
 

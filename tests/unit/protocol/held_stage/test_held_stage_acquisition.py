@@ -10,29 +10,13 @@ from msgspec.structs import replace
 
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import SEED
-from protocol.recovery.machine import SETTLE_S, Recovery, RecoveryContext
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import ERA_BITS, Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
-LATER = Lineage(1 << ERA_BITS)
-AT_20 = Lineage(LATER.era, 20)
-
-
-@pytest.mark.parametrize("lineage", [SEED, LATER])
-@pytest.mark.parametrize("served", [None, 0, 1])
-def test_it_begins_afresh_only_at_the_seed_and_if_nobody_serves(
-    lineage: Lineage, served: int | None
-) -> None:
-    history = Recovery(ME, 2, 10, lineage)
-    history.open = True
-    history.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)
-    ours, others = Replica(ME, 0, True), Replica(OTHER, 0, True)
-    view = SwarmView.of([[ours, *([others] if served == 0 else [])], [others] if served else []])
-    way = way_in(0, ME, view, history, SETTLE_S + 1)
-    assert way == Begin(lineage, afresh=lineage == SEED and served is None)
+AT_20 = Lineage(1 << ERA_BITS, 20, electors=(ME,))
 
 
 @dataclass
@@ -42,7 +26,7 @@ class Known:
     lineage: Lineage = AT_20
     open: bool = True
     may: bool = False
-    by: float | None = None
+    passed: bool = False
     liars: set[PeerId] = field(default_factory=set)
 
     @property
@@ -55,8 +39,8 @@ class Known:
     def may_begin(self, stage: int, now: float) -> bool:
         return self.may
 
-    def begins_by(self, stage: int) -> float | None:
-        return self.by
+    def has_passed(self, stage: int) -> bool:
+        return self.passed
 
 
 def way(known: Known, *stages: list[Replica]) -> Join | Begin | Wait:
@@ -85,20 +69,19 @@ class TestTheWayIn:
         ("known", "why"),
         [
             (Known(open=False), "finding out where the run stands"),
-            (Known(), "waiting for somebody who has the state of stage 0"),
-            (Known(by=100.0), "waiting for somebody who has the state of stage 0"),
-            (Known(by=112.5), "waiting up to 13 s for more of those who were here, then stage 0"),
+            (Known(), "finding out where the run stands"),
+            (Known(passed=True), "waiting for somebody who has the state of stage 0"),
         ],
     )
     def test_what_is_waited_for_is_said(self, known: Known, why: str) -> None:
         assert way(known, [], []) == Wait(why)
 
-    def test_no_time_is_named_once_the_swarm_has_gone_on(self) -> None:
-        waits = way(Known(by=112.5), [], [at(OTHER, 25), at(THIRD, 25)])
+    def test_so_it_is_once_the_swarm_has_gone_on(self) -> None:
+        waits = way(Known(), [], [at(OTHER, 25), at(THIRD, 25)])
         assert waits == Wait("waiting for somebody who has the state of stage 0")
 
 
-ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=LATER.era)
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
 
 
@@ -112,7 +95,7 @@ class TestAdmission:
         [
             (THIRD, {}),
             (OTHER, {"stage": 1}),
-            (OTHER, {"era": LATER.era + 1}),
+            (OTHER, {"era": AT_20.era + 1}),
             (OTHER, {"donors": [THIRD]}),
             (OTHER, {"version": 23}),
         ],

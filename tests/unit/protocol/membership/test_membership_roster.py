@@ -26,7 +26,6 @@ from protocol.membership.roster import (
 )
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
 from protocol.rounds.quorum import Quorum
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Heartbeat, Records
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
@@ -281,7 +280,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
     assert machine.next_deadline() is None
     machine.describe(advert(), 0.0, WALL)
     quorum = Quorum(me, 0, machine.contacts)
-    quorum.observe(SwarmView.of([[Replica(me, 0, True)], [], [], []]), 0.0)
+    quorum.observe(0.0)
     held = []
     for second in range(60):
         deadline = machine.next_deadline()

@@ -12,7 +12,6 @@ from client.store.persisted import Persisted
 from client.store.records import COMPANY, Companions
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import SEED
 from protocol.recovery.company import MAX_COMPANIONS, Companion, Company
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
@@ -24,9 +23,10 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
-from protocol.recovery.stored import Copy, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
 
 ME, FRIEND, STRANGER, GONE = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
+FIRST = Lineage(1, electors=(ME,))
 EVERY = 50
 
 
@@ -112,7 +112,7 @@ BOTH = copies((0, 156), (1, 156))
 def back(company: Iterable[Companion] | None, own: list[Copy] = BOTH) -> Recovery:
     """One that comes back with copies, having met three others in earlier sessions."""
     known = None if company is None else Company(company)
-    made = Recovery(ME, 2, EVERY, SEED, 7, met=[FRIEND, STRANGER, GONE], company=known)
+    made = Recovery(ME, 2, EVERY, FIRST, 7, met=[FRIEND, STRANGER, GONE], company=known)
     made.set_copies(own, 0.0)
     return made
 
@@ -158,7 +158,7 @@ class TestResume:
     def test_with_all_who_were_there_though_one_has_more(self) -> None:
         """The other one was killed before it had written down the last versions."""
         made = back([Companion(FRIEND), Companion(STRANGER, 20)], copies((0, 156), (0, 150)))
-        made.receive(FRIEND, Stored(SEED, tuple(copies((1, 150)))), 0.0)
+        made.receive(FRIEND, Stored(FIRST, tuple(copies((1, 150)))), 0.0)
         made.update(seen(ME, FRIEND), 0.0)
         late = SETTLE_S + TURN_S
         assert late < BRIEF_PATIENCE_S
@@ -172,7 +172,7 @@ class TestResume:
 
     def test_what_we_know_of_our_end_says_nothing_where_others_went_on(self) -> None:
         made = back([Companion(FRIEND, 150, True)])
-        newer = Stored(SEED, tuple(copies((0, 200), (1, 156))))
+        newer = Stored(FIRST, tuple(copies((0, 200), (1, 156))))
         made.receive(STRANGER, newer, 0.0)
         made.update(seen(ME, STRANGER), 0.0)
         early = SETTLE_S + BRIEF_PATIENCE_S - 0.1
@@ -180,7 +180,7 @@ class TestResume:
 
     def test_more_than_a_checkpoint_interval_is_not_thrown_away_at_once(self) -> None:
         made = back([Companion(FRIEND)], copies((0, 156), (0, 100)))
-        made.receive(FRIEND, Stored(SEED, tuple(copies((1, 100)))), 0.0)
+        made.receive(FRIEND, Stored(FIRST, tuple(copies((1, 100)))), 0.0)
         made.update(seen(ME, FRIEND), 0.0)
         late = SETTLE_S + TURN_S
         assert begun([*made.tick(SETTLE_S), *made.tick(late)]) is None

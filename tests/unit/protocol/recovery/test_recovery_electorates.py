@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.recovery.choice import SEED
 from protocol.recovery.electorates import MAX_ELECTORATES, Electorates
 from protocol.recovery.machine import OUTVOTED_S, STALLED_S, Adopt, Recovery, RecoveryContext
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
@@ -16,7 +15,8 @@ from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
 BY_RANK = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
 ME, MEMBERS, GUESTS = PEERS[0], PEERS[:4], PEERS[4:12]
-AGAIN = Lineage((1 << ERA_BITS) + 7)
+FIRST = Lineage(1, electors=tuple(sorted(MEMBERS)))
+AGAIN = Lineage((1 << ERA_BITS) + 7, electors=FIRST.electors)
 """The run from the seed, one roll-back later."""
 
 
@@ -79,10 +79,10 @@ class TestElectorates:
 def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
     """A replica that has made version 39 with three others; eight guests have once worked with it
     in another stage, and are linked."""
-    made = Recovery(ME, 2, 10, SEED, seq=5)
+    made = Recovery(ME, 2, 10, FIRST, seq=5)
     made.set_copies([Copy(0, 10, bytes(32))], 0.0)
     for other in PEERS[1:12]:
-        made.receive(other, Stored(), 1.0)
+        made.receive(other, Stored(FIRST), 1.0)
     for step in range(1, 40):
         made.update(context(step), float(step))
         made.closed(0, step, bytes([step]) * 32, {*MEMBERS, *GUESTS}, float(step), electors)
@@ -91,7 +91,7 @@ def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
 
 def context(version: int) -> RecoveryContext:
     live = frozenset(PEERS[:12])
-    return RecoveryContext(live, (version, version), dict.fromkeys(MEMBERS[1:], (0,)))
+    return RecoveryContext(live, (version, version), dict.fromkeys(MEMBERS[1:], (FIRST.era,)))
 
 
 def goes_on(
@@ -132,7 +132,7 @@ def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_a
     made.update(context(39), 41.0)
     for now in range(42, 42 + int(STALLED_S)):
         made.update(context(39), float(now))
-        assert made.lineage == SEED
+        assert made.lineage == FIRST
     serving = dict.fromkeys(GUESTS, (AGAIN.era,))
     made.update(replace(context(39), eras=serving), 60.0 + STALLED_S)
     assert made.lineage == AGAIN

@@ -15,7 +15,7 @@ from client.train.recovery.history import why_unusable
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
-from protocol.recovery.choice import LAST_ERA, SEED, next_era
+from protocol.recovery.choice import LAST_ERA, next_era
 from protocol.recovery.evidence import (
     AHEAD_STEPS,
     DOUBTED_AFTER,
@@ -53,6 +53,7 @@ from protocol.recovery.stored import (
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
+FIRST = Lineage(3, electors=(ME,))
 EVERY, STEPS = 10, 100_000
 HASH = bytes(31)
 
@@ -61,14 +62,14 @@ def digest(stage: int, version: int, forged: int = 0) -> bytes:
     return bytes([stage, version % 256, forged]) + bytes(29)
 
 
-def stored(*held: tuple[int, int], lineage: Lineage = SEED, forged: int = 0) -> Stored:
+def stored(*held: tuple[int, int], lineage: Lineage = FIRST, forged: int = 0) -> Stored:
     copies = sorted(Copy(stage, version, digest(stage, version, forged)) for stage, version in held)
     return Stored(lineage, tuple(copies))
 
 
 def lineage(number: int, version: int, forged: int = 0) -> Lineage:
     hashes = (digest(0, version, forged), digest(1, version, forged)) if version else ()
-    return Lineage(number << 32, version, hashes)
+    return Lineage((number << 32) | FIRST.era, version, hashes, (ME,))
 
 
 def adopted(effects: list[RecoveryEffect]) -> Lineage | None:
@@ -82,14 +83,14 @@ def context(
     unlinked: tuple[PeerId, ...] = (),
     quorum: bool = True,
 ) -> RecoveryContext:
-    eras = dict.fromkeys(live, (0,)) if serving is None else serving
+    eras = dict.fromkeys(live, (FIRST.era,)) if serving is None else serving
     seen = (frozenset((*live, *unlinked)), versions, eras, lambda now: quorum)
     return RecoveryContext(*seen, unlinked=frozenset(unlinked))
 
 
 def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Recovery:
     """One at stage 0 that has closed all steps up to ``until`` with others, the last at 10 s."""
-    made = Recovery(ME, 2, EVERY, steps=steps)
+    made = Recovery(ME, 2, EVERY, FIRST, steps=steps)
     made.set_copies([Copy(0, 20, digest(0, 20)), Copy(0, 10, digest(0, 10))], 0.0)
     for other in others:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
@@ -108,7 +109,7 @@ class TestInventedMembers:
             for author in invented:
                 told = made.receive(author, stored((0, 26), (1, 26), lineage=lineage(1, 0)), now)
                 assert adopted(told) is None
-        assert made.lineage == SEED
+        assert made.lineage == FIRST
         assert made.newest_whole().version == 20
 
     def test_nor_have_links_and_seats_by_word(self) -> None:
@@ -143,7 +144,7 @@ class TestInventedMembers:
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
-        made = Recovery(ME, 2, EVERY)
+        made = Recovery(ME, 2, EVERY, FIRST)
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
@@ -166,7 +167,7 @@ class TestForgedVersions:
             assert made.newest_whole().version == 0, "nobody says any more that it has version 20"
 
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
-        made = Recovery(ME, 2, EVERY, steps=STEPS)
+        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
         made.set_copies([], 0.0)
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
@@ -254,10 +255,10 @@ class TestHealth:
 
     @pytest.mark.parametrize("era", [0, 1, 5 << 32])
     def test_an_era_has_one_beginning(self, era: int) -> None:
-        made, now = Recovery(ME, 2, EVERY, lineage=Lineage(5 << 32, 0, ())), 60.0
+        made, now = Recovery(ME, 2, EVERY, lineage=Lineage(5 << 32, electors=(ME,))), 60.0
         made.set_copies([], 0.0)
         made.update(context(27, 27, serving={}), now)
-        false = Lineage(era, 20, (digest(0, 20), digest(1, 20)))
+        false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
         now += HEALTHY_S + 1
         effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
         assert adopted([*effects, *made.tick(now + OUTVOTED_S)]) is None
@@ -291,13 +292,13 @@ class TestHealth:
     def test_what_is_named_only_with_the_decision_is_no_reason_for_it(self) -> None:
         """A proven liar alone has, it says, a version that nobody had told of; of the state of our
         own stage we can tell, of that of the other stage we cannot."""
-        new = Lineage(1 << 32, 26, (digest(0, 26), digest(1, 26, forged=9)))
+        new = Lineage(1 << 32, 26, (digest(0, 26), digest(1, 26, forged=9)), (ME,))
         copies = tuple(Copy(stage, 26, state) for stage, state in enumerate(new.hashes))
         for told_before in (False, True):
             made = training(SIBLING, NEXT)
             made.update(context(27, None, quorum=False), 30.0)
             if told_before:
-                assert adopted(made.receive(NEXT, Stored(SEED, copies), 30.5)) is None
+                assert adopted(made.receive(NEXT, Stored(FIRST, copies), 30.5)) is None
             effects = made.receive(NEXT, Stored(new, copies), 31.0)
             assert (adopted(effects) == new) == told_before
 
@@ -322,9 +323,13 @@ class TestLongAbsence:
     def kept(self) -> Kept:
         return training(SIBLING, NEXT).evidence.kept()
 
+    def back(self) -> Recovery:
+        evidence = Evidence(self.kept(), at=-3600.0)
+        return Recovery(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence)
+
     def test_a_late_era_is_followed(self) -> None:
         """Hundreds of roll-backs and an hour later; those it worked with are there."""
-        made = Recovery(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made = self.back()
         made.set_copies([], 0.0)
         late = lineage(700, 20_000)
         made.receive(SIBLING, stored((0, 20_010), lineage=late), 0.1)
@@ -333,7 +338,7 @@ class TestLongAbsence:
         assert adopted(effects) == late
 
     def test_also_if_all_whom_it_knew_have_gone_but_not_at_once(self) -> None:
-        made = Recovery(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made = self.back()
         made.set_copies([Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20))], 0.0)
         late = lineage(700, 20_000)
         made.receive(STRANGERS[0], stored((0, 20_010), lineage=late), 0.1)
@@ -350,10 +355,10 @@ class TestLongAbsence:
         asleep: that is no lineage that trains."""
         back = Recovery(ME, 2, EVERY, lineage=lineage(1, 20))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
-        back.receive(SIBLING, Stored(), 0.0)
+        back.receive(SIBLING, Stored(FIRST), 0.0)
         seen = replace(context(None, None, live=(ME, SIBLING)), reached={SIBLING: made})
         effects = [*back.update(seen, 1.0), *back.tick(1.0 + UNMET_S)]
-        assert adopted(effects) == (SEED if made > 20 else None)
+        assert adopted(effects) == (FIRST if made > 20 else None)
 
     @pytest.mark.parametrize("serves", [False, True])
     def test_newcomers_that_began_again_from_the_seed_follow_those_who_come_back(
@@ -361,12 +366,12 @@ class TestLongAbsence:
     ) -> None:
         """Two newcomers met nobody and serve version 0; two return whose lineage is a later one
         and who cannot serve, for most whom they know are away."""
-        made = Recovery(ME, 2, EVERY)
+        made = Recovery(ME, 2, EVERY, FIRST)
         made.set_copies([], 0.0)
-        made.receive(SIBLING, Stored(), 0.0)
-        made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (0,)}), 1.0)
+        made.receive(SIBLING, Stored(FIRST), 0.0)
+        made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (FIRST.era,)}), 1.0)
         later, live = lineage(1, 0), (ME, SIBLING, NEXT, STRANGERS[0])
-        serving = {SIBLING: (0,), **({NEXT: (later.era,)} if serves else {})}
+        serving = {SIBLING: (FIRST.era,), **({NEXT: (later.era,)} if serves else {})}
         made.update(context(0, 0, live=live, serving=serving), 5.0)
         effects = [e for who in live[2:] for e in made.receive(who, Stored(later), 6.0)]
         assert adopted(effects) == later
@@ -389,7 +394,8 @@ class TestLongAbsence:
         """It can show the lineage of a copy that we and others had; no word of its own suffices."""
         made = training(SIBLING, NEXT)
         other, liar = STRANGERS[:2]
-        seen = context(None, None, live=(ME, other, liar), serving={other: (0,), liar: (0,)})
+        seats = dict.fromkeys((other, liar), (FIRST.era,))
+        seen = context(None, None, live=(ME, other, liar), serving=seats)
         made.update(RecoveryContext(seen.live, seen.versions, seen.eras, lambda now: False), 20.0)
         made.receive(other, stored((0, 20), (1, 20)), 21.0)
         late = lineage(2, version)
@@ -408,15 +414,16 @@ class TestLongAbsence:
 class TestBrick:
     @pytest.mark.parametrize("era", [LAST_ERA, LAST_ERA - 1, MAX_NUMBER << 32, 0])
     def test_there_is_always_a_next_era_that_can_be_said(self, era: int) -> None:
-        lineage = Lineage(era, 0, ())
+        lineage = Lineage(era, electors=(ME,) if era else ())
         for _ in range(3):
-            lineage = next_era(lineage, Lineage(0, 20, (HASH + b"0", HASH + b"1")), ME, 0)
+            whole = Lineage(0, 20, (HASH + b"0", HASH + b"1"))
+            lineage = next_era(lineage, whole, ME, 0, (ME,))
             body = encode_stored(Stored(lineage, ()))
             assert parse_stored(body, ME, ME, 2).lineage == lineage
             assert lineage.era >= era
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
-        made = Recovery(ME, 2, EVERY, lineage=Lineage(LAST_ERA, 0, ()))
+        made = Recovery(ME, 2, EVERY, lineage=Lineage(LAST_ERA, electors=(ME,)))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(27, 27), 1.0)
         made.update(context(27, None, live=(ME,)), 20.0)
@@ -425,15 +432,16 @@ class TestBrick:
     @pytest.mark.parametrize(
         "unusable",
         [
-            Lineage(LAST_ERA, 0, ()),
-            Lineage(1 << 32, 777_777, (HASH + b"0", HASH + b"1")),
-            Lineage(1 << 32, 20, (HASH + b"0",)),
-            Lineage(1 << 32, 20, ()),
+            Lineage(LAST_ERA, electors=(ME,)),
+            Lineage(1 << 32, 777_777, (HASH + b"0", HASH + b"1"), (ME,)),
+            Lineage(1 << 32, 20, (HASH + b"0",), (ME,)),
+            Lineage(1 << 32, 20, (), (ME,)),
+            Lineage(1 << 32, 20, (HASH + b"0", HASH + b"1")),
         ],
     )
     def test_a_lineage_on_disk_that_cannot_be_is_of_no_use(self, unusable: Lineage) -> None:
         assert why_unusable(unusable, stages=2, steps=STEPS)
-        assert not why_unusable(SEED, stages=2, steps=STEPS)
+        assert not why_unusable(FIRST, stages=2, steps=STEPS)
 
 
 def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
@@ -447,7 +455,7 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     assert after.kept() == before.kept()
     assert after.proves(SIBLING)
     assert not after.proves(STRANGERS[0])
-    assert after.vouches(Copy(1, 20, digest(1, 20)), SEED)
+    assert after.vouches(Copy(1, 20, digest(1, 20)), FIRST)
     assert after.denies(Copy(0, 20, digest(0, 20, 9)))
 
 
@@ -475,7 +483,9 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         version = draw.choice(numbers)
         number = draw.choice((0, 1, 2, 700, MAX_NUMBER - 1, MAX_NUMBER))
         era = min((number << 32) + draw.choice((0, 1, (1 << 32) - 1)), LAST_ERA)
-        return Lineage(era, version, (some_hash(), some_hash()) if version else ())
+        hashes = (some_hash(), some_hash()) if version else ()
+        electors = tuple(sorted(draw.sample(peers, draw.randrange(1, len(peers))))) if era else ()
+        return Lineage(era, version, hashes, electors)
 
     def some_copies() -> tuple[Copy, ...]:
         wanted = range(draw.randrange(6))
@@ -496,7 +506,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         )
 
     for _ in range(60):
-        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Recovery(ME, 2, EVERY)
+        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Recovery(ME, 2, EVERY, FIRST)
         now = 20.0
         for _ in range(125):
             now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
@@ -526,22 +536,22 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
 class TestCertified:
     """The state of a waypoint's version, against proven members that name another one."""
 
-    forged = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20, forged=1)))
+    forged = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20, forged=1)), (ME,))
 
     def troubled(self, *, certified: bool) -> Recovery:
         """Stage 1 is lost; both others have said all along that its version 20 is another one."""
-        made = Recovery(ME, 2, EVERY, steps=STEPS)
+        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
         made.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
         for other in (SIBLING, NEXT):
-            made.receive(other, Stored(SEED, copies), 1.0)
+            made.receive(other, Stored(FIRST, copies), 1.0)
         for version in range(1, 28):
             made.closed(0, version, digest(0, version), (SIBLING, NEXT), 10.0 * version / 27)
         made.update(context(27, 27), 10.0)
         if certified:
             hashes = digest(0, 20), digest(1, 20)
-            assert made.certify(0, 20, hashes, (ME, SIBLING, NEXT), 10.0) == []
-        serving = {SIBLING: (0,), NEXT: (0,)}
+            assert made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT), 10.0) == []
+        serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
         return made
@@ -551,13 +561,13 @@ class TestCertified:
         made, late = training(SIBLING, NEXT), STRANGERS[0]
         assert not made.proves(late)
         hashes = digest(0, 20), digest(1, 20)
-        made.certify(0, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
+        made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
         assert made.proves(late)
         assert made.proves(NEXT)
         assert not made.proves(STRANGERS[1])
         assert not made.evidence.proves(late)
         assert made.weigh(late, Copy(1, 26, digest(1, 26))) == 0
-        made.certify(0, 40, hashes, (ME, SIBLING, NEXT), 20.0)
+        made.certify(FIRST.era, 40, hashes, (ME, SIBLING, NEXT), 20.0)
         assert not made.proves(late)
 
     @pytest.mark.parametrize("certified", [False, True])
@@ -584,7 +594,7 @@ class TestCertified:
 
     def test_a_later_lineage_may_have_made_the_version_anew(self) -> None:
         made = self.troubled(certified=True)
-        later = Lineage(3 << 32, 20, self.forged.hashes)
+        later = Lineage(3 << 32, 20, self.forged.hashes, (ME,))
         followed = None
         for other in (SIBLING, NEXT):
             followed = followed or adopted(made.receive(other, Stored(later), 14.0))

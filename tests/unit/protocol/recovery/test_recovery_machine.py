@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
@@ -29,6 +30,7 @@ from protocol.recovery.machine import (
     RecoveryEffect,
 )
 from protocol.recovery.stored import (
+    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -38,6 +40,7 @@ from protocol.recovery.stored import (
 )
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
+FIRST = Lineage(1, electors=tuple(PEERS))
 EVERY = 10
 
 
@@ -49,7 +52,7 @@ def copies(*held: tuple[int, int]) -> tuple[Copy, ...]:
     return tuple(sorted(Copy(stage, version, digest(stage, version)) for stage, version in held))
 
 
-def stored(*held: tuple[int, int], lineage: Lineage = SEED) -> Stored:
+def stored(*held: tuple[int, int], lineage: Lineage = FIRST) -> Stored:
     return Stored(lineage, copies(*held))
 
 
@@ -57,18 +60,18 @@ def adopted(effects: Iterable[RecoveryEffect]) -> Lineage | None:
     return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
 
 
-def first(peers: Iterable[PeerId], era: int = 0) -> PeerId:
+def first(peers: Iterable[PeerId], era: int = FIRST.era) -> PeerId:
     return min(peers, key=lambda peer: rank("restore", era, peer))
 
 
-def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Recovery:
+def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = FIRST) -> Recovery:
     made = Recovery(me, 2, EVERY, lineage, seq=5)
     made.set_copies(copies(*held), 0.0)
     return made
 
 
 def context(
-    *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = 0
+    *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = FIRST.era
 ) -> RecoveryContext:
     live = frozenset(live)
     serving = any(version is not None for version in versions)
@@ -138,7 +141,7 @@ class TestLost:
         assert adopted(made.tick(200.0 + LOST_S)) is not None
 
     def test_the_others_wait_their_turn(self) -> None:
-        order = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
+        order = sorted(PEERS, key=lambda peer: rank("restore", FIRST.era, peer))
         made = running(order[1])
         made.update(context(27, None), 20.0)
         assert adopted(made.tick(20.0 + LOST_S)) is None
@@ -146,7 +149,7 @@ class TestLost:
 
     @pytest.mark.parametrize("version", [30, 50, 1 << 40])
     def test_one_that_says_it_has_what_nobody_has_made_decides_nothing(self, version: int) -> None:
-        decider, liar, *_ = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
+        decider, liar, *_ = sorted(PEERS, key=lambda peer: rank("restore", FIRST.era, peer))
         made = running(decider, (0, 20))
         lie = stored((0, 20), (1, 20), (0, version), (1, version))
         made.receive(liar, lie, 11.0)
@@ -164,7 +167,7 @@ class TestLost:
         assert made.newest_whole().version == 90
 
     def test_others_follow_who_see_the_same(self) -> None:
-        decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", 0, p))
+        decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
         made = running(decider)
         made.update(context(27, None), 20.0)
         lineage = adopted(made.tick(20.0 + LOST_S))
@@ -176,12 +179,12 @@ class TestLost:
 
     def test_nobody_follows_one_that_is_alone_with_it(self) -> None:
         made = running(PEERS[0])
-        rogue = Lineage(9 << 32, 0, ())
+        rogue = Lineage(9 << 32, electors=FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=rogue), 20.0)) is None
 
     def test_who_is_not_followed_goes_back_to_the_majority(self) -> None:
         made = running(PEERS[0])
-        alone, idle = Lineage(9 << 32, 0, ()), 10.0 + HEALTHY_S
+        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + HEALTHY_S
         for other in PEERS[1:]:
             made.receive(other, stored(lineage=alone), idle)
         assert made.lineage == alone
@@ -190,7 +193,7 @@ class TestLost:
         since = idle + 1
         assert adopted(made.tick(since + OUTVOTED_S - 0.1)) is None, "they may follow yet"
         assert made.next_deadline() == since + OUTVOTED_S, "it looks again though nothing changes"
-        assert adopted(made.tick(since + OUTVOTED_S)) == SEED
+        assert adopted(made.tick(since + OUTVOTED_S)) == FIRST
 
     def test_who_was_outvoted_does_not_leave_again_with_one_that_has_yet_to_return(self) -> None:
         five = [*PEERS, peer_id_from_key(bytes([4]) * 32)]
@@ -205,7 +208,7 @@ class TestLost:
             made.receive(other, stored((0, 20), (1, 20)), 22.0)
         for now in (22.0 + OUTVOTED_S, 23.0 + OUTVOTED_S):
             made.tick(now)
-            assert made.lineage == SEED, "its trouble was not that of the swarm"
+            assert made.lineage == FIRST, "its trouble was not that of the swarm"
 
     def test_who_decides_the_same_again_begins_another_lineage(self) -> None:
         """In the first one there may be versions that it or others have made since."""
@@ -217,7 +220,7 @@ class TestLost:
             for other in PEERS:
                 made.receive(other, stored((0, 20), (1, 20)), now)
             made.tick(now)
-        assert made.lineage == SEED
+        assert made.lineage == FIRST
         made.update(context(27, 27), 50.0)
         made.update(context(27, None), 60.0)
         again = adopted([*made.tick(60.0 + LOST_S), *made.tick(90.0)])
@@ -227,7 +230,7 @@ class TestLost:
 
     def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
         made, idle = running(PEERS[0]), 10.0 + HEALTHY_S
-        later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)))
+        later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
         assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
 
@@ -309,10 +312,10 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
 
 def test_who_names_a_later_lineage_has_left_ours() -> None:
     other = PEERS[1]
-    later, latest = (Lineage((n << 32) + 7, 20, (digest(0, 20), digest(1, 20))) for n in (1, 2))
+    later, latest = (replaced(FIRST, era=(n << 32) + 7) for n in (1, 2))
     made = machine(PEERS[0], (0, 20), lineage=later)
     assert not made.has_left(other), "nothing is known of it"
-    for now, (lineage, has_left) in enumerate([(SEED, False), (later, False), (latest, True)]):
+    for now, (lineage, has_left) in enumerate([(FIRST, False), (later, False), (latest, True)]):
         made.receive(other, stored((0, 20), lineage=lineage), float(now))
         assert made.has_left(other) == has_left
     made.forget(other)
@@ -322,37 +325,11 @@ def test_who_names_a_later_lineage_has_left_ours() -> None:
 class TestBegin:
     """A member that comes back without a state must not begin where others have long been."""
 
-    def test_with_most_of_those_it_knows_of(self) -> None:
+    def test_a_moment_after_somebody_has_come(self) -> None:
         made = machine(PEERS[0])
-        for other in PEERS[1:]:
-            made.receive(other, stored(), 0.1)
-        made.update(context(None, 0, live=PEERS[:2]), 1.0)
-        assert made.open
-        assert not made.may_begin(0, 1.0 + 2 * SETTLE_S), "half of them may be past it"
         made.update(context(None, 0, live=PEERS[:3]), 10.0)
         assert not made.may_begin(0, 10.0), "more may be coming"
         assert made.may_begin(0, 10.0 + SETTLE_S)
-
-    def test_the_others_are_not_waited_for_for_ever(self) -> None:
-        made = machine(PEERS[0])
-        for other in PEERS[1:]:
-            made.receive(other, stored(), 0.1)
-        made.update(context(None, 0, live=PEERS[:2]), 1.0)
-        assert made.may_begin(0, 1.0 + PATIENCE_S)
-
-    def test_invented_authors_of_records_are_not_waited_for(self) -> None:
-        """They would hold a stage of a run up for two minutes whenever it begins somewhere."""
-        made = machine(PEERS[0])
-        made.closed(0, 1, digest(0, 1), PEERS[:2], 0.0)
-        made.update(context(None, 0, live=PEERS[:3]), 0.1)
-        for number in range(100, 120):
-            made.receive(peer_id_from_key(bytes([number]) * 32), stored(), 0.2)
-        made.update(context(None, 0, live=PEERS[:3]), 1.0)
-        assert made.may_begin(0, 1.0 + SETTLE_S)
-        for other in PEERS[1:]:
-            made.receive(other, stored(), 2.0)
-        made.update(context(None, 0, live=PEERS[:1]), 3.0)
-        assert not made.may_begin(0, 3.0 + 2 * SETTLE_S), "those that it was linked with may"
 
     def test_not_where_it_has_seen_its_stage_past_the_beginning(self) -> None:
         """Its worker died just when the others, just restarted, did not serve yet."""
@@ -375,21 +352,99 @@ def test_a_stage_that_drains_is_not_stuck() -> None:
     assert adopted(made.tick(61.0)) is None
 
 
-class TestResume:
-    def test_a_new_swarm_begins_at_once(self) -> None:
-        made = machine(PEERS[0])
-        made.receive(PEERS[1], stored(), 0.1)
-        made.update(context(None, None, live=PEERS[:2]), 0.2)
-        assert made.open
-        assert made.lineage == SEED
+class TestBeginning:
+    """A run that has nothing yet is begun by a decision."""
 
+    @staticmethod
+    def new(me: PeerId, others: Iterable[PeerId] = PEERS) -> Recovery:
+        made = machine(me, lineage=SEED)
+        for other in others:
+            made.receive(other, Stored(), 0.1)
+        made.update(context(None, None, live={me, *others}), 0.2)
+        return made
+
+    def test_the_first_names_those_who_are_here_and_the_others_follow(self) -> None:
+        decider = first(PEERS, SEED.era)
+        made = self.new(decider)
+        assert not made.open
+        assert adopted(made.tick(0.1 + SETTLE_S)) is None, "more may be coming"
+        begun = adopted(made.tick(0.2 + SETTLE_S))
+        assert begun is not None
+        assert (begun.number, begun.version, begun.electors) == (0, 0, tuple(PEERS))
+        assert made.may_begin(0, 0.2 + SETTLE_S)
+        for other in PEERS:
+            if other != decider:
+                follower = self.new(other)
+                assert adopted(follower.receive(decider, Stored(begun), 2.3)) == begun
+                assert follower.may_begin(1, 2.3)
+
+    def test_alone_it_waits_for_nobody_long(self) -> None:
+        begun = adopted(self.new(PEERS[0], ()).tick(0.2 + SETTLE_S))
+        assert begun is not None
+        assert begun.electors == (PEERS[0],)
+
+    def test_the_next_by_rank_begins_where_the_first_does_not(self) -> None:
+        order = sorted(PEERS, key=lambda peer: rank("restore", SEED.era, peer))
+        made = self.new(order[1])
+        assert adopted(made.tick(0.2 + SETTLE_S)) is None
+        assert adopted(made.tick(0.2 + SETTLE_S + TURN_S)) is not None
+
+    def test_of_a_crowd_seven_elect(self) -> None:
+        crowd = [peer_id_from_key(bytes([n]) * 32) for n in range(20)]
+        begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
+        assert begun is not None
+        by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
+        assert begun.electors == tuple(sorted(by_rank[:MOST_FIRST_ELECTORS]))
+
+    @pytest.mark.parametrize("steps", [0, 5])
+    def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
+        """Of two that have nothing it is the one whose lineage is the earlier one."""
+        made = self.new(PEERS[0], ())
+        ours = adopted(made.tick(0.2 + SETTLE_S))
+        assert ours is not None
+        for theirs in (replaced(FIRST, era=ours.era - 1), replaced(FIRST, era=ours.era + 1)):
+            made = self.new(PEERS[0], ())
+            made.tick(0.2 + SETTLE_S)
+            made.receive(PEERS[1], Stored(theirs), 3.0)
+            seen = context(0, 0, live=PEERS[:2], era=theirs.era)
+            seen = replace(seen, reached={PEERS[1]: steps})
+            assert (adopted(made.update(seen, 3.0)) == theirs) == (bool(steps) or theirs > ours)
+
+    def test_who_has_made_a_step_does_not_at_once(self) -> None:
+        made = self.new(PEERS[0], ())
+        ours = adopted(made.tick(0.2 + SETTLE_S))
+        assert ours is not None
+        made.closed(0, 1, digest(0, 1), (), 2.5)
+        made.receive(PEERS[1], Stored(FIRST), 3.0)
+        seen = replace(context(1, 1, live=PEERS[:2], era=FIRST.era), reached={PEERS[1]: 5})
+        assert adopted(made.update(seen, 3.0)) is None
+
+    def test_a_lineage_whose_electors_are_not_here_is_not_followed(self) -> None:
+        made, invented = self.new(PEERS[0]), peer_id_from_key(bytes([99]) * 32)
+        said = Stored(replaced(FIRST, electors=tuple(sorted((PEERS[1], invented)))))
+        assert adopted(made.receive(PEERS[1], said, 1.0)) is None
+
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_where_all_electors_have_gone_another_is_decided(self, gone: bool) -> None:
+        me = first(PEERS[:2])
+        lineage = replaced(FIRST, electors=tuple(PEERS[2:]))
+        made = machine(me, lineage=lineage)
+        for other in PEERS[:2]:
+            made.receive(other, Stored(lineage), 0.1)
+        seen = context(0, 0, live=PEERS[:2])
+        made.update(replace(seen, is_gone=lambda peer: gone and peer in PEERS[2:]), 1.0)
+        begun = adopted(made.tick(1.0 + LOST_S))
+        assert (begun is not None) == gone
+
+
+class TestResume:
     def test_copies_are_waited_for(self) -> None:
         made = machine(PEERS[0])
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert not made.open, "the other has not said what it has"
 
     def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, SEED, seq=5)
+        made = Recovery(PEERS[0], 2, EVERY, FIRST, seq=5)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
         assert not made.open
@@ -490,7 +545,7 @@ class TestResume:
 
     def test_who_comes_back_alone_waits_for_most_of_those_it_met(self) -> None:
         """They may have trained on without it."""
-        made = Recovery(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
@@ -504,7 +559,7 @@ class TestResume:
         assert lineage.version == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))
@@ -512,7 +567,7 @@ class TestResume:
         assert lineage.version == 20
 
     def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
-        training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)))
+        training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         made = machine(PEERS[0], (0, 90))
         made.receive(PEERS[1], stored((0, 40), lineage=training), 0.1)
         seen = context(None, None, live=PEERS[:2])
@@ -531,8 +586,8 @@ def test_the_record_is_said_again_before_it_expires() -> None:
 class TestChoice:
     def test_a_lying_copy_decides_nothing_where_there_are_others(self) -> None:
         honest = stored((0, 10), (1, 10))
-        liar = Stored(SEED, (Copy(1, 10, digest(1, 10, 9)),))
-        found = newest_whole({PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}, 2, SEED)
+        liar = Stored(FIRST, (Copy(1, 10, digest(1, 10, 9)),))
+        found = newest_whole({PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}, 2, FIRST)
         assert found.hashes == (digest(0, 10), digest(1, 10))
 
     def test_copies_of_another_lineage_do_not_count(self) -> None:
@@ -554,7 +609,8 @@ class TestChoice:
 
 class TestRecord:
     def test_it_survives_the_wire(self) -> None:
-        whole = stored((0, 1), (1, 7), lineage=Lineage(5, 3, (digest(0, 3), digest(1, 3))))
+        lineage = Lineage(5, 3, (digest(0, 3), digest(1, 3)), FIRST.electors)
+        whole = stored((0, 1), (1, 7), lineage=lineage)
         body = encode_stored(whole)
         assert parse_stored(body, PEERS[0], PEERS[0], 2) == whole
 
@@ -562,9 +618,13 @@ class TestRecord:
         ("record", "key", "reason"),
         [
             (stored((0, 1)), PEERS[1], "stored-forged"),
-            (Stored(SEED, (Copy(7, 1, digest(7, 1)),)), PEERS[0], "stored-absurd"),
-            (Stored(SEED, copies((1, 1), (0, 1))[::-1]), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(1, 5, ()), ()), PEERS[0], "stored-absurd"),
+            (Stored(FIRST, (Copy(7, 1, digest(7, 1)),)), PEERS[0], "stored-absurd"),
+            (Stored(FIRST, copies((1, 1), (0, 1))[::-1]), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(1, 5, (), FIRST.electors)), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(1)), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(0, electors=FIRST.electors)), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(1, electors=FIRST.electors[::-1])), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(1, electors=FIRST.electors[:1] * 2)), PEERS[0], "stored-absurd"),
         ],
     )
     def test_absurd_ones_are_refused(self, record: Stored, key: str, reason: str) -> None:

@@ -9,7 +9,6 @@ from itertools import permutations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import SEED
 from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
     HEALTHY_S,
@@ -40,7 +39,7 @@ def digest(version: int, line: int) -> bytes:
 
 def begun(number: int, version: int, line: int) -> Lineage:
     era = (number << ERA_BITS) | line
-    return Lineage(era, version, (digest(version, line),) if version else ())
+    return Lineage(era, version, (digest(version, line),) if version else (), (ME,))
 
 
 def stored(lineage: Lineage, line: int, *versions: int) -> Stored:
@@ -353,8 +352,8 @@ class TestFounding:
 
     def test_who_was_there_before_the_first_step_begins_with_whoever_is_here(self) -> None:
         made = self.newcomer(Company([Companion(FRIEND, version=0, left=True)]))
-        assert made.open
-        assert made.lineage == SEED
+        assert [e.ours for e in made.tick(SETTLE_S) if isinstance(e, Adopt)] == [True]
+        assert made.lineage.electors == (ME,)
 
     @pytest.mark.parametrize(("founder", "begins"), [(FRIEND, False), (ME, True)])
     def test_nor_does_who_hears_of_versions_from_a_peer_whose_advert_does_not_count(
@@ -363,15 +362,17 @@ class TestFounding:
         """As with a clock that is wrong: nobody is a member, though the text was copied."""
         made = Recovery(ME, 1, EVERY, founder=founder)
         made.set_copies((), 0.0)
-        made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
-        assert made.may_begin(0, SETTLE_S + 1.0)
-        made.update(RecoveryContext(frozenset({ME}), (None,), heard=lambda: 700), 1.0)
-        assert made.may_begin(0, SETTLE_S + 1.0) == begins
+        made.update(RecoveryContext(frozenset({ME}), (None,), heard=lambda: 700), 0.0)
+        assert any(isinstance(e, Adopt) for e in made.tick(SETTLE_S)) == begins
 
     def test_nor_does_who_sees_the_state_of_the_run_vanish(self) -> None:
         made = self.newcomer(None)
-        seats, live = {FRIEND: (0,)}, frozenset({ME, FRIEND})
+        theirs, live = begun(0, 0, THEIRS), frozenset({ME, FRIEND})
+        made.receive(FRIEND, stored(theirs, THEIRS), 0.5)
+        seats = {FRIEND: (theirs.era,)}
         seen = RecoveryContext(live, (700,), seats, reached={FRIEND: 700})
+        made.update(replace(seen, versions=(None,)), 1.0)
+        assert made.lineage == theirs
         made.update(seen, 1.0)
         made.update(replace(seen, versions=(None,), eras={}), 10.0)
         effects = [*made.tick(20.0), *made.tick(20.0 + 2 * PATIENCE_S)]

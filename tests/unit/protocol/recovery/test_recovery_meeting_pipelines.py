@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import SEED
 from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
     MAX_TURNS,
@@ -23,6 +22,7 @@ from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
 STAGES, EVERY, TOGETHER, MADE = 3, 10, 100, 500
 OURS, THEIRS = 7, 8
+FIRST = Lineage(1, electors=(ME,))
 LATEST_S = PATIENCE_S + (MAX_TURNS + 2) * TURN_S
 """So long after a stage was lost somebody has begun anew."""
 
@@ -35,7 +35,7 @@ def copy(stage: int, version: int, line: int) -> Copy:
 def served_apart(*copies: int) -> Stored:
     """What a member says that rolled back to where all were together, and these copies of its."""
     begun = tuple(copy(stage, TOGETHER, 0).hash for stage in range(STAGES))
-    lineage = Lineage((1 << ERA_BITS) | THEIRS, TOGETHER, begun)
+    lineage = Lineage((1 << ERA_BITS) | THEIRS, TOGETHER, begun, (OTHER,))
     return Stored(lineage, tuple(copy(stage, v, THEIRS) for stage in range(STAGES) for v in copies))
 
 
@@ -43,7 +43,7 @@ class Member:
     """The first stage's replica: it has trained with all, and then without the other one."""
 
     def __init__(self) -> None:
-        self.machine = Recovery(ME, STAGES, EVERY, seq=5, founder=ME)
+        self.machine = Recovery(ME, STAGES, EVERY, FIRST, seq=5, founder=ME)
         for version in range(1, MADE + 1):
             together = (NEXT, OTHER) if version <= TOGETHER else (NEXT,)
             self.machine.closed(0, version, copy(0, version, OURS).hash, together, version / 50)
@@ -62,7 +62,7 @@ class Member:
         """Go on, as the other one does from the version ``at``."""
         self.effects += self.machine.set_copies([copy(0, MADE - EVERY, OURS)], now)
         for peer, stage in ((NEXT, 1), (LAST, 2)):
-            ours = Stored(SEED, (copy(stage, MADE - EVERY, OURS),))
+            ours = Stored(FIRST, (copy(stage, MADE - EVERY, OURS),))
             self.effects += self.machine.receive(peer, ours, now)
         self.effects += self.machine.receive(OTHER, theirs, now)
         for second in range(seconds):
@@ -74,7 +74,7 @@ class Member:
     def see(self, with_us: set[PeerId], lineage: Lineage, at: int, now: float) -> None:
         stages = (ME, NEXT, LAST)
         serving = tuple(frozenset({peer} & (with_us | {ME})) for peer in stages)
-        seats = dict.fromkeys(with_us, (SEED.era,)) | {OTHER: (lineage.era,)}
+        seats = dict.fromkeys(with_us, (FIRST.era,)) | {OTHER: (lineage.era,)}
         context = RecoveryContext(
             frozenset({ME, OTHER, *with_us}),
             tuple(self.version if there else None for there in serving),
@@ -105,7 +105,7 @@ def test_a_stage_that_is_missing_for_a_moment_ends_no_line(copies: tuple[int, ..
 def test_a_stage_that_is_lost_for_good_ends_it_once_the_state_of_the_other_is_here() -> None:
     """We believe the state at which the other line begins, so it might be a decision to follow."""
     member, theirs = Member(), served_apart(140, 150)
-    together = Stored(SEED, served_apart(TOGETHER).copies)
+    together = Stored(FIRST, served_apart(TOGETHER).copies)
     member.machine.receive(OTHER, together, 10.0)
     member.train_beside(theirs, 110, 11.0, 40)
     for second in range(int(LATEST_S)):
@@ -126,7 +126,7 @@ def test_who_comes_back_first_waits_for_the_rest_of_its_line() -> None:
     company = Company([Companion(NEXT, MADE), Companion(LAST, MADE), Companion(OTHER, TOGETHER)])
     met, theirs = (NEXT, LAST, OTHER), served_apart(110, 120)
     member = Member()
-    member.machine = Recovery(ME, STAGES, EVERY, SEED, 9, met, company, evidence=evidence)
+    member.machine = Recovery(ME, STAGES, EVERY, FIRST, 9, met, company, evidence=evidence)
     own = [copy(0, MADE - EVERY, OURS), copy(0, MADE, OURS), copy(1, MADE, OURS)]
     member.effects += member.machine.set_copies(own, 10.0)
     member.effects += member.machine.receive(OTHER, theirs, 11.0)

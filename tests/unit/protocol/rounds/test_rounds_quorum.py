@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from protocol.ids import PeerId, peer_id_from_key, rank, short
-from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
+from protocol.limits import MAX_ELECTORS, MAX_LOST, MAX_MISSING
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
 from protocol.pipeline.place import Place
-from protocol.rounds.beginnings import MAX_BEGINNINGS, MAX_MET, Beginnings, Met
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
 from protocol.view import Replica, SwarmView
@@ -330,8 +329,7 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     """Others may have come meanwhile, and may have closed the step without it."""
     me, other = PEERS[:2]
     contacts = Contacts()
-    made = Quorum(me, STAGE, contacts)
-    made.observe(SwarmView.of([[], [Replica(me, 0, True), Replica(other, 0, True)]]), now=0.0)
+    made = Quorum(me, STAGE, contacts, electors=[me, other])
     first = min((me, other), key=lambda peer: rank("elector", peer))
     if first == me:  # the half with the first by rank is a majority by itself
         made.electors |= {PEERS[2]}
@@ -468,53 +466,6 @@ def test_who_sleeps_over_its_siblings_end_looks_around() -> None:
     assert not made.hears(gone, 1)
 
 
-def test_a_seat_that_is_taken_anew_looks_around_for_siblings_of_the_last_one() -> None:
-    """They begin in the same lineage, and all electors would help each of them."""
-    me, sibling = PEERS[:2]
-    contacts = Contacts()
-    hear(contacts, sibling, (), (STAGE,), 0)
-    Quorum(me, STAGE, contacts).settle([me, sibling], [me, sibling], 0)
-    seconds_with_a_majority(Quorum(me, STAGE, contacts), contacts, [*range(1, 31)])
-    alone, both = (view_of(peers) for peers in ([me], [me, sibling]))
-    died_at_once = Quorum(me, STAGE, contacts)
-    died_at_once.observe(alone, now=30)
-    made = Quorum(me, STAGE, contacts)
-    made.observe(alone, now=31)
-    assert short(sibling) in made.holds(31).reason
-    assert made.may_roll_back(31)
-    held = seconds_with_a_majority(made, contacts, [*range(31, 40)])
-    assert held == [s for s in range(31, 40) if s >= 31 + LOOK_AROUND_S]
-    met = Quorum(me, STAGE, contacts)
-    hear(contacts, sibling, (), (STAGE,), 40)
-    met.observe(both, now=40)
-    assert met.holds(40)
-    elsewhere = Quorum(me, STAGE + 1, contacts)
-    elsewhere.observe(alone, now=40)
-    assert elsewhere.holds(40)
-
-
-def test_a_seat_that_is_taken_anew_does_not_wait_for_a_sibling_whose_process_ended() -> None:
-    me, gone = PEERS[:2]
-    contacts = Contacts()
-    hear(contacts, gone, (), (STAGE,), 0)
-    Quorum(me, STAGE, contacts).settle([me, gone], [me, gone], 0)
-    contacts.closed(gone, by_peer=True, now=1)
-    seconds_with_a_majority(Quorum(me, STAGE, contacts), contacts, [*range(1, 11)])
-    made = Quorum(me, STAGE, contacts)
-    made.observe(view_of([me]), now=10)
-    assert made.holds(10)
-
-
-def test_after_a_plan_only_its_members_are_remembered() -> None:
-    me, sibling = PEERS[:2]
-    contacts = Contacts()
-    made = Quorum(me, STAGE, contacts)
-    made.observe(view_of([me, sibling]), now=0)
-    assert contacts.remembered(STAGE) == {me, sibling}
-    made.settle([me], [me], 0)
-    assert contacts.remembered(STAGE) == {me}
-
-
 def test_a_convicted_elector_does_not_count_for_ever() -> None:
     """Whichever of two is the first: the other one closes steps when all know of the proof."""
     for me, convict in itertools.permutations(PEERS[:2]):
@@ -532,11 +483,6 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
         assert made.may_go_on_without([convict], 39)
 
 
-def view_of(peers: list[PeerId]) -> SwarmView:
-    """A swarm in which only our stage is served."""
-    return SwarmView.of([[]] * STAGE + [[Replica(peer, 0, True) for peer in peers]])
-
-
 def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) -> list[int]:
     held = []
     for second in awake:
@@ -546,132 +492,67 @@ def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) 
     return held
 
 
-def test_before_the_first_plan_everybody_seen_counts() -> None:
-    me, sibling, other, stranger = PEERS[:4]
-    made = Quorum(me, 0, Contacts())
-    replicas = [[Replica(p, 0, True) for p in (me, sibling)], [Replica(other, 0, True)]]
-    made.observe(SwarmView.of(replicas), now=0.0)
-    made.observe(SwarmView.of([[Replica(me, 0, True)], [Replica(stranger, 0, True)]]), now=0.0)
-    assert made.roll == {me, sibling}
-    assert made.electors == {me, sibling, other, stranger}
-    made.settle([me], [me, other], 0.0)
-    made.observe(SwarmView.of(replicas), now=0.0)
-    assert (made.roll, made.electors) == ({me}, {me, other})
+class TestTheFirstStep:
+    """The electors are those that the lineage names."""
 
+    def made(self, me: PeerId, electing: list[PeerId], contacts: Contacts) -> Quorum:
+        return Quorum(me, STAGE, contacts, electors=electing)
 
-class TestStartingAgainWhereALineageBegins:
-    """Before the first plan: we have met a sibling and two of the stage before, and start again."""
+    @pytest.mark.parametrize("count", range(2, 7))
+    def test_one_side_of_a_split_at_most_closes_it(self, count: int) -> None:
+        electing, now = PEERS[:count], LOOK_AROUND_S + LOST_AFTER_S + 1
+        for size in range(1, count):
+            for chosen in itertools.combinations(electing, size):
+                holds = []
+                for side in (set(chosen), set(electing) - set(chosen)):
+                    me = min(side)
+                    seen = contacts_of(me, side, since=0.0, now=now, everybody=electing)
+                    holds.append(bool(self.made(me, electing, seen).holds(now)))
+                assert sum(holds) == 1
 
-    SIBLING, ME, BEFORE, OTHER = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
-    """The sibling is the first elector: with it two of four are a majority."""
-    VIEW = SwarmView.of(
-        [
-            [Replica(BEFORE, 0, True), Replica(OTHER, 0, True)],
-            [Replica(ME, 0, True), Replica(SIBLING, 0, True)],
-        ]
-    )
-    ERA = 7
+    def test_nobody_is_missing_in_it(self) -> None:
+        me, other = PEERS[:2]
+        made = self.made(me, [me, other], Contacts())
+        made.observe(0.0)
+        assert not made.settled
+        assert made.roll == frozenset()
+        assert made.absent([], 60.0) == []
 
-    def first(self, contacts: Contacts | None = None) -> Quorum:
-        return Quorum(self.ME, STAGE, contacts or Contacts(), met=Met(STAGE, self.ERA))
+    def test_who_comes_meanwhile_is_no_elector(self) -> None:
+        me, *electing = PEERS[:4]
+        contacts = contacts_of(me, set(PEERS[:4]), since=0.0, now=10.0, everybody=PEERS[:4])
+        made = self.made(me, electing, contacts)
+        made.observe(0.0)
+        assert made.electors == {*electing}
+        assert made.holds(10.0), "with them it closes the step"
 
-    def again(
-        self, there: set[PeerId], left: Collection[PeerId] = (), *, known: bool = True
-    ) -> tuple[Quorum, float]:
-        """Our next process, which has been here long enough to have looked around."""
-        beginnings = Beginnings()
-        if known:
-            first = self.first()
-            first.observe(self.VIEW, 0.0)
-            met = first.newly_met()
-            assert met is not None
-            beginnings = Beginnings([met])
-        now = LOOK_AROUND_S + LOST_AFTER_S + 1
-        side = there | {self.ME}
-        contacts = contacts_of(self.ME, side, since=0.0, now=now, everybody=sorted(side))
-        met = beginnings.met(STAGE, self.ERA)
-        made = Quorum(self.ME, STAGE, contacts, left.__contains__, met)
-        seen = [[r for r in stage if r.peer in side] for stage in self.VIEW.stages]
-        made.observe(SwarmView.of(seen), 0.0)
-        return made, now
-
-    def test_those_that_it_knew_are_still_electors(self) -> None:
-        """They may have closed the step meanwhile; one of them is not enough to close it again."""
-        made, now = self.again({self.BEFORE})
-        assert made.electors == {self.ME, self.SIBLING, self.BEFORE, self.OTHER}
-        assert not made.may_go_on_without({self.SIBLING}, now)
-        assert not made.holds(now)
-        forgetful, now = self.again({self.BEFORE}, known=False)
-        assert forgetful.holds(now), "it knows only the one that it meets"
-
-    def test_nor_with_those_that_have_left_for_a_later_lineage(self) -> None:
-        others = {self.BEFORE, self.OTHER, self.SIBLING}
-        made, now = self.again(others, {self.SIBLING, self.OTHER})
-        assert not made.holds(now)
-        assert made.may_roll_back(now), "a roll-back closes nothing"
-
-    def test_one_that_lies_does_not_hold_the_step_up(self) -> None:
-        """Whichever it is: it leaves, or falls silent."""
-        everybody = {self.BEFORE, self.OTHER, self.SIBLING}
-        for liar in sorted(everybody):
-            made, now = self.again(everybody, {liar})
-            assert made.holds(now)
-            made, now = self.again(everybody - {liar})
-            assert made.holds(now)
-
-    def test_what_it_has_met_is_said_once(self) -> None:
-        made = self.first()
-        made.observe(self.VIEW, 0.0)
-        met = made.newly_met()
-        assert met == Met(
-            STAGE,
-            self.ERA,
-            tuple(sorted([self.ME, self.SIBLING])),
-            tuple(sorted([self.ME, self.SIBLING, self.BEFORE, self.OTHER])),
-        )
-        made.observe(self.VIEW, 1.0)
-        assert made.newly_met() is None
-        made.settle([self.ME], [self.ME], 2.0)
-        made.observe(SwarmView.of([[], [Replica(PEERS[4], 0, True)]]), 2.0)
-        assert made.newly_met() is None, "a plan has named electors"
-
-    def test_who_was_seen_to_end_is_not_kept(self) -> None:
+    def test_one_that_was_never_heard_is_lost(self) -> None:
+        me, other, third = PEERS[:3]
         contacts = Contacts()
-        made = self.first(contacts)
-        hear(contacts, self.SIBLING, (), (STAGE,), 0.0)
-        made.observe(view_of([self.ME, self.SIBLING]), 0.0)
-        assert made.newly_met() is not None
-        contacts.closed(self.SIBLING, by_peer=True, now=1.0)
-        made.observe(self.VIEW, 1.0)
-        met = made.newly_met()
-        assert met is not None
-        assert self.SIBLING not in (*met.roll, *met.electors)
+        made = self.made(me, [me, other, third], contacts)
+        made.observe(0.0)
+        assert set(contacts.lost(LOST_AFTER_S)) == {other, third}
 
-    def test_invented_members_do_not_grow_it_without_bound(self) -> None:
-        made = self.first()
-        made.observe(self.VIEW, 0.0)
-        made.newly_met()
-        crowd = [peer_id_from_key(n.to_bytes(2, "big") * 16) for n in range(3 * MAX_MET)]
-        for start in range(0, len(crowd), 20):
-            made.observe(view_of([self.ME, *crowd[start : start + 20]]), 1.0)
-        met = made.newly_met()
-        assert met is not None
-        assert len(met.roll) <= MAX_MET
-        assert len(met.electors) == MAX_MET
-        assert {self.ME, self.SIBLING, self.BEFORE, self.OTHER} <= {*met.electors}
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_where_the_processes_of_all_have_ended_a_roll_back_waits_for_nobody(
+        self, gone: bool
+    ) -> None:
+        me, *electing = PEERS[:3]
+        contacts = Contacts()
+        for peer in electing:
+            hear(contacts, peer, (), (STAGE,), 0.0)
+            contacts.closed(peer, by_peer=gone, now=0.1)
+        made = self.made(me, electing, contacts)
+        made.observe(0.0)
+        assert not made.holds(60.0)
+        assert bool(made.may_roll_back(60.0)) == gone
 
-    def test_of_many_lineages_the_oldest_is_forgotten(self) -> None:
-        beginnings = Beginnings()
-        for era in range(MAX_BEGINNINGS + 1):
-            beginnings.keep(Met(STAGE, era, (self.ME,), (self.ME,)))
-        assert len(beginnings.kept) == MAX_BEGINNINGS
-        assert beginnings.met(STAGE, 0) == Met(STAGE, 0)
-        assert beginnings.met(STAGE, MAX_BEGINNINGS).roll == (self.ME,)
-        again = Beginnings(beginnings.kept)
-        assert again.kept == beginnings.kept
-        latest = STAGE, MAX_BEGINNINGS
-        assert again.met(*latest, afresh=True) == Met(*latest), "of an earlier process"
-        assert beginnings.met(*latest, afresh=True) == again.met(*latest) != Met(*latest)
+    def test_a_plan_names_others(self) -> None:
+        me, other, third = PEERS[:3]
+        made = self.made(me, [me, other, third], Contacts())
+        made.settle([me], [me, other], 0.0)
+        made.observe(0.0)
+        assert (made.roll, made.electors) == ({me}, {me, other})
 
 
 class TestElectorsOfAPlan:
@@ -685,19 +566,16 @@ class TestElectorsOfAPlan:
         ]
     )
 
-    def keeps(
-        self,
-        named: list[PeerId],
-        *,
-        view: SwarmView = VIEW,
-        side: set[PeerId] | None = None,
-        proven: bool = True,
-    ) -> bool:
+    def quorum(self, side: set[PeerId] | None = None) -> Quorum:
         everybody = PEERS[:4]
         there = set(everybody) if side is None else side
         contacts = contacts_of(self.ME, there, since=100.0, now=106.0, everybody=everybody)
-        made = quorum(self.ME, contacts, everybody)
-        return bool(made.keeps(named, view, lambda _peer: proven, 106.0))
+        return quorum(self.ME, contacts, everybody)
+
+    def keeps(
+        self, named: list[PeerId], *, view: SwarmView = VIEW, side: set[PeerId] | None = None
+    ) -> bool:
+        return bool(self.quorum(side).keeps([self.ME, self.LEADER], named, view, 106.0))
 
     def test_a_leader_that_has_lost_its_neighbours_cannot_leave_them_out(self) -> None:
         assert not self.keeps([self.ME, self.LEADER])
@@ -712,21 +590,44 @@ class TestElectorsOfAPlan:
         here = [[], [Replica(self.ME, 0, True), Replica(self.LEADER, 0, True)]]
         assert self.keeps([self.ME, self.LEADER], view=SwarmView.of(here))
 
-    def test_before_the_first_plan_any_electors_do(self) -> None:
+    def test_nobody_can_be_added_whom_we_do_not_vouch_for(self) -> None:
+        new, unproven = PEERS[4:]
+        beside = [Replica(peer, 0, True) for peer in (self.BEFORE, self.OTHER, new, unproven)]
+        view, made = SwarmView.of([beside, self.VIEW.stages[1]]), self.quorum()
+        members, now = [self.ME, self.LEADER], 106.0
+        assert not made.keeps(members, [*PEERS[:4], new], view, now)
+        assert new in made.vouch(view, lambda peer: peer != unproven)
+        assert made.keeps(members, [*PEERS[:4], new], view, now)
+        assert not made.keeps(members, [*PEERS[:4], unproven], view, now)
+        made.settle(PEERS[:4], PEERS[:4], now)
+        assert not made.keeps(members, [*PEERS[:4], new], view, now), "in another step"
+
+    def test_there_are_seven_at_most(self) -> None:
+        many = [peer_id_from_key(bytes([n]) * 32) for n in range(50, 54)]
+        view = SwarmView.of([[Replica(peer, 0, True) for peer in many], self.VIEW.stages[1]])
+        made = self.quorum()
+        made.vouch(view, lambda _peer: True)
+        assert made.keeps([self.ME, self.LEADER], [*PEERS[:4], *many[:3]], view, 106.0)
+        assert not made.keeps([self.ME, self.LEADER], [*PEERS[:4], *many], view, 106.0)
+
+    def test_a_plan_names_its_members_whoever_else_is_left_out(self) -> None:
+        assert not self.keeps([self.ME, self.BEFORE, self.OTHER])
+        many = [peer_id_from_key(bytes([n]) * 32) for n in range(50, 70)]
+        chosen = electors(STAGE, many, PEERS)
+        assert len(chosen) == MAX_ELECTORS
+        assert set(chosen) <= set(many)
+        assert chosen == electors(STAGE, reversed(many), ())
+        assert chosen != electors(STAGE + 1, many, ()), "not always the same in all stages"
+
+    def test_before_the_first_plan_whoever_we_see_does(self) -> None:
         made = Quorum(self.ME, STAGE, Contacts())
-        assert made.keeps([self.LEADER], self.VIEW, lambda _peer: True, 0.0)
+        members, both = [self.ME, self.LEADER], [self.ME, self.LEADER, self.BEFORE]
+        assert not made.keeps(members, both, self.VIEW, 0.0)
+        made.vouch(self.VIEW, lambda _peer: False)
+        assert made.keeps(members, both, self.VIEW, 0.0)
 
     def test_a_refusal_is_told_in_numbers(self) -> None:
-        everybody = PEERS[:4]
-        contacts = contacts_of(self.ME, set(everybody), since=100.0, now=101.0, everybody=everybody)
-        made = quorum(self.ME, contacts, everybody)
-        answer = made.keeps([self.ME], self.VIEW, lambda _peer: True, 101.0)
-        assert answer.reason == "a plan keeps 1 of the 4 electors that we hear, too few"
-
-
-def test_a_plan_has_room_for_all_electors() -> None:
-    peers = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(MAX_REPLICAS_IN_ROUND + 8)]
-    view = SwarmView.of([[Replica(peer, 0, True) for peer in peers]])
-    chosen = electors(view, 0, peers[-1])
-    assert len(chosen) == MAX_REPLICAS_IN_ROUND
-    assert peers[-1] in chosen
+        answer = self.quorum().keeps([self.ME], [self.ME], self.VIEW, 106.0)
+        assert answer.reason == "a plan keeps 1 of the 3 electors that we hear, too few"
+        answer = self.quorum().keeps([self.ME], [self.ME, *PEERS[4:]], self.VIEW, 106.0)
+        assert answer.reason == "a plan names 3 electors, of which we do not know 2"

@@ -1,4 +1,4 @@
-"""A seat and the founder's amendments: what it follows, asks for, passes on, and refuses."""
+"""A seat and the founder's amendments: what it follows, passes on, and refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import AmendmentRequest, Commit, Plan, Ready, Returned
+from protocol.wire.messages import Commit, Plan, Ready, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
 from tests.support.protocol_examples import SWARM, peer
@@ -56,7 +56,7 @@ def told(seat: Seat, *lists: AgreedList, now: float = 0.0) -> list[SeatEffect]:
     ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
     effects = seat.update_view(SwarmView.of([before, ours]), now)
     for sender in (UPSTREAM, OTHER):
-        effects += seat.receive(sender, Returned(STAGE, STEP, b"\x0f"), now)
+        effects += seat.receive(sender, Returned(STAGE, STEP), now)
     return effects
 
 
@@ -72,24 +72,12 @@ def follows(seat: Seat, amended: AgreedList, attempt: int = 1) -> bool:
     return followed is not None and followed.attempt == attempt
 
 
-def asked(effects: list[SeatEffect]) -> list[str]:
-    sends = [effect for effect in effects if isinstance(effect, Send)]
-    return [send.peer for send in sends if isinstance(send.message, AmendmentRequest)]
-
-
-def test_what_it_lacks_it_asks_for_and_follows_then(seat: Seat, book: Amendments) -> None:
+def test_what_it_lacks_it_follows_once_it_hears_of_it(seat: Seat, book: Amendments) -> None:
     told(seat, LATER, LATER)
-    assert asked(list(seat.receive(LEADER, plan(LATER), 0.5))) == [LEADER]
-    assert seat.member.plan_followed is None
+    assert not follows(seat, LATER)
     book.take(ONE)
     seat.amended(0.6)
     assert seat.member.plan_followed == plan(LATER)
-
-
-def test_what_the_stage_before_names_it_asks_for_now_and_then(seat: Seat) -> None:
-    assert len(asked(told(seat, LATER, LATER))) == 1
-    assert asked(told(seat, LATER, LATER, now=0.5)) == []
-    assert len(asked(told(seat, LATER, LATER, now=1.5))) == 1
 
 
 def test_it_waits_until_it_has_heard_what_the_leader_has_heard(

@@ -49,9 +49,9 @@ from protocol.wire.messages import (
     AuditResult,
     Charged,
     Commitment,
-    PassedOn,
     Plan,
     Segment,
+    Statements,
 )
 from protocol.wire.parts import PlanMember, VotedOut
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -523,8 +523,8 @@ def test_after_a_failed_attempt_all_compare_what_they_were_told(
         said = Commitment(STAGE, STEP, ATTEMPT, bytes([number]) * 32, SEGMENTS, SIGNATURE)
         auditing.on_commitment(peer(number), said, 0.0)
     effects = auditing.failed(plan)
-    assert all(isinstance(e, Send) and isinstance(e.message, PassedOn) for e in effects)
-    passed = [(e.peer, e.message.statement.signer) for e in effects]  # type: ignore[union-attr]
+    assert all(isinstance(e, Send) and isinstance(e.message, Statements) for e in effects)
+    passed = [(e.peer, e.message.envelopes[0].signer) for e in effects]  # type: ignore[union-attr]
     assert len({to for to, _ in passed}) == told
     assert len(set(passed)) == len(passed)
     assert all(to != author for to, author in passed)

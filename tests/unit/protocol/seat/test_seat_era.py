@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from protocol.effects import Send
 from protocol.ids import peer_id_from_key
-from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import Keep, SendPayload
 from protocol.pipeline.place import Place
-from protocol.rounds.beginnings import Met
-from protocol.seat.effects import KeepMet
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, LedgerReport, Receipt
@@ -28,7 +23,7 @@ def seat() -> Seat:
 
 
 def forward(era: int) -> Forward:
-    return Forward(1, 3, 12, 1, 10, False, era)
+    return Forward(1, 3, 12, 1, 10, False, era=era)
 
 
 def receipts(effects: list[object]) -> list[Receipt]:
@@ -68,26 +63,3 @@ def test_a_report_of_another_era_does_not_reach_the_leader() -> None:
     made.update_view(SwarmView.of(view), 1.0)
     assert made.receive(UPSTREAM, sibling, 1.0) == []
     assert UPSTREAM not in made.leader.reports
-
-
-def test_whom_it_meets_where_its_lineage_begins_is_kept_before_anything_else() -> None:
-    """The next seat, of another process, begins with them (``rounds/beginnings.py``)."""
-    opened = partial(
-        Seat,
-        Place(ME, 1, 2, 4),
-        size=64,
-        steps=9,
-        tokens_per_step=1,
-        step=3,
-        serving=True,
-        era=ERA,
-        touch=Contacts(),
-    )
-    view = SwarmView.of([[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True)]])
-    kept, *others = opened().update_view(view, 0.0)
-    assert kept == KeepMet(Met(1, ERA, (ME,), tuple(sorted([ME, UPSTREAM]))))
-    assert not any(isinstance(effect, KeepMet) for effect in others)
-    again = opened(met=kept.met)
-    alone = SwarmView.of([[], [Replica(ME, 3, True)]])
-    assert not any(isinstance(effect, KeepMet) for effect in again.update_view(alone, 0.0))
-    assert again.quorum.electors == {ME, UPSTREAM}

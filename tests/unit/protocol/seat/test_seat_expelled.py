@@ -40,7 +40,7 @@ def seat() -> Seat:
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), 0.0)
     made.allow_training(0.0)
-    made.receive(UPSTREAM, Returned(STAGE, STEP, b"\x0f"), 0.0)
+    made.receive(UPSTREAM, Returned(STAGE, STEP), 0.0)
     return made
 
 

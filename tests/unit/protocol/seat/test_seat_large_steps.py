@@ -23,7 +23,16 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Backward, Forward, Have, LedgerReport, Message, Plan, Receipt
+from protocol.wire.messages import (
+    Backward,
+    Forward,
+    Have,
+    LedgerReport,
+    Message,
+    Plan,
+    Receipt,
+    Returned,
+)
 from protocol.wire.parts import PlanMember
 
 UP, ME, SIBLING, DOWN = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -136,6 +145,7 @@ def per_plan(per_step: int) -> tuple[float, float]:
     halves = {ME: mine, SIBLING: set(range(per_step)) - mine}
     members = [PlanMember(peer, to_bitmap(ids, 0, per_step)) for peer, ids in halves.items()]
     plan = Plan(1, 0, 1, members, [0, 0, 64], [])
+    line.seat.receive(UP, Returned(1, 0), line.now)
     found = cost(lambda: line.seat.receive(SIBLING, plan, line.now))
     assert found.lines > per_step, "it was followed"
     return found.lines / per_step, found.peak_bytes / per_step

@@ -8,13 +8,16 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
+from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
-from protocol.rounds.quorum import Quorum, electors
+from protocol.rounds.quorum import Quorum
+from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.probation import AT_LEAST, CLOSED_S, MAX_FAILURES, Probation
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, LedgerReport
+from protocol.wire.messages import Admit, LedgerReport, Plan
+from protocol.wire.parts import PlanMember
 
 ME, SIBLING, NEXT, NEW = map(PeerId, ("me", "sibling", "next", "new"))
 CROWD = [PeerId(f"invented {n}") for n in range(50)]
@@ -153,10 +156,10 @@ def test_failures_are_remembered_within_a_bound() -> None:
     assert len(on._failures) == MAX_FAILURES
 
 
-def test_electors_are_proven_where_any_is() -> None:
-    crowded = view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
-    assert set(electors(crowded, 0, ME, PROVEN.__contains__)) == {ME, SIBLING, NEXT}
-    assert set(electors(view(), 0, ME, lambda _peer: False)) == {ME, SIBLING, NEXT}
+def test_we_vouch_for_proven_peers_where_any_is() -> None:
+    quorum, crowded = Quorum(ME, 0, None), view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
+    assert quorum.vouch(crowded, PROVEN.__contains__) == [NEXT]
+    assert set(quorum.vouch(view(beside=CROWD[:2]), PROVEN.__contains__)) == set(CROWD[:2])
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
@@ -182,7 +185,7 @@ def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
 def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
     newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__), Quorum(ME, 0, None)
     for peer in CROWD[:NEW_AT_ONCE]:
-        newcomers.admitted(peer, 0.0)  # by the last leader
+        assert newcomers.lets_in(peer, [ME], (), 0.0)  # by the last leader
     late = JOIN_TTL_S + 1
     newcomers.ask(CROWD[-1], late)
     newcomers.ask(NEW, late)
@@ -193,8 +196,8 @@ def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_oth
     assert CROWD[-1] in newcomers.observing(NEW_S)
 
 
-def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
-    seat = Seat(
+def seat() -> Seat:
+    made = Seat(
         Place(ME, 0, 2, 8),
         size=64,
         steps=9,
@@ -203,13 +206,52 @@ def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
         serving=True,
         proves=PROVEN.__contains__,
     )
-    admit = Admit(0, 5, ME, [SIBLING], roll=[SIBLING], electors=[SIBLING, NEXT])
-    seat.admitted_by(admit, 0.0)
-    seat.update_view(view([ME, SIBLING, *CROWD], missing=[SIBLING]), 0.0)
-    assert names(seat._view, 0) == {ME, SIBLING}
-    assert not seat.standing.aside()
-    assert seat.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
-    assert CROWD[0] not in seat.leader.reports
-    seat.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
-    seat.update_view(view([ME, SIBLING, NEW, *CROWD]), 0.0)
-    assert names(seat._view, 0) == {ME, SIBLING, NEW}
+    admit = Admit(0, 5, ME, [SIBLING], roll=[ME, SIBLING], electors=[SIBLING, NEXT])
+    made.admitted_by(admit, 0.0)
+    made.update_view(view([ME, SIBLING, NEW, *CROWD], missing=[SIBLING]), 0.0)
+    return made
+
+
+def plan(*, members: Collection[PeerId], observers: Collection[PeerId] = ()) -> Plan:
+    split = [
+        PlanMember(peer, to_bitmap(range(40, 48) if peer == ME else (), 5, 8)) for peer in members
+    ]
+    bounds = segmented(shard_bounds(64, [0.0] * len(members)))
+    return Plan(0, 5, 1, split, bounds, list[str](observers))
+
+
+def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
+    made = seat()
+    assert names(made._view, 0) == {ME, SIBLING}
+    assert not made.standing.aside()
+    assert made.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
+    assert CROWD[0] not in made.leader.reports
+    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    assert names(made._view, 0) == {ME, SIBLING, NEW}
+
+
+def test_who_is_on_no_roll_admits_nobody() -> None:
+    made = seat()
+    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    for peer in CROWD[:19]:
+        assert made.receive(NEW, Admit(0, 5, peer, [ME]), 0.0) == [], "nor has it a snapshot made"
+    assert names(made._view, 0) == {ME, SIBLING, NEW}
+
+
+def test_a_member_admits_few_at_a_time_and_in_a_plan_no_more() -> None:
+    made = seat()
+    for peer in CROWD[:19]:
+        made.receive(SIBLING, Admit(0, 5, peer, [SIBLING]), 0.0)
+    assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
+    made.receive(SIBLING, plan(members=[ME, SIBLING], observers=CROWD[:19]), 0.0)
+    assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
+
+
+def test_who_is_on_no_roll_makes_no_plan() -> None:
+    """Otherwise it would take each plan from its leader by a later attempt."""
+    made = seat()
+    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    made.receive(NEW, plan(members=[ME, NEW]), 0.0)
+    assert made.member.promised == 0
+    made.receive(SIBLING, plan(members=[ME, SIBLING]), 0.0)
+    assert made.member.promised == 1

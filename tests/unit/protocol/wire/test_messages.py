@@ -27,7 +27,8 @@ def test_the_largest_plan_fits_a_header() -> None:
 
 def test_the_largest_commitment_fits_a_header() -> None:
     digests = (b"\xff" * 32,) * limits.MAX_SEGMENTS
-    made = Commitment(255, limits.MAX_STEP, 2**31 - 1, bytes(32), digests, bytes(64), 2**31 - 1)
+    attempt, era = 2**31 - 1, 2**31 - 1
+    made = Commitment(255, limits.MAX_STEP, attempt, bytes(32), digests, bytes(64), era=era)
     header = encode_message(made)
     assert len(header) <= limits.MAX_HEADER_BYTES
     assert decode_message(header) == made

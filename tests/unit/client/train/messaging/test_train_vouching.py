@@ -15,7 +15,9 @@ from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
 from protocol.manifest import swarm_id
 from protocol.vouching.register import KeptRegister, Register
-from protocol.wire.messages import ExpulsionList, Heartbeat
+from protocol.wire.messages import (
+    Heartbeat,
+)
 from tests.support.memory_network import MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
 
@@ -91,7 +93,7 @@ async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknow
         await until(lambda: guest.register.is_member)
 
         said = founder.register.expel(friend.peer, "sends noise", guest.engine.wall())
-        guest.vouching.expulsions(founder.peer, ExpulsionList([said]))
+        guest.vouching.expelled(founder.peer, said)
         assert len(guest.out) == 1
         await linked(guest, founder)  # it does not end at once, and a link comes up meanwhile
         await trio.sleep(5.0)
@@ -139,7 +141,7 @@ async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment(
         await linked(bad, founder)
         await until(lambda: bad.register.is_member and founder.admits(bad))
         contacts = founder.engine.membership.contacts
-        founder.engine.on_membership(bad.peer, Heartbeat(1, []), b"")
+        founder.engine.on_membership(bad.peer, Heartbeat(1, []))
         assert not contacts.is_gone(bad.peer)
 
         founder.vouching.expel(bad.peer, "")

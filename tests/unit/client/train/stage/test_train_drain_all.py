@@ -275,7 +275,7 @@ async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(
         await swarm.until(lambda: alone.step(0) >= 3)
         at, history = alone.step(0), alone.engine.history
         made = bytes.fromhex(next(c.hash for c in alone.engine.commits if c.version == at))
-        ours, other = history.lineage, Lineage(1 << 32, 1, (bytes(32),))
+        ours, other = history.lineage, Lineage(1 << 32, 1, (bytes(32),), ("x",))
         for lineage, copy, kept in (
             (ours, Copy(0, at, made), True),
             (ours, Copy(0, at, bytes(32)), False),

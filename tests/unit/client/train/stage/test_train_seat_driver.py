@@ -41,7 +41,6 @@ from protocol.seat.effects import (
     CommitTo,
     Contributions,
     HeldOutLoss,
-    KeepMet,
     Snapshot,
 )
 from protocol.seat.seat import Seat
@@ -107,9 +106,8 @@ def test_what_happens_in_a_seat_is_told_to_its_owner(hook: str) -> None:
 
 def test_more_that_is_told_to_its_owner() -> None:
     driven = Driven()
-    met, agreed = Mock(spec=KeepMet), Mock(spec=AgreedOn)
-    driven.of._perform([KeepMet(cast(Any, met)), cast(Any, agreed)])
-    driven.hooks.met.assert_called_once_with(met)
+    agreed = Mock(spec=AgreedOn)
+    driven.of._perform([cast(Any, agreed)])
     driven.hooks.agreed.assert_called_once_with(agreed)
     audited = Mock(spec=Audited)
     driven.of._perform([cast(Any, audited)])

@@ -17,7 +17,7 @@ from protocol.effects import Effect, Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import AmendmentList, Message
+from protocol.wire.messages import Message, Statements
 from tests.support.protocol_examples import manifest
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -38,7 +38,7 @@ class Desk:
     def __init__(self, path: Path) -> None:
         self.sent: list[tuple[PeerId, Message]] = []
         self.said: list[Explain] = []
-        self.clock, self.changes = 0.0, 0
+        self.changes = 0
         self.amending = Amending(self, RUN, SWARM, lambda: [ONE, TWO], self._changed)
         self.amending.keep_in(path)
 
@@ -46,7 +46,7 @@ class Desk:
         self.changes += 1
 
     def now(self) -> float:
-        return self.clock
+        return 0.0
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.sent.append((peer, message))
@@ -60,10 +60,10 @@ class Desk:
 
 
 def test_news_goes_to_all_but_its_bringer_and_once(tmp_path: Path) -> None:
-    desk, news = Desk(tmp_path / "a"), AmendmentList([signed(1)])
+    desk, news = Desk(tmp_path / "a"), [signed(1)]
     desk.amending.receive(ONE, news)
     desk.amending.receive(TWO, news)
-    assert desk.sent == [(TWO, news)]
+    assert desk.sent == [(TWO, Statements("amendments", tuple(news)))]
     assert desk.changes == 1
     [said] = desk.said
     assert said.words == "the founder says: the run is extended from 100 to 200 steps"
@@ -76,26 +76,14 @@ def test_a_new_link_is_told_everything_in_messages_that_fit(tmp_path: Path) -> N
         before = desk.amending.book.chain()[-1].digest
     desk.sent.clear()
     desk.amending.link_up(ONE)
-    lists = [message.amendments for _, message in desk.sent if isinstance(message, AmendmentList)]
+    lists = [message.envelopes for _, message in desk.sent if isinstance(message, Statements)]
     assert [len(one) for one in lists] == [32, 32]
-
-
-def test_who_asks_again_and_again_is_answered_once_a_second(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "a")
-    desk.amending.publish(signed(1))
-    desk.sent.clear()
-    for _ in range(5):
-        desk.amending.asked(ONE)
-    assert len(desk.sent) == 1
-    desk.clock = 1.0
-    desk.amending.asked(ONE)
-    assert len(desk.sent) == 2
 
 
 def test_a_contradiction_is_told_to_the_owner_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "a")
-    desk.amending.receive(ONE, AmendmentList([signed(1), signed(1, steps=300)]))
-    desk.amending.receive(ONE, AmendmentList([signed(1, steps=400)]))
+    desk.amending.receive(ONE, [signed(1), signed(1, steps=300)])
+    desk.amending.receive(ONE, [signed(1, steps=400)])
     warnings = [one.words for one in desk.said if one.level == "warning"]
     assert len(warnings) == 1
     assert "two different amendments 1: neither counts" in warnings[0]
@@ -172,7 +160,7 @@ async def test_what_is_not_the_founders_costs_its_bringer(
         swarm.start()
         await swarm.until(lambda: founder.step(0) >= 1)
         forged = founders(swarm, liar, steps=2)
-        liar.engine.send(founder.engine.signer.peer, AmendmentList([forged]))
+        liar.engine.send(founder.engine.signer.peer, Statements("amendments", (forged,)))
         await swarm.until(lambda: founder.engine.penalties["amendment-not-the-founders"])
         assert founder.engine.amending.book.steps == 2000
         assert founder.engine.error_boundary.internal_errors == 0

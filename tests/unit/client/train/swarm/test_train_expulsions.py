@@ -33,7 +33,11 @@ from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
 from protocol.wire.envelope import sign
-from protocol.wire.messages import Evidence, PassedOn, Plan, Records
+from protocol.wire.messages import (
+    Plan,
+    Records,
+    Statements,
+)
 from protocol.wire.parts import PlanMember, Proof, VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
@@ -112,7 +116,7 @@ async def test_who_relays_evidence_of_another_run_is_banned(
         await swarm.until(lambda: len(one.engine.handshake.admitted) == 2)
         proof = two_faced(swarm, framed, OTHER_SWARM)
         for _ in range(2):
-            framer.engine.send(one.engine.signer.peer, Evidence(proof))
+            framer.engine.send(one.engine.signer.peer, Statements("proof", proof.envelopes))
         await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 1)
         assert swarm.hub.linked(one.engine.signer.peer) == (framed.engine.signer.peer,)
         assert len(one.engine.membership.verdicts) == 0
@@ -235,12 +239,12 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     warned, forgotten = effects
     assert warned == Explain("membership", words, "warning", (LIAR,))
     assert forgotten == ("forgotten", LIAR, 100.0)
-    assert volunteer.done == [Send(LEADER, Evidence(proof))]
+    assert volunteer.done == [Send(LEADER, Statements("proof", proof.envelopes))]
     assert LIAR in volunteer.of.verdicts
     assert volunteer.of.contradicted(proof.first, proof.second) == [], "that is known"
     assert volunteer.of.contradicted(proof.first, proof.first) == [], "that proves nothing"
     volunteer.of.link_up(peer(2))
-    assert volunteer.done[1:] == [Send(peer(2), Evidence(proof))]
+    assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
     volunteer.of.link_down(LEADER)
     volunteer.of.receive(
         LEADER,
@@ -317,7 +321,7 @@ def siblings(count: int) -> list[PeerId]:
 def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) -> None:
     volunteer = Expelling()
     assert volunteer.of.stated(LEADER, plan(), lambda _: siblings(count)) == []
-    to = [who for who, message in volunteer.sent if isinstance(message, PassedOn)]
+    to = [who for who, message in volunteer.sent if isinstance(message, Statements)]
     assert len(set(to)) == len(volunteer.sent) == told
     assert set(to) <= set(siblings(count)[1:])
     volunteer.of.stated(LEADER, plan(), lambda _: siblings(count))

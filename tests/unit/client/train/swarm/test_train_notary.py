@@ -13,11 +13,11 @@ from protocol.evidence.heard import Heard
 from protocol.evidence.statement import Decisive, envelope_of
 from protocol.ids import PeerId
 from protocol.membership.contacts import LOST_AFTER_S
-from protocol.wire.messages import Commit, Message, PassedOn, Plan, Ready
+from protocol.wire.messages import Commit, Message, Plan, Ready, Statements
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.train_swarm import open_swarm
 
-COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, 5)
+COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, era=5)
 
 
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
@@ -124,20 +124,21 @@ def _another(message: Plan | Commit) -> Decisive:
 
 
 async def test_honest_swarms_pass_on_and_expel_nobody(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed: list[PassedOn] = []
+    passed: list[Statements] = []
     async with open_swarm(tmp_path) as swarm:
         replicas = [await swarm.add(1) for _ in range(3)]
         await swarm.add(0)
         for one in replicas:
-            handler = one.engine._handlers[PassedOn]
+            handler = one.engine.on_statements
 
-            def note(sender: PeerId, message: PassedOn, payload: bytes, then=handler) -> None:  # type: ignore[no-untyped-def]
-                passed.append(message)
-                then(sender, message, payload)
+            def note(sender: PeerId, message: Statements, then=handler) -> None:  # type: ignore[no-untyped-def]
+                if message.kind == "decision":
+                    passed.append(message)
+                then(sender, message)
 
-            one.engine._handlers[PassedOn] = note
+            monkeypatch.setattr(one.engine, "on_statements", note)
         swarm.start()
         await swarm.until_done()
         assert passed
@@ -148,7 +149,7 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
 
 
 async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or sixty-four strangers could displace what siblings were told."""
     async with open_swarm(tmp_path) as swarm:
@@ -159,14 +160,19 @@ async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
         me = one.engine.signer.peer
         await swarm.until(lambda: me in stranger.engine.handshake.admitted)
         heard: list[Message] = []
-        handler = one.engine._handlers[PassedOn]
-        one.engine._handlers[PassedOn] = lambda *said: heard.append(said[1]) or handler(*said)
+        handler = one.engine.on_statements
+
+        def hear(sender: PeerId, message: Statements) -> None:
+            heard.append(message)
+            handler(sender, message)
+
+        monkeypatch.setattr(one.engine, "on_statements", hear)
         signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(COMMIT)
         assert signed is not None
         envelope = envelope_of(peer(9), signed)
         assert envelope is not None
         stranger.engine.send(me, signed)
-        stranger.engine.send(me, PassedOn(envelope))
+        stranger.engine.send(me, Statements("decision", (envelope,)))
         await swarm.until(lambda: heard)
         assert stranger.engine.signer.peer not in one.engine.expulsions._heard._told
 
