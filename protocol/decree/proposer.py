@@ -56,6 +56,9 @@ class Electors(Protocol):
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether these are a majority."""
 
+    def can_suffice_without(self, peers: Collection[PeerId]) -> bool:
+        """Whether the others are a majority."""
+
 
 class Proposer:
     """See the module's docstring.

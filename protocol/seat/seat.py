@@ -257,7 +257,7 @@ class Seat:
             touch,
             audits.verdicts,
             self.pipeline.owed_for,
-            self.pipeline.overdue,
+            lambda _now: self.pipeline.overdue(),
             self._spoilers,
             least,
             self.quorum.needs,
@@ -376,7 +376,7 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        leases = self.leasing.lease_server.next_deadline() if leads else None
+        leases = self.leasing.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging
         of = self.pipeline, self.leader, self._following, *audits
         parts = (part.next_deadline() for part in of)
@@ -413,7 +413,6 @@ class Seat:
         effects += [*self._now_confirmed(now), *self._count_votes(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            self.leasing.lease_server.release(peer, self.leader.reports)
             effects += self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
@@ -542,8 +541,6 @@ class Seat:
             self._seen = self.probation.without(self._whole, now)
         if self.standing.without(self._seen) != self._view:
             effects += self._take_view(now)
-        if self.leader.leading and bool(self.may_train()):
-            self.leasing.lease_server.tick(self.leader.reports, now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += [*self._follow_siblings(now), *self._count_votes(now)]
@@ -701,7 +698,7 @@ class Seat:
         self, sender: PeerId, message: LeaseRequest, now: float
     ) -> list[SeatEffect]:
         """Note a request for work."""
-        self.leasing.lease_server.ask(sender, message.step, message.want, message.held)
+        self.leasing.requested(sender, message)
         return []
 
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
