@@ -1105,13 +1105,14 @@ class Recovery:
         return deciding or further or order(line.lineage) > order(self.lineage)
 
     def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
-        """Have the state of a line that stands before ours fetched, then give up ours."""
+        """Have the state of a line that stands before ours fetched, then give up ours; at once, if
+        there is nothing to give up."""
         stages = self._stages_with_state()
         by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * self._every if by_steps else 0
         ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
         have = {copy.stage for copy in self._fetched} if ready else set[int]()
-        if stages <= have:
+        if stages <= have or not self._steps_made():
             return self._give_up(line, now)
         names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
         waiting = Waiting(f"for the state of {names}, which has gone further than we apart from us")
