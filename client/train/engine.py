@@ -148,6 +148,7 @@ class Engine:
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
         self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
+        self.elector.first = self._first_electors
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -384,6 +385,11 @@ class Engine:
         if seen is None or self.history is None or era != self.history.lineage.era:
             return False
         return stage < self.manifest.stage_count and abs(step - seen.committed(stage)) <= 1
+
+    def _first_electors(self, era: int, step: int) -> tuple[str, ...]:
+        """Return the electors that our lineage names, if a step is its first."""
+        ours = None if self.history is None else self.history.lineage
+        return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""

@@ -20,7 +20,7 @@ State: the terms, and the newest commits of each stage, for those that lack one;
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -64,6 +64,10 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """For which it has voted."""
 
 
+def _nobody(_era: int, _step: int) -> Collection[str]:
+    return ()
+
+
 def _always(_stage: int, _era: int, _step: int) -> bool:
     return True
 
@@ -78,6 +82,7 @@ class Elector:
         keep: writes the terms down; False: it could not, and nothing may be said.
         may_be: whether a stage of a lineage may be at a step, as far as we see.
         is_gone: whether a peer's process has certainly ended.
+        first: who elects the first step of a lineage, if a step is that.
     """
 
     def __init__(
@@ -88,9 +93,10 @@ class Elector:
         keep: Callable[[tuple[Term, ...]], bool] = lambda _terms: True,
         may_be: Callable[[int, int, int], bool] = _always,
         is_gone: Callable[[PeerId], bool] = lambda _peer: False,
+        first: Callable[[int, int], Collection[str]] = _nobody,
     ) -> None:
         self._me, self._sign, self.verify, self._keep = me, sign, verify, keep
-        self.may_be, self.is_gone = may_be, is_gone
+        self.may_be, self.is_gone, self.first = may_be, is_gone, first
         self._terms = OrderedDict[tuple[int, int], Term]()
         self._barred, self._moved = -1, set[tuple[int, int]]()
         """The lineage in which we may have said more than we know, and the terms that a commit has
@@ -142,7 +148,7 @@ class Elector:
             if before is None and not self.may_be(*key, commit.step):
                 return
             signed = voters(commit, self.verify)
-            named = signed if before is None else frozenset(map(PeerId, before.decree.electors))
+            named = self._electors(*key, commit.step) or signed
             if not is_majority(signed, named, self.is_gone):
                 return
         kept = self._commits.setdefault(key, OrderedDict())
@@ -226,11 +232,15 @@ class Elector:
         return self._say(VOTE, voted, message, value)
 
     def _may_propose(self, term: Term, leader: PeerId, message: Propose, value: bytes) -> bool:
-        before = self.commit(term.stage, term.era, term.step - 1)
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
         promised, bound = free_to(leader, where, message.promises, self.verify)
-        named = promised if before is None else frozenset(map(PeerId, before.decree.electors))
+        named = self._electors(term.stage, term.era, term.step) or promised
         return is_majority(promised, named, self.is_gone) and bound in (b"", value)
+
+    def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
+        """Return the electors of a step; nobody, if we do not know them."""
+        before = self.commit(stage, era, step - 1)
+        return frozenset(map(PeerId, before.decree.electors if before else self.first(era, step)))
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
         """Write a term down, and sign what it says."""

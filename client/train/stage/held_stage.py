@@ -157,11 +157,13 @@ class HeldStageDriver:
 
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
-        not know yet where the run stands goes on."""
+        not know yet where the run stands goes on, with the next view."""
         self._view = SwarmView(((),) * len(self._view.stages))
-        if self.machine.state is State.ACQUIRING and not (
-            self._acquisition is not None and self._acquisition.knows_where
-        ):
+        attempt = self._acquisition
+        if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
+            if attempt is not None:
+                attempt.begin_anew()
+            self._context.owner.seats_changed()
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 

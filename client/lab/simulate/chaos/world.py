@@ -143,11 +143,16 @@ class ChaosWorld(ChaosSwarm):
         volunteer.elector.load(terms)
         volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
+        volunteer.elector.first = partial(self._first_electors, volunteer)
 
     def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as a volunteer sees."""
         view = volunteer.believes(self.config.stages)
         return era == volunteer.recovery.lineage.era and abs(step - view.committed(stage)) <= 1
+
+    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[str, ...]:
+        ours = volunteer.recovery.lineage
+        return ours.electors if (ours.era, ours.version) == (era, step) else ()
 
     def start(self, volunteer: Volunteer) -> None:
         """See ``ChaosSwarm``."""
