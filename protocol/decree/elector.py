@@ -123,7 +123,8 @@ class Elector:
 
     def commit(self, stage: int, era: int, step: int) -> Commit | None:
         """Return the commit of a step, if we have it."""
-        return self._commits.get((stage, era), {}).get(step)
+        kept = self._commits.get((stage, era))
+        return None if kept is None else kept.get(step)
 
     def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
         """Take a commit that our own replica has checked, or that is borne out by what we know: a
