@@ -125,12 +125,15 @@ class Elector:
         """Return the commit of a step, if we have it."""
         kept = self._commits.get((stage, era))
         return None if kept is None else kept.get(step)
+<<<<<<< HEAD
 
     def _newest(self, stage: int, era: int, step: int) -> Commit | None:
         """Return the newest commit that we have, if a step was closed before it."""
         kept = self._commits.get((stage, era))
         newest = max(kept, default=-1) if kept else -1
         return kept[newest] if kept and newest > step else None
+=======
+>>>>>>> core
 
     def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
         """Take a commit that our own replica has checked, or that is borne out by what we know: a

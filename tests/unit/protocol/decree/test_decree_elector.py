@@ -143,7 +143,7 @@ def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> N
     assert not answer.signature, "nobody has promised it that"
     swarm.say(other, liar.ask(0.0), liar)
     assert liar.state is State.BOUND
-    forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, ERA)
+    forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, era=ERA)
     answer = swarm.electors[C].answer(other, forged)
     assert isinstance(answer, Vote)
     assert not answer.signature, "they are bound to another decree"
@@ -195,8 +195,8 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
     first, _ = leaders()
     new = elector(D)
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
-    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, ERA)
-    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, ERA))
+    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
+    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
     assert given == swarm.before
     assert isinstance(given, Commit)
     new.take(given)
@@ -207,7 +207,7 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
 
 def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> None:
     first, other = leaders()
-    forged = Commit(STAGE, STEP, 1, E, decree(E), ((D, bytes(64)), (E, bytes(64))), ERA)
+    forged = Commit(STAGE, STEP, 1, E, decree(E), ((D, bytes(64)), (E, bytes(64))), era=ERA)
     voter = swarm.electors[C]
     voter.take(forged)
     assert voter.commit(STAGE, ERA, STEP) is None
@@ -231,7 +231,7 @@ def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
 
 def test_it_keeps_few_commits() -> None:
     voter = elector(A)
-    said = Commit(STAGE, 0, 1, A, decree(), (), ERA)
+    said = Commit(STAGE, 0, 1, A, decree(), (), era=ERA)
     for step in range(MAX_COMMITS + 9):
         voter.take(replace(said, step=step), frozenset({A}))
     assert voter.commit(STAGE, ERA, 8) is None

@@ -37,8 +37,8 @@ def test_the_largest_decree_fits_a_header_with_its_votes_or_promises() -> None:
     votes = tuple((one, bytes(64)) for one in everybody)
     promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in everybody)
     for made in (
-        Commit(*where, everybody[0], decree, votes, 2**31 - 1),
-        Propose(*where, decree, promises, 2**31 - 1),
+        Commit(*where, everybody[0], decree, votes, era=2**31 - 1),
+        Propose(*where, decree, promises, era=2**31 - 1),
     ):
         header = encode_message(made)
         assert len(header) <= limits.MAX_HEADER_BYTES
