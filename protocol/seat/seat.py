@@ -272,6 +272,7 @@ class Seat:
         self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
+        self._name_electors(step)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -485,7 +486,13 @@ class Seat:
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
         self.quorum.settle(admit.roll, admit.electors, admit.version, now)
+        self._name_electors(admit.version)
         self.probation.admit([PeerId(peer) for peer in admit.donors], now)
+
+    def _name_electors(self, step: int) -> None:
+        """Our elector votes in our stage by what we know of it."""
+        named = tuple(sorted(self.quorum.roll)), self.quorum.electors
+        self.elector.named(self.place.stage, self.era, step, named)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -905,6 +912,7 @@ class Seat:
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
+            self._name_electors(self.step + 1)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()

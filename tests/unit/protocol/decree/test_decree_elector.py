@@ -43,6 +43,8 @@ class Swarm:
     def __init__(self, peers: str = "ABC", electors: str = "ABC") -> None:
         self.electors = {PeerId(peer): elector(PeerId(peer)) for peer in peers}
         self.named = tuple(map(PeerId, electors))
+        for one in self.electors.values():
+            one.first = lambda _era, step: self.named if step == STEP - 1 else ()
         first = self.proposer(A, STEP - 1)
         self.say(A, first.ask(0.0), first)
         assert first.state is State.FREE
@@ -158,6 +160,10 @@ def test_a_word_outlives_the_process(swarm: Swarm) -> None:
     swarm.say(first, leading.propose(decree(first), 0.0), leading, to="C")
     again = elector(C)
     again.load(swarm.electors[C].terms)
+    assert again.answer(other, Propose(STAGE, STEP, 2, era=ERA)) == CommitRequest(
+        STAGE, STEP - 1, era=ERA
+    ), "it has forgotten who elects"
+    again.take(swarm.before)
     swarm.electors[C] = again
     swarm.say(other, later.ask(0.0), later, to="BC")
     assert (later.state, later.decree) == (State.BOUND, decree(first))
@@ -170,6 +176,7 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     again.bar(ERA)
     for step in (STEP, STEP + 1):
         assert again.answer(first, Propose(STAGE, step, 2, era=ERA)) is None
+    again.first = lambda _era, _step: "ABC"
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
     assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
 
