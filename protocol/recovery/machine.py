@@ -897,7 +897,7 @@ class Recovery:
         believe, with electors most of whom are here."""
         if lineage.version < self.newest_whole().version and not self._begins_in_vain():
             return False
-        here = self._context.live.intersection(lineage.electors)
+        here = ({self._me} | self._linked()).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
