@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from protocol.decree.decree import first_electors
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
@@ -48,7 +49,6 @@ from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -693,8 +693,7 @@ class Recovery:
     def _first_electors(self) -> tuple[PeerId, ...]:
         """Return the electors of a lineage that we decide: members with a voice that are here."""
         there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
-        ranked = sorted([self._me, *there], key=lambda peer: rank("elector", peer))
-        return tuple(sorted(ranked[:MOST_FIRST_ELECTORS]))
+        return first_electors([self._me, *there])
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
@@ -1106,13 +1105,14 @@ class Recovery:
         return deciding or further or order(line.lineage) > order(self.lineage)
 
     def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
-        """Have the state of a line that stands before ours fetched, then give up ours."""
+        """Have the state of a line that stands before ours fetched, then give up ours; at once, if
+        there is nothing to give up."""
         stages = self._stages_with_state()
         by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * self._every if by_steps else 0
         ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
         have = {copy.stage for copy in self._fetched} if ready else set[int]()
-        if stages <= have:
+        if stages <= have or not self._steps_made():
             return self._give_up(line, now)
         names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
         waiting = Waiting(f"for the state of {names}, which has gone further than we apart from us")

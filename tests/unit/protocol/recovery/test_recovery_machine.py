@@ -11,6 +11,7 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.machine import (
@@ -32,7 +33,6 @@ from protocol.recovery.machine import (
 )
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -365,7 +365,7 @@ class TestBeginning:
         begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
         assert begun is not None
         by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
-        assert begun.electors == tuple(sorted(by_rank[:MOST_FIRST_ELECTORS]))
+        assert begun.electors == tuple(sorted(by_rank[:MAX_ELECTORS]))
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
