@@ -114,6 +114,15 @@ class TestServing:
             held.of._perform(effects)
             assert held.of.again is again
 
+    @pytest.mark.parametrize("knows_where", [True, False])
+    def test_a_new_lineage_ends_an_attempt_that_fetches_another_ones_state(
+        self, knows_where: bool
+    ) -> None:
+        held = Held()
+        held.of._acquisition = Mock(knows_where=knows_where)
+        held.of.begin_anew()
+        assert held.of._retake.is_set() == knows_where
+
     def test_what_heartbeats_say(self) -> None:
         held = serving()
         held.around.owner.seat_of.return_value = 1
