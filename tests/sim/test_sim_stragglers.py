@@ -19,7 +19,7 @@ import pytest
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import WorldConfig
 from protocol.ids import short
-from protocol.pipeline.effects import SubtractTask, Task
+from protocol.pipeline.effects import PassTask, Task
 from protocol.pipeline.leases import SHARE, Leases
 from protocol.pipeline.next_hop import NextHop
 from tests.support.cases import usual
@@ -72,7 +72,7 @@ def slow_at_the_end(stage: int, factor: float = 10.0, every: int = 3) -> Slownes
 
     def slowness(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
         usual = even(world, peer, task)
-        turns = peer is first_of(world, stage) and not isinstance(task, SubtractTask)
+        turns = peer is first_of(world, stage) and not isinstance(task, PassTask)
         if turns and task.step % every == every - 1 and world.closing(stage, 0.5):
             return usual * factor
         return usual

@@ -38,12 +38,13 @@ from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.codec import CODECS
 from protocol.audit.charges import Charges
+from protocol.audit.draw import SECRET_BYTES
+from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.recovery.machine import GivenUp
 from protocol.recovery.stored import Lineage
-from protocol.seat.auditing import SECRET_BYTES, AuditTerms
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -341,4 +342,4 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
     secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
-    return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)
+    return AuditTerms(manifest.audits, secret, coarse, charges, mixed=mixed)
