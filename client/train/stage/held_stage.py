@@ -157,11 +157,13 @@ class HeldStageDriver:
 
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
-        not know yet where the run stands goes on."""
+        not know yet where the run stands goes on, with the next view."""
         self._view = SwarmView(((),) * len(self._view.stages))
-        if self.machine.state is State.ACQUIRING and not (
-            self._acquisition is not None and self._acquisition.knows_where
-        ):
+        attempt = self._acquisition
+        if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
+            if attempt is not None:
+                attempt.begin_anew()
+            self._context.owner.seats_changed()
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
@@ -446,7 +448,8 @@ class HeldStageDriver:
             era=era,
             touch=terms.history.touch,
             has_left=terms.history.machine.has_left,
-            electors=terms.history.lineage.electors,
+            elector=self._context.owner.elector,
+            electors=list(map(PeerId, terms.history.lineage.electors)),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,

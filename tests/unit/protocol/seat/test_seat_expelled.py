@@ -17,6 +17,7 @@ from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan, Returned
 from protocol.wire.parts import PlanMember
+from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer, signer
 
 ME, SIBLING, LIAR, UPSTREAM = (peer(n) for n in (1, 2, 3, 4))
@@ -38,7 +39,7 @@ def seat() -> Seat:
     )
     ours = [Replica(member, STEP, True) for member in NUMBER]
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
-    made.quorum.settle(tuple(NUMBER), tuple(NUMBER), 0.0)
+    made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
     made.allow_training(0.0)
     made.receive(UPSTREAM, Returned(STAGE, STEP), 0.0)
     return made
@@ -49,7 +50,8 @@ def plan(attempt: int, *, liar: bool) -> Plan:
     members = [PlanMember(ME, b"\x00"), PlanMember(SIBLING, b"\x03" if liar else b"\x0f")]
     members += [PlanMember(LIAR, b"\x0c")] if liar else []
     bounds = [0, 128, 256, 384] if liar else [0, 256, 384]
-    return Plan(STAGE, STEP, attempt, members, bounds, [])
+    promises = promised_by(*NUMBER) if attempt > 1 else ()
+    return Plan(STAGE, STEP, attempt, members, bounds, [], promises=promises)
 
 
 def charge(author: int) -> Envelope:

@@ -37,6 +37,7 @@ PARTS = {
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Moving end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
+    "client/train/engine.py": "what decides a round is signed; a commit also teaches our elector",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
     "client/train/recovery/buddies.py": "whether a blob is one of its copies",
@@ -49,6 +50,7 @@ MAY_LOOK = {
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/leaf_supply.py": "the two answers that a request for leaves gets",
     "client/train/transfer/text_search.py": "an offer or a refusal",
+    "protocol/decree/elector.py": "a commit is asked for, or a vote",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",
     "protocol/membership/gossip.py": "what counts as gossip in its budget",
