@@ -79,6 +79,9 @@ class OwnPart:
     """How much of the round has come to us."""
     returned: bool = True
     """Whether the stage before has got the gradients of the whole step."""
+    passed: bool = False
+    """Whether siblings are past the step, none of them tells its commit, and it is for us to ask
+    the electors, though we may not lead."""
 
 
 NO_PART = OwnPart()
@@ -392,9 +395,9 @@ class RoundLeader:
         self.proposer.count()
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
-        if not self.leading:
+        if not self.leading and not own.passed:
             return []
-        self._look_at, effects = None, self._admit(now)
+        self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
             return effects
         if self.proposer.state is State.BOUND and self.proposer.decree is not None:
@@ -411,7 +414,7 @@ class RoundLeader:
             return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
         self.may_plan = self._may_plan(members, now, own)
-        if not self.may_plan:
+        if not self.may_plan and not own.passed:
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)
@@ -420,7 +423,8 @@ class RoundLeader:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
             return effects
-        return [*effects, *self._make_plan(members, now, own)]
+        may_plan = self.leading and self.may_plan
+        return [*effects, *(self._make_plan(members, now, own) if may_plan else ())]
 
     def _may_plan(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
         """Whether all is there that a plan takes."""
@@ -519,7 +523,8 @@ class RoundLeader:
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
         named = tuple(map(str, members)), tuple(plan.electors)
-        return self.proposer.propose(Decree(plan.attempt, digests.pop(), *named, loss_sum), now)
+        decree = Decree(plan.attempt, digests.pop(), *named, loss_sum)
+        return [*self.proposer.propose(decree, now)]
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common

@@ -568,6 +568,8 @@ class Seat:
     def _keep_early(
         self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
     ) -> list[SeatEffect]:
+        if isinstance(message, Commit) and sender not in self._siblings():
+            return []  # it proves nothing yet, and who keeps it catches up before it serves
         how = {"loaded": self.loaded, "serving": self.serving}
         return self._early.buffer(sender, message, digest, self.step, **how)
 
@@ -769,7 +771,8 @@ class Seat:
             return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.elector.verify) & self.quorum.electors
         if not self.quorum.suffice(signed):
-            self._open.uncounted = sender, message
+            if signed:
+                self._open.uncounted = sender, message
             return []
         self.elector.take(message, signed)
         self._open.commit, self._open.uncounted = message, None
@@ -992,6 +995,7 @@ class Seat:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+            self._following.caught_up()
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
@@ -1064,7 +1068,16 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, self._confirmed.whole()
-        return OwnPart(member.knows_commit, member.received, returned)
+        return OwnPart(member.knows_commit, member.received, returned, self._asks_electors())
+
+    def _asks_electors(self) -> bool:
+        """Whether we are the first in line of those whom siblings have left behind."""
+        if not (self._following.unanswered and self.serving):
+            return False
+        stage, view = self.place.stage, self._view
+        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
+        line = leaders(view, stage, self.step, among=self.quorum.roll & here)
+        return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
         """Return the next leaders in line that also get our ledger: one once the step has been open
