@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot
+from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot, is_majority
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit, Propose, Vote
@@ -87,6 +87,8 @@ class Proposer:
         """What we propose, or are bound to."""
         self._voted = 0
         self._say_at: float | None = None
+        self._said_again = False
+        """Whether electors have had the decree for a while."""
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -124,14 +126,16 @@ class Proposer:
     def propose(self, decree: Decree, now: float) -> list[Send]:
         """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
-        self._refused = {}
+        self._refused, self._said_again = {}, False
         return self._say(now)
 
     def commit(self) -> Commit | None:
-        """Return the commit, once a majority has voted."""
+        """Return the commit, once a majority has voted. Others may not know that an elector has
+        ended: so at first it counts."""
         if self.state is not State.PROPOSING or self.decree is None:
             return None
-        if not self._quorum.suffice(self._votes):
+        whole = is_majority(self._votes, self._quorum.electors)
+        if not whole and not (self._said_again and self._quorum.suffice(self._votes)):
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
@@ -197,6 +201,7 @@ class Proposer:
         if self._refused:
             self._give_way()
             return []
+        self._said_again = True
         return self._say(now)
 
     def next_deadline(self) -> float | None:

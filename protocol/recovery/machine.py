@@ -520,8 +520,13 @@ class Recovery:
 
     def may_begin(self, stage: int, now: float) -> bool:
         """Whether a stage without state may begin where the lineage does: nobody has come for a
-        moment who might be past that. Its first step needs the lineage's electors."""
-        return self.open and not self.has_passed(stage) and now >= self._live_at + SETTLE_S
+        moment who might be past that, and an elector of its first step is here."""
+        settled = self.open and now >= self._live_at + SETTLE_S
+        return settled and not self.has_passed(stage) and self._has_elector()
+
+    def _has_elector(self) -> bool:
+        here = {self._me, *(p for p in self._context.live if not self.has_left(p))}
+        return not here.isdisjoint(map(PeerId, self.lineage.electors))
 
     # --- looking -----------------------------------------------------------------------------
 

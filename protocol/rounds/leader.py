@@ -79,6 +79,9 @@ class OwnPart:
     """How much of the round has come to us."""
     returned: bool = True
     """Whether the stage before has got the gradients of the whole step."""
+    passed: bool = False
+    """Whether siblings are past the step, none of them tells its commit, and it is for us to ask
+    the electors, though we may not lead."""
 
 
 NO_PART = OwnPart()
@@ -399,9 +402,9 @@ class RoundLeader:
         self.proposer.count()
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
-        if not self.leading:
+        if not self.leading and not own.passed:
             return []
-        self._look_at, effects = None, self._admit(now)
+        self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
             return effects
         if self.proposer.state is State.BOUND and self.proposer.decree is not None:
@@ -418,7 +421,7 @@ class RoundLeader:
             return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
         self.may_plan = self._may_plan(members, now, own)
-        if not self.may_plan:
+        if not self.may_plan and not own.passed:
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)
@@ -427,7 +430,8 @@ class RoundLeader:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
             return effects
-        return [*effects, *self._make_plan(members, now, own)]
+        may_plan = self.leading and self.may_plan
+        return [*effects, *(self._make_plan(members, now, own) if may_plan else ())]
 
     def _may_plan(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
         """Whether all is there that a plan takes."""

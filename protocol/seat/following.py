@@ -1,11 +1,12 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version has the commit of our step, which may have been lost on its
-way; it is asked for it now and then. The votes in the commit prove what it says (``decree``). A
-replica that has it and cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state.
-Who has slept for so long that nobody has that commit any more sees that siblings are ahead and that
-it is out of touch with the electors that it knows; then it could close nothing anyway, and fetches
-the state, too. State: since when that is so, and when we have asked.
+way; it is asked for it now and then. The votes in the commit prove what it says (``decree``). If
+none of them answers, the next leader in line asks the electors. A replica that has the commit and
+cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state. Who has slept for so
+long that nobody has that commit any more sees that siblings are ahead and that it is out of touch
+with the electors that it knows; then it could close nothing anyway, and fetches the state, too.
+State: since when that is so, and when we have asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from protocol.wire.messages import CommitRequest
 ASK_S: Final = 0.5
 ASKED: Final = 3
 """Siblings at a time."""
+UNANSWERED_S: Final = 0.25
+"""Then the electors are asked: one that withholds the commits of its rounds delays them briefly."""
 OUT_OF_TOUCH_S: Final = 30.0
 STUCK_S: Final = 6.0
 
@@ -31,15 +34,14 @@ class Following:
 
     def __init__(self, stage: int) -> None:
         self._stage = stage
-        self._since: float | None = None
-        self._stuck_since: float | None = None
-        self._asked_at = -math.inf
         self._turn = 0
+        self.caught_up()
 
     def caught_up(self) -> None:
-        """Our version has risen, or nobody is ahead of it."""
-        self._since = self._stuck_since = None
-        self._asked_at = -math.inf
+        """Our version has risen or is being made, or nobody is ahead of it."""
+        self._alone_since = self._stuck_since = self._asks_since = self._asked_at = -math.inf
+        self.unanswered = False
+        """Whether siblings are ahead, and have been asked for the commit in vain."""
 
     def look(
         self, ahead: Sequence[PeerId], step: int, now: float, *, known: bool, alone: bool
@@ -56,10 +58,12 @@ class Following:
         if not ahead:
             self.caught_up()
             return []
-        self._stuck_since = (self._stuck_since or now) if known else None
-        self._since = (self._since or now) if alone and not known else None
-        lost = self._since is not None and now >= self._since + OUT_OF_TOUCH_S
-        if lost or (self._stuck_since is not None and now >= self._stuck_since + STUCK_S):
+        self._stuck_since = _since(self._stuck_since, now, holds=known)
+        self._alone_since = _since(self._alone_since, now, holds=alone and not known)
+        self._asks_since = _since(self._asks_since, now, holds=not known)
+        self.unanswered = _lasts(self._asks_since, UNANSWERED_S, now)
+        lost = _lasts(self._alone_since, OUT_OF_TOUCH_S, now)
+        if lost or _lasts(self._stuck_since, STUCK_S, now):
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
         if known or now < self._asked_at + ASK_S:
@@ -70,6 +74,20 @@ class Following:
 
     def next_deadline(self) -> float | None:
         """Return when to look again."""
-        asks = None if self._asked_at == -math.inf else self._asked_at + ASK_S
-        stuck = None if self._stuck_since is None else self._stuck_since + STUCK_S
-        return min((at for at in (asks, stuck) if at is not None), default=None)
+        if self._stuck_since != -math.inf:
+            return self._stuck_since + STUCK_S
+        if self._asked_at == -math.inf:
+            return None
+        return self._asked_at + ASK_S if self.unanswered else self._asks_since + UNANSWERED_S
+
+
+def _since(before: float, now: float, *, holds: bool) -> float:
+    """Return since when something holds; minus infinity if it does not."""
+    if not holds:
+        return -math.inf
+    return now if before == -math.inf else before
+
+
+def _lasts(since: float, seconds: float, now: float) -> bool:
+    """Whether something has held for so long."""
+    return since != -math.inf and now >= since + seconds

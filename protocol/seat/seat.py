@@ -566,6 +566,8 @@ class Seat:
         if isinstance(message, Propose | CommitRequest):
             return self._as_elector(sender, message, now)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
+            if isinstance(message, Commit) and sender not in self._siblings():
+                return []  # it proves nothing yet, and who keeps it catches up before it serves
             how = {"loaded": self.loaded, "serving": self.serving}
             return self._early.buffer(sender, message, digest, self.step, **how)
         if route.taker != "seat" or not (self.serving or route.observing):
@@ -761,7 +763,7 @@ class Seat:
         signed = voters(message, self.elector.verify) & self.quorum.electors
         told = {peer for peer, of in self._open.told.items() if of in (None, message.decree)}
         if not signed or not self.quorum.suffice(signed | told):
-            self._open.uncounted = sender, message
+            self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
         self.elector.take(message, signed)
         self._open.commit, self._open.uncounted = message, None
@@ -982,6 +984,7 @@ class Seat:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+            self._following.caught_up()
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
@@ -1069,7 +1072,16 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
-        return OwnPart(member.knows_commit, member.received, returned)
+        return OwnPart(member.knows_commit, member.received, returned, self._asks_electors())
+
+    def _asks_electors(self) -> bool:
+        """Whether we are the first in line of those whom siblings have left behind."""
+        if not (self._following.unanswered and self.serving):
+            return False
+        stage, view = self.place.stage, self._view
+        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
+        line = leaders(view, stage, self.step, among=self.quorum.roll & here)
+        return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

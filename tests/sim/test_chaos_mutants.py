@@ -13,6 +13,7 @@ from client.lab.simulate.chaos.config import drawn
 from client.lab.simulate.chaos.replay import run_once
 from protocol import limits
 from protocol.audit.charges import Charges, verdict_of
+from protocol.decree import elector, proposer
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
@@ -101,12 +102,16 @@ def closes_without_a_quorum(patch: Patch) -> None:
     """Every side of a split goes on."""
     patch.setattr(Quorum, "holds", lambda self, now: True)
     patch.setattr(Quorum, "may_go_on_without", lambda self, missing, now: True)
+    patch.setattr(Quorum, "suffice", lambda self, peers: True)
+    for module in (elector, proposer):
+        patch.setattr(module, "is_majority", lambda *_: True)
 
 
 def forgets_its_word(patch: Patch) -> None:
     """A process knows nothing of what the one before it has signed, and asks nobody."""
     patch.setattr(OwnWord, "promise", lambda self, stage, era: (0, 0))
     patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
+    patch.setattr(elector.Elector, "load", lambda self, terms, old=False: None)
 
 
 def believes_adverts(patch: Patch) -> None:
@@ -137,7 +142,7 @@ MUTANTS = (
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
     Mutant(forgets_deadlines, 4, "no progress"),
-    Mutant(closes_without_a_quorum, 15, "I5"),
+    Mutant(closes_without_a_quorum, 3, "I5"),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
     Mutant(forgets_its_word, 100, "I9"),
