@@ -76,12 +76,12 @@ class Record:
         self.agreed = 0
         """In a row, up to now."""
         self.suspected = False
-        """Whether another member has charged it since our last audit of it."""
+        """Whether another member has charged it since our last audit of a contribution of it."""
 
-    def note(self, result: Grade) -> None:
-        """Take the next audit's result."""
+    def note(self, result: Grade, *, contributed: bool = True) -> None:
+        """Take the next audit's result; ``contributed``: it was of more than a sum."""
         self._newest.append(result)
-        self.suspected = False
+        self.suspected = self.suspected and not contributed
         self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
 
     @property

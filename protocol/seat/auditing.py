@@ -374,7 +374,7 @@ class Auditing:
         if grade is None:
             return effects
         record = self._terms.record(plan.stage, member)
-        record.note(grade)
+        record.note(grade, contributed=bool(audit.of.counted))
         if record.trusted():
             return effects
         charge = Charge(plan.stage, member, plan.step, plan.attempt, record.reason)

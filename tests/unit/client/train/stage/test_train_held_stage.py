@@ -51,12 +51,12 @@ class Held:
         self.around.terms.me = ME
         self.around.terms.manifest = manifest(peer(1))
         self.around.terms.history.is_kept.return_value = False
-        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9, electors=(ME,))
+        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
         self.around.terms.amendments.return_value = SimpleNamespace(steps=1000)
         counters = self.around.counters
         counters.miscounted, counters.restarts, counters.worker_restarts = 0, Counter(), 0
         context = cast(StageContext, self.around)
-        self.of = HeldStageDriver(context, stage, ALONE, allowed=False)
+        self.of = HeldStageDriver(context, stage, ALONE, sees=True, allowed=False)
         self.of.assign()
         if state is not State.ACQUIRING:
             self.serves()
