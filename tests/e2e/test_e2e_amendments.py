@@ -122,7 +122,7 @@ def test_a_finished_run_is_extended_and_its_rate_changed(
     assert "has done 6 steps" in few.stderr
 
     told = parsed(volunteer(members[0].home, "amend", "--steps", "12", "--yes", "--json"))
-    assert told["told"]
+    assert told["signed"]
     assert told["amendment"]["words"] == "the run is extended from 6 to 12 steps"
     for member in members:
         in_state(member, members, "done", step=12)
