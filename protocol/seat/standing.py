@@ -436,17 +436,21 @@ class Standing:
         yield from self._by_our_seats()
 
     def _by_siblings(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
-        """A peer of a neighbouring stage that most of our stage have set aside, or one of them if
-        we wait for the peer without result ourselves: otherwise it would obstruct our stage through
-        us alone."""
+        """A peer of a neighbouring stage that most of our stage have set aside: otherwise it would
+        obstruct our stage through us alone. One witness is enough if we wait for the peer, too."""
         ours = self._view.serving(self._place.stage)
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
-        overdue = self._overdue(now) if named else ()
+        overdue, words = (
+            self._overdue(now) if named else (),
+            "others of our stage have set it aside",
+        )
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
-            if stages and (self.is_aside(peer) or not self._is_elector_needed(peer, now)):
-                words = "others of our stage have set it aside"
-                yield peer, _Aside(stages[0], words, "those whom we followed let it back")
+            if not stages or (not self.is_aside(peer) and self._is_elector_needed(peer, now)):
+                continue
+            if peer in overdue and peer not in self._decisions:
+                self._decide(peer, stages[0], words, now)
+            yield peer, _Aside(stages[0], words, "those whom we followed let it back")
 
     def _by_our_seats(self) -> Iterator[tuple[PeerId, _Aside]]:
         """Whom a seat that we hold in another stage has set aside hears nothing from us any
