@@ -1,7 +1,8 @@
 """Audits: recompute what another replica of the stage has contributed to a step, and compare.
 
-State: a copy of the parameters that the audited step was computed at, and the sum of what has been
-recomputed. The step under way is not touched: an audit is one more slot that no round knows of.
+State: a copy of the parameters that the audited step was computed at, the sum of what has been
+recomputed, and the norm that is usual for the segment whose sum is made again. The step under way
+is not touched: an audit is one more slot that no round knows of.
 
 A contribution is the member's gradient sum plus the residual of its last round, encoded. The
 residual is the member's own word, and whoever lies may hide the lie in it, so nobody is asked for
@@ -18,7 +19,6 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,25 +27,12 @@ from torch import Tensor
 
 from client.compute.averaging import Averager, checked_bounds, relative
 from client.compute.errors import CodecError, StaleRequest
-from client.compute.passes import (
-    Payloads,
-    exactly,
-    loss_and_gradient,
-    run_back,
-    run_forward,
-    stage_input,
-    with_samples,
-)
+from client.compute.passes import Payloads, exactly, run_again
 from client.compute.payload import Buffer, Direction
 from client.compute.replica import Replica, inner_product, squared_norm
-from client.compute.replies import (
-    ContributionCompared,
-    Recomputed,
-    VersionKept,
-)
-from client.compute.requests import CompareContribution, KeepVersion, Recompute
-from client.compute.slicing import parts_of, within_memory
-from client.compute.slot import Graph, Slot
+from client.compute.replies import ContributionCompared, Passed, Reduced, VersionKept
+from client.compute.requests import CompareContribution, KeepVersion, Pass, Reduce
+from client.compute.slot import Slot
 from model_zoo.specs.codec import CODECS
 
 USUAL_ALONG = 1e-2
@@ -110,6 +97,8 @@ class Auditor:
     def __init__(self, replica: Replica, averager: Averager) -> None:
         self._replica, self._averager = replica, averager
         self._kept: _Kept | None = None
+        self._segment = (-1, 0, 0.0)
+        """Step, size and usual norm of the segment whose sum is made again."""
 
     def forget(self) -> None:
         """Give up the audit, if there is one."""
@@ -127,10 +116,15 @@ class Auditor:
         if not self._replica.team.agreed(not (unknown and self._replica.team.leads)):
             raise StaleRequest(f"the sum before step {request.step} was not applied here")
         self._kept = None  # free the copy before
+        if request.segment is not None:
+            bounds = checked_bounds(request.bounds, self._replica.size)
+            size = bounds[request.segment + 1] - bounds[request.segment]
+            usual = self._averager.usual_norm(bounds, request.segment)
+            self._segment = request.step, size, usual
         self._kept = _Kept(request.step, slot.copy(), before or 0.0)
         return VersionKept()
 
-    def recompute(self, request: Recompute, payloads: Payloads) -> Recomputed:
+    def recompute(self, request: Pass, payloads: Payloads) -> Passed:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
         slot, part = self.slot(request.step), self._replica.part
         slot.check_counted(request.microbatch, counted=False)
@@ -138,19 +132,13 @@ class Auditor:
         directions += ["backward"] * (not part.embeds)
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
-        if part.has_head:
-            like = claimed[0] if claimed else None
-            loss_sum, ours = loss_and_gradient(self._replica, slot, request, given, like)
-        else:
-            loss_sum, ours = 0.0, self._inner(slot, request, given, claimed)
+        loss_sum, ours = run_again(self._replica, slot, request, given, claimed)
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
             there = len(given) + place
             apart[direction] = self._apart(claimed[place], ours[place], direction, there)
         slot.count(request.microbatch)
-        return Recomputed(
-            activation=apart["forward"], gradient=apart["backward"], loss_sum=loss_sum
-        )
+        return Passed(loss_sum=loss_sum, activation=apart["forward"], gradient=apart["backward"])
 
     def slot(self, step: int) -> Slot:
         """Return what the audit of a step computes with; all ranks that run passes together ask.
@@ -170,6 +158,13 @@ class Auditor:
         self._kept = None
         deviation, along, explained = apart.beyond(kept.sum_before)
         return ContributionCompared(deviation=deviation, along=along, explained=explained)
+
+    def sum_again(self, request: Reduce, payloads: Payloads) -> Reduced:
+        """Sum a segment as its owner had to, and compare what it has broadcast."""
+        step, size, usual = self._segment
+        if step != request.step:
+            raise StaleRequest(f"no segment is kept to audit step {request.step}")
+        return self._averager.sum_again(request, payloads, size, usual)
 
     def _measured(self, kept: _Kept, cut: list[int], payloads: Payloads) -> "_Apart":
         """Measure how far a contribution is from the sum, over segments that are ``cut`` so."""
@@ -194,44 +189,6 @@ class Auditor:
         if self._kept is None or self._kept.step != step:
             raise StaleRequest(f"no version is kept to audit step {step}")
         return self._kept
-
-    def _inner(
-        self, slot: Slot, request: Recompute, given: Payloads, claimed: Payloads
-    ) -> list[memoryview]:
-        """Run a stage that is not the last forward and back.
-
-        Args:
-            slot: parameters of the audited step.
-            request: names the microbatch.
-            given: what the member got.
-            claimed: what it has sent: the boundary tensor and, unless it is the first, the gradient
-                of its input.
-
-        Returns ours of what it has sent, conditioned as there where the last bits decide.
-        """
-        replica = self._replica
-        payloads, _ = with_samples(replica, request.microbatch, given, 1)
-        sent, at_input = exactly(payloads, 2)
-        gradient = replica.wire.boundary_in(sent, "backward", 0)
-        at = stage_input(replica, at_input, 1, request.tokens)
-
-        def run() -> list[memoryview]:
-            outputs: list[Tensor] = []
-
-            def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
-                for part in parts_of(replica):
-                    graph = run_forward(slot, at[part], with_graph=True)
-                    outputs.append(graph.output.detach())
-                    yield graph, graph.output, gradient[part]
-
-            of, like = (request.step, request.microbatch), claimed[-1] if claimed[1:] else None
-            sent_back = run_back(replica, slot, passes(), of, like)
-            return [
-                replica.wire.boundary_out(replica.team.joined(outputs), "forward", claimed[0]),
-                *sent_back,
-            ]
-
-        return within_memory(replica, run)
 
     def _apart(self, claimed: Buffer, ours: Buffer, direction: Direction, place: int) -> float:
         """Return the relative distance of a tensor that was sent from ours, before both were coded.

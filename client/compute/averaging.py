@@ -29,8 +29,8 @@ from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
-from client.compute.replies import Applied, Contributed, Reduced, SumCompared, SumDecoded
-from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce, SumAgain
+from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
+from client.compute.requests import Apply, Contribute, DecodeSum, Reduce
 from model_zoo.specs.aggregation import DEFAULT, RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -185,25 +185,31 @@ class Averager:
         squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
         return math.sqrt(float(squares) / seen) * replica.wire.token_count
 
-    def sum_again(self, request: SumAgain, payloads: Payloads) -> SumCompared:
+    def sum_again(self, request: Reduce, payloads: Payloads, size: int, usual: float) -> Reduced:
         """Aggregate a segment as its owner had to, and compare what it has broadcast.
+
+        Args:
+            request: says of how many microbatches each contribution is.
+            payloads: the members' contributions, in their order; then the sum.
+            size: elements of the segment.
+            usual: its norm at the version of the step (``usual_norm``).
 
         Raises:
             CodecError, PoisonedTensor: no owner could have summed these contributions.
         """
-        wire, part = self._replica.wire, torch.empty(request.size)
-        aggregation = new_aggregation(self._rule, request.size, request.usual)
+        wire, part = self._replica.wire, torch.empty(size)
+        aggregation = new_aggregation(self._rule, size, usual)
         if len(payloads) != len(request.microbatches) + 1:
             raise ShapeError(f"{len(request.microbatches)} contributions and a sum were expected")
         *parts, claimed = payloads
         for place, (payload, count) in enumerate(zip(parts, request.microbatches, strict=True)):
             wire.segment_in(payload, part, place)
             aggregation.add(part, count)
-        ours = torch.empty(request.size)
+        ours = torch.empty(size)
         wire.segment_back(wire.segment_out(aggregation.result()), ours)
         wire.segment_in(claimed, part, len(parts))
         distance = math.sqrt(squared_norm(part.sub_(ours)))
-        return SumCompared(deviation=relative(distance, math.sqrt(squared_norm(ours))))
+        return Reduced(deviation=relative(distance, math.sqrt(squared_norm(ours))))
 
     def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
         """Check the contributions' norms against this stage's earlier gradients and our own
@@ -281,7 +287,7 @@ class Averager:
         squares, rate = math.fsum(request.squared_norms), request.learning_rate
         return self._update(replica.flat.gradients, squares, request.tokens, rate)
 
-    def apply_local(self, request: ApplyLocal) -> Applied:
+    def apply_local(self, request: Apply) -> Applied:
         """Make the next version from this replica's own sum and its residual, if any."""
         self._replica.at(request.step)
         self._replica.close()
@@ -339,12 +345,13 @@ class Averager:
         self, attempt: _Attempt, request: Reduce, payloads: Payloads
     ) -> list[tuple[int | None, Buffer]]:
         """The members' contributions in order, with their places in the request; None: our own."""
-        if request.segment >= len(attempt.sent) or request.own >= len(request.microbatches):
-            raise ShapeError(f"no segment {request.segment} or no member {request.own}")
+        own = request.own
+        if request.segment >= len(attempt.sent) or own is None or own >= len(request.microbatches):
+            raise ShapeError(f"no segment {request.segment} or no member {own}")
         if len(payloads) != len(request.microbatches) - 1:
             raise ShapeError(f"{len(request.microbatches) - 1} contributions were expected")
         parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
-        parts.insert(request.own, (None, attempt.sent[request.segment]))
+        parts.insert(own, (None, attempt.sent[request.segment]))
         return parts
 
     def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:

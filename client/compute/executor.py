@@ -36,17 +36,14 @@ from client.compute.replies import (
     Saved,
     StageOpened,
     ThreadsSet,
-    UsualNormTold,
 )
 from client.compute.requests import (
     AnyRequest,
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
     DecodeSum,
-    Evaluate,
     Forward,
     ForwardBackward,
     GatherSum,
@@ -56,16 +53,13 @@ from client.compute.requests import (
     Load,
     LoadStart,
     OpenStage,
+    Pass,
     PrepareData,
     Probe,
-    Recompute,
     Reduce,
     Save,
     SetThreads,
     ShareVersion,
-    Subtract,
-    SumAgain,
-    UsualNorm,
 )
 from client.compute.slicing import is_out_of_memory
 from client.compute.starting import load_start
@@ -76,25 +70,13 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 _DEPARTING = Forward | ForwardBackward | Backward
 """Requests whose payloads may leave while the next one is executed."""
-_PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
-_ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
-_AUDITS = KeepVersion | Recompute | CompareContribution | UsualNorm | SumAgain
-_TASKS = _PASSES | _ROUND | _AUDITS
-_CHANGES = Apply | ApplyLocal | Load | LoadStart | OpenStage | ShareVersion
+_PASSES = Forward | ForwardBackward | Backward | Pass
+_ROUND = Contribute | Reduce | DecodeSum | Apply
+_TASKS = _PASSES | _ROUND | KeepVersion | CompareContribution
+_CHANGES = Apply | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = (
-    _ROUND
-    | CompareContribution
-    | UsualNorm
-    | SumAgain
-    | Forward
-    | Evaluate
-    | Save
-    | Probe
-    | PrepareData
-    | SetThreads
-)
-"""Requests that leave the gradients' scratch to the averager."""
+_NO_GRADIENTS = _ROUND | CompareContribution | Forward | Save | Probe | PrepareData | SetThreads
+"""Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +156,8 @@ class Executor:
         if isinstance(request, _CHANGES):
             self._saver.release()
             self._hasher.wait()
-        if self._opened is not None and not isinstance(request, _NO_GRADIENTS):
+        leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
+        if self._opened is not None and not leaves:
             self._opened.averager.forget_sums()
         begin = self._throttle.begin()
         try:
@@ -193,8 +176,8 @@ class Executor:
         try:
             return self._run(request, payloads)
         except Exception as error:
-            opened, passes = self._opened, _PASSES | Recompute
-            if opened is None or opened.blocks is None or not isinstance(request, passes):
+            opened = self._opened
+            if opened is None or opened.blocks is None or not isinstance(request, _PASSES):
                 raise
             if not opened.blocks.gives_up(error):
                 raise
@@ -218,31 +201,28 @@ class Executor:
                 return passes.forward_backward(self._stage.replica, request, payloads)
             case Backward():
                 return passes.backward(self._stage.replica, request, payloads)
-            case Subtract():
-                return passes.subtract(self._stage.replica, request, payloads)
-            case Evaluate():
+            case Pass(into="loss"):
                 return passes.evaluate(self._stage.replica, request, payloads)
+            case Pass(into="less"):
+                return passes.subtract(self._stage.replica, request, payloads), ()
+            case Pass():
+                return self._stage.auditor.recompute(request, payloads), ()
             case Contribute():
                 return self._stage.averager.contribute(request)
+            case Reduce(own=None):
+                return self._stage.auditor.sum_again(request, payloads), ()
             case Reduce():
                 return self._stage.averager.reduce(request, payloads)
             case DecodeSum():
                 return self._stage.averager.decode_sum(request, payloads), ()
+            case Apply(bounds=[]):
+                return self._stage.averager.apply_local(request), ()
             case Apply():
                 return self._stage.averager.apply(request, payloads), ()
-            case ApplyLocal():
-                return self._stage.averager.apply_local(request), ()
             case KeepVersion():
                 return self._stage.auditor.keep(request), ()
-            case Recompute():
-                return self._stage.auditor.recompute(request, payloads), ()
             case CompareContribution():
                 return self._stage.auditor.compare(request, payloads), ()
-            case UsualNorm():
-                norm = self._stage.averager.usual_norm(request.bounds, request.segment)
-                return UsualNormTold(norm=norm), ()
-            case SumAgain():
-                return self._stage.averager.sum_again(request, payloads), ()
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
@@ -339,3 +319,7 @@ class Executor:
             return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{type(error).__name__}: {error}")
+
+
+def _is_for_loss(request: AnyRequest) -> bool:
+    return isinstance(request, Pass) and request.into == "loss"

@@ -30,7 +30,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import trio
 from msgspec.structs import replace
@@ -50,18 +50,16 @@ from client.compute.replies import (
     Failed,
     LossComputed,
     MatmulRate,
+    Passed,
     Probed,
     Reply,
     StageOpened,
-    Subtracted,
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
-    Evaluate,
     Forward,
     ForwardBackward,
     GatherSum,
@@ -70,13 +68,12 @@ from client.compute.requests import (
     Load,
     LoadStart,
     OpenStage,
+    Pass,
     Probe,
-    Recompute,
     Request,
     Save,
     SetThreads,
     ShareVersion,
-    Subtract,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -89,11 +86,11 @@ _BLAME_S = 1.0
 _AGREE_S = 30.0
 """A pass that fails at one rank because of what all have fails at the others as soon."""
 
-_PASSES = Forward | ForwardBackward | Backward | Subtract | Evaluate
-_TOGETHER = _PASSES | KeepVersion | Recompute
+_PASSES = Forward | ForwardBackward | Backward | Pass
+_TOGETHER = _PASSES | KeepVersion
 """What all ranks do together where the stage is cut over them."""
 _ALL = OpenStage | Load | LoadStart | Probe | SetThreads
-_ROUND = Contribute | Apply | ApplyLocal
+_ROUND = Contribute | Apply
 _OWN = _ALL | _ROUND | CompareContribution
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
@@ -220,7 +217,7 @@ class WorkerGroup(Worker):
     def _pass_on(self, call: Pending, nursery: trio.Nursery) -> None:
         """Have one rank execute a request, beside those of others."""
         request = call.request
-        rank = self._home(request) if isinstance(request, _PASSES) else 0
+        rank = self._home(request) if _is_dealt(request) else 0
         submitted = self._processes[rank].submit(request, call.payloads)
         call.payloads = ()
         if isinstance(request, Save):  # its rank computes meanwhile
@@ -240,7 +237,7 @@ class WorkerGroup(Worker):
     async def _finish_together(self, call: Pending, asked: Sequence[Submitted[Any]]) -> None:
         outcomes = await self._together(asked)
         self._begun -= 1
-        if isinstance(call.request, _PASSES):
+        if _is_dealt(call.request):
             self._done.update(range(len(asked)))
         self._answer(call, outcomes[0])
         if not self._begun:
@@ -272,10 +269,10 @@ class WorkerGroup(Worker):
         await trio.sleep(_BLAME_S)  # if another has died, that is the reason
         raise self._death_of(rank, -signal.SIGKILL, (f"{failed.kind}: {failed.message}",))
 
-    def _home(self, request: Forward | ForwardBackward | Backward | Subtract | Evaluate) -> int:
+    def _home(self, request: Forward | ForwardBackward | Backward | Pass) -> int:
         """Return the rank of a microbatch: the least busy one if it is new here."""
         homes = self._ledger.homes
-        if isinstance(request, Evaluate):
+        if isinstance(request, Pass) and request.into == "loss":
             return min(range(len(self._processes)), key=lambda rank: self._busy[rank])
         if request.microbatch not in homes:
             held = Counter(homes.values())
@@ -290,13 +287,12 @@ class WorkerGroup(Worker):
         outcome = await self._outcome(submitted)
         self._begun -= 1
         self._busy[rank] -= 1
-        if isinstance(call.request, _PASSES):
+        if _is_dealt(call.request):
             self._done[rank] += 1
             # the others compute meanwhile: of the group's time it took a part
             share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
             outcome = share, outcome[1]
-        if isinstance(call.request, ForwardBackward | Backward | Subtract):
-            self._note(call.request, rank, outcome[0])
+        self._note(call.request, rank, outcome[0])
         self._answer(call, outcome)
         if not self._begun:
             self._quiet.set()
@@ -304,13 +300,12 @@ class WorkerGroup(Worker):
     async def _finish(self, call: Pending, submitted: Submitted[Any]) -> None:
         self._answer(call, await self._outcome(submitted))
 
-    def _note(
-        self, request: ForwardBackward | Backward | Subtract, rank: int, reply: Reply
-    ) -> None:
-        if isinstance(reply, LossComputed | BackwardDone):
-            self._ledger.counted[request.microbatch] = rank
-        elif isinstance(reply, Subtracted):
-            self._ledger.counted.pop(request.microbatch, None)
+    def _note(self, request: Request[Any], rank: int, reply: Reply) -> None:
+        match request, reply:
+            case ((ForwardBackward() | Backward()), (LossComputed() | BackwardDone())):
+                self._ledger.counted[request.microbatch] = rank
+            case Pass(into="less"), Passed():
+                self._ledger.counted.pop(request.microbatch, None)
 
     def _answer(self, call: Pending, outcome: _Outcome) -> None:
         self._waiting.pop(call.id, None)
@@ -337,7 +332,7 @@ class WorkerGroup(Worker):
                 outcome = await self._open(request)
             case Load() | LoadStart():
                 outcome = await self._load(request)
-            case Contribute() | ApplyLocal():
+            case Contribute() | Apply(bounds=[]):
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
             case CompareContribution():
@@ -350,10 +345,10 @@ class WorkerGroup(Worker):
                 outcome = await self._ask_all(request)
         self._answer(call, outcome)
 
-    async def _led(self, request: Contribute | Apply | ApplyLocal, payloads: Any) -> _Outcome:
+    async def _led(self, request: Contribute | Apply, payloads: Any) -> _Outcome:
         """Have the first rank execute a request of a round, and the others follow."""
         outcome = await self._outcome(self._processes[0].submit(request, payloads))
-        if isinstance(request, Apply | ApplyLocal) and not isinstance(outcome[0], Failed):
+        if isinstance(request, Apply) and not isinstance(outcome[0], Failed):
             await self._share(request.step + 1, advanced=True)
         return outcome
 
@@ -527,6 +522,13 @@ def together(probed: Sequence[Probed]) -> Probed:
         copy_bytes_per_s=min(each.copy_bytes_per_s for each in probed),
         to_device_bytes_per_s=min(each.to_device_bytes_per_s for each in probed),
         to_host_bytes_per_s=min(each.to_host_bytes_per_s for each in probed),
+    )
+
+
+def _is_dealt(request: Request[Any]) -> TypeGuard[Forward | ForwardBackward | Backward | Pass]:
+    """Whether any rank may execute a request; an audit's passes belong to the first one."""
+    return isinstance(request, _PASSES) and not (
+        isinstance(request, Pass) and request.into == "audit"
     )
 
 

@@ -21,19 +21,11 @@ from client.compute.payload import Buffer
 from client.compute.replica import Replica
 from client.compute.replies import (
     BackwardDone,
-    Evaluated,
     Forwarded,
     LossComputed,
-    Subtracted,
+    Passed,
 )
-from client.compute.requests import (
-    Backward,
-    Evaluate,
-    Forward,
-    ForwardBackward,
-    Recompute,
-    Subtract,
-)
+from client.compute.requests import Backward, Forward, ForwardBackward, Pass
 from client.compute.slicing import parts_of, within_memory
 from client.compute.slot import Graph, Slot
 from client.compute.wire import Of
@@ -141,7 +133,7 @@ def backward(
         if len(sent) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
         given = stage_input(replica, sent[1], 1, request.tokens)
-        return True, _recomputed_backward(replica, slot, given, gradient, of)
+        return True, _forward_and_back(replica, slot, given, gradient, of)
 
     recomputed, sent_back = within_memory(replica, run)
     replica.count(request.microbatch)
@@ -149,9 +141,7 @@ def backward(
     return BackwardDone(recomputed=recomputed), sent_back
 
 
-def subtract(
-    replica: Replica, request: Subtract, payloads: Payloads
-) -> tuple[Subtracted, list[memoryview]]:
+def subtract(replica: Replica, request: Pass, payloads: Payloads) -> Passed:
     """Recompute a counted microbatch and subtract its gradient from the sum.
 
     In local rounds it has moved the weights by now, and stays in them; but it weighs no more.
@@ -162,23 +152,46 @@ def subtract(
     slot.check_counted(request.microbatch, counted=True)
     if replica.inner is not None:
         slot.counted.discard(request.microbatch)
-        return Subtracted(), []
-    if replica.part.has_head:
-        loss_and_gradient(replica, slot, request, payloads)
     else:
-        payloads, _ = with_samples(replica, request.microbatch, payloads, 1)
-        sent, at_input = exactly(payloads, 2)
-        gradient = replica.wire.boundary_in(sent, "backward", 0)
-        given = stage_input(replica, at_input, 1, request.tokens)
-        of = request.step, request.microbatch
-        within_memory(replica, lambda: _recomputed_backward(replica, slot, given, gradient, of))
-    slot.take_out(request.microbatch)
-    return Subtracted(), []
+        run_again(replica, slot, request, payloads)
+        slot.take_out(request.microbatch)
+    return Passed()
+
+
+def run_again(
+    replica: Replica, slot: Slot, request: Pass, payloads: Payloads, claimed: Payloads = ()
+) -> tuple[float, list[memoryview]]:
+    """Run a microbatch forward and back from its input; its gradient is in scratch then.
+
+    Args:
+        replica: computes.
+        slot: parameters and buffers of the step.
+        request: names the microbatch.
+        payloads: the gradient of the output, unless the stage is the last, and the input.
+        claimed: what another replica has sent of it: the boundary tensor, unless the stage is the
+            last, and the gradient of the input, unless it is the first.
+
+    Returns the loss, and what is claimed as it is here, conditioned as there where the last bits
+    decide.
+    """
+    if replica.part.has_head:
+        like = claimed[0] if claimed else None
+        return loss_and_gradient(replica, slot, request, payloads, like)
+    payloads, _ = with_samples(replica, request.microbatch, payloads, 1)
+    sent, at_input = exactly(payloads, 2)
+    gradient = replica.wire.boundary_in(sent, "backward", 0)
+    given = stage_input(replica, at_input, 1, request.tokens)
+    of = request.step, request.microbatch
+
+    def run() -> list[memoryview]:
+        return _forward_and_back(replica, slot, given, gradient, of, claimed)
+
+    return 0.0, within_memory(replica, run)
 
 
 def evaluate(
-    replica: Replica, request: Evaluate, payloads: Payloads
-) -> tuple[Evaluated, list[memoryview]]:
+    replica: Replica, request: Pass, payloads: Payloads
+) -> tuple[Passed, list[memoryview]]:
     """Run a held-out microbatch forward at the version's own parameters, and count nothing.
 
     `replica` computes; `request` names the microbatch and documents its `payloads`. Returns the
@@ -187,8 +200,8 @@ def evaluate(
     Raises:
         StaleRequest: the version is another one by now.
     """
-    if request.version != replica.version:
-        raise StaleRequest(f"version {request.version} is gone, this is {replica.version}")
+    if request.step != replica.version:
+        raise StaleRequest(f"version {request.step} is gone, this is {replica.version}")
     stage, part = replica.version_stage, replica.part
     tokens: Buffer = request.tokens
     if part.embeds and part.has_head:
@@ -219,7 +232,7 @@ def evaluate(
     loss_sum, sent = within_memory(replica, run)
     if not loss_sum <= LARGEST_LOSS:
         raise PoisonedTensor("the loss is not finite or of absurd magnitude")
-    return Evaluated(loss_sum=loss_sum), sent
+    return Passed(loss_sum=loss_sum), sent
 
 
 def stage_input(replica: Replica, payload: Buffer, part: int, tokens: Buffer = b"") -> StageInput:
@@ -333,17 +346,29 @@ def run_back(
     return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like, of)]
 
 
-def _recomputed_backward(
-    replica: Replica, slot: Slot, given: StageInput, gradient: Tensor, of: Of
+def _forward_and_back(
+    replica: Replica,
+    slot: Slot,
+    given: StageInput,
+    gradient: Tensor,
+    of: Of,
+    claimed: Payloads = (),
 ) -> list[memoryview]:
-    """Run forward and back from the stage's input."""
+    """Run a stage that is not the last forward and back from its input; as `run_again`."""
+    outputs: list[Tensor] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
             graph = run_forward(slot, given[part], with_graph=True)
+            if claimed:
+                outputs.append(graph.output.detach())
             yield graph, graph.output, gradient[part]
 
-    return run_back(replica, slot, passes(), of)
+    sent_back = run_back(replica, slot, passes(), of, claimed[1] if claimed[1:] else None)
+    if not claimed:
+        return sent_back
+    output = replica.team.joined(outputs)
+    return [replica.wire.boundary_out(output, "forward", claimed[0]), *sent_back]
 
 
 def with_samples(
@@ -359,7 +384,7 @@ def with_samples(
 def loss_and_gradient(
     replica: Replica,
     slot: Slot,
-    request: ForwardBackward | Subtract | Recompute,
+    request: ForwardBackward | Pass,
     payloads: Payloads,
     like: Buffer | None = None,
 ) -> tuple[float, list[memoryview]]:

@@ -50,13 +50,6 @@ class LossComputed(Reply, frozen=True, kw_only=True):
     tokens: int
 
 
-class Evaluated(Reply, frozen=True, kw_only=True):
-    """The sum of the learned tokens' losses in nats, 0 where the stage is not the last; payloads
-    as for `Forwarded`, none from the last stage."""
-
-    loss_sum: float
-
-
 class BackwardDone(Reply, frozen=True, kw_only=True):
     """The gradient is accumulated; one payload, the gradient for the stage before, unless
     there is none. `recomputed` says that the graph was gone."""
@@ -64,8 +57,18 @@ class BackwardDone(Reply, frozen=True, kw_only=True):
     recomputed: bool
 
 
-class Subtracted(Reply, frozen=True, kw_only=True):
-    """The microbatch no longer counts."""
+class Passed(Reply, frozen=True, kw_only=True):
+    """A pass beside those of the step. Payloads: of a held-out microbatch as for `Forwarded`, none
+    from the last stage.
+
+    `loss_sum` is that of the learned tokens in nats, in the last stage. In an audit `activation`
+    and `gradient` are the relative L2 distances of what the member sent on, and back, from what
+    comes out here; 0 where there is none.
+    """
+
+    loss_sum: float = 0.0
+    activation: float = 0.0
+    gradient: float = 0.0
 
 
 class Contributed(Reply, frozen=True, kw_only=True):
@@ -75,9 +78,14 @@ class Contributed(Reply, frozen=True, kw_only=True):
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it.
 
-    squared_norm: float
+    In an audit no payload: `deviation` is the L2 distance of the owner's sum from the one that was
+    made again, as sent, relative to the latter.
+    """
+
+    squared_norm: float = 0.0
+    deviation: float = 0.0
 
 
 class SumDecoded(Reply, frozen=True, kw_only=True):
@@ -104,18 +112,6 @@ class VersionKept(Reply, frozen=True, kw_only=True):
     """The step's parameters are copied; nothing is recomputed yet."""
 
 
-class Recomputed(Reply, frozen=True, kw_only=True):
-    """The microbatch is in the audit's sum.
-
-    `activation` and `gradient` are the relative L2 distances of what the member sent on, and back,
-    from what comes out here; 0 where there is none. `loss_sum` is 0 but on the last stage.
-    """
-
-    activation: float
-    gradient: float
-    loss_sum: float
-
-
 class ContributionCompared(Reply, frozen=True, kw_only=True):
     """The audit is over. `deviation` is the L2 distance of the contribution from the recomputed
     sum, relative to that sum, less what the codec explains, which is `explained`. `along` is the
@@ -125,19 +121,6 @@ class ContributionCompared(Reply, frozen=True, kw_only=True):
     deviation: float
     along: float
     explained: float
-
-
-class UsualNormTold(Reply, frozen=True, kw_only=True):
-    """The usual L2 norm of a segment of the mean gradient; 0: not known, or the rule needs none."""
-
-    norm: float
-
-
-class SumCompared(Reply, frozen=True, kw_only=True):
-    """`deviation` is the L2 distance of the owner's sum from the one that was made again, as sent,
-    relative to the latter."""
-
-    deviation: float
 
 
 class Saved(Reply, frozen=True, kw_only=True):
@@ -223,18 +206,14 @@ AnyReply = (
     | Forwarded
     | LossComputed
     | BackwardDone
-    | Subtracted
-    | Evaluated
+    | Passed
     | Contributed
     | Reduced
     | SumDecoded
     | Applied
     | Hashed
     | VersionKept
-    | Recomputed
     | ContributionCompared
-    | UsualNormTold
-    | SumCompared
     | Saved
     | Loaded
     | Probed

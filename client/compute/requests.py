@@ -18,24 +18,20 @@ from client.compute.replies import (
     Contributed,
     ContributionCompared,
     DataReady,
-    Evaluated,
     Forwarded,
     GroupJoined,
     Hashed,
     Loaded,
     LossComputed,
+    Passed,
     Probed,
-    Recomputed,
     Reduced,
     Reply,
     Saved,
     StageOpened,
-    Subtracted,
-    SumCompared,
     SumDecoded,
     SumGathered,
     ThreadsSet,
-    UsualNormTold,
     VersionKept,
     VersionShared,
 )
@@ -229,30 +225,25 @@ class Backward(Request[BackwardDone], frozen=True, kw_only=True):
     tokens: bytes = b""
 
 
-class Evaluate(Request[Evaluated], frozen=True, kw_only=True):
-    """Run a held-out microbatch forward at a version; nothing is counted.
-
-    Payload: the boundary tensor; on the first stage as for `Forward`. `tokens`: in the last stage,
-    as for `ForwardBackward`, in one between as for `Forward`.
+class Pass(Request[Passed], frozen=True, kw_only=True):
+    """Run a microbatch through the stage once more, or a held-out one.
 
     Fields:
-        microbatch: negative: held-out microbatches are numbered from -1 down.
-    """
+        microbatch: held-out ones are numbered from -1 down.
+        into: `less`: a counted microbatch is taken out of the sum. `audit`: its gradient is added
+            to the audit's sum, at the kept version, and what the audited member has sent of it is
+            compared; the step under way does not change. `loss`: it is run forward alone, at the
+            version's own parameters, and nothing is counted.
 
-    version: Count
-    microbatch: Annotated[int, Meta(le=-1)]
-    tokens: bytes = b""
-
-
-class Subtract(Request[Subtracted], frozen=True, kw_only=True):
-    """Recompute a counted microbatch and take its gradient out of the sum.
-
-    Payloads and `tokens`: as for `Backward`, input included; on the last stage the boundary tensor
-    alone (none if it is the first as well) and `tokens`.
+    Payloads and `tokens`: for `less` as for `Backward`, input included; in the last stage the
+    boundary tensor alone (none if it is the first as well) and `tokens`. For `audit` the same,
+    then, as the member has sent them, the boundary tensor (not on the last stage) and the gradient
+    of the input (not on the first). For `loss` as for `Forward`, with `tokens` in the last stage.
     """
 
     step: Count
-    microbatch: Count
+    microbatch: int
+    into: Literal["less", "audit", "loss"]
     tokens: bytes = b""
 
 
@@ -281,6 +272,8 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
 
     Payloads: the segment as each *other* member contributed it, in order; place `own` is taken
     from the last `Contribute`, as encoded, so the result does not depend on who owns the segment.
+    Without `own` it is the segment of an audit (`KeepVersion`): as all members contributed it, and
+    then the sum that its owner has broadcast, which is compared.
 
     Fields:
         microbatches: number of microbatches in each member's contribution.
@@ -291,7 +284,7 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
     attempt: Count
     segment: Count
     microbatches: Annotated[list[Count], Meta(min_length=1)]
-    own: Count
+    own: Count | None
     buckets: list[Count] = []
 
 
@@ -309,7 +302,8 @@ class DecodeSum(Request[SumDecoded], frozen=True, kw_only=True):
 
 
 class Apply(Request[Applied], frozen=True, kw_only=True):
-    """Make version `step` + 1 from the segments' sums, as every replica got them.
+    """Make version `step` + 1 from the segments' sums, as every replica got them; without segments
+    from this replica's own sum, in fp32, without the wire: it is the stage's only one.
 
     Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
@@ -320,21 +314,13 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     """
 
     step: Count
-    attempt: Count
-    bounds: list[int]
-    squared_norms: list[float]
+    attempt: Count = 0
+    bounds: list[int] = []
+    squared_norms: list[float] = []
     tokens: Positive
     seeds: list[bytes] = []
     buckets: list[Count] = []
     microbatches: list[Count] = []
-    learning_rate: Rate | None = None
-
-
-class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
-    """`Apply` for a stage's only replica: its own sum, in fp32, without the wire."""
-
-    step: Count
-    tokens: Positive
     learning_rate: Rate | None = None
 
 
@@ -344,22 +330,15 @@ class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
 
     It takes twice the bytes of the parameters until `CompareContribution` or another version is
     loaded.
+
+    Fields:
+        segment: [bounds[segment], bounds[segment+1]), whose sum is made again later: the norm that
+            it usually has is kept, too. None: none is.
     """
 
     step: Count
-
-
-class Recompute(Request[Recomputed], frozen=True, kw_only=True):
-    """Recompute a microbatch of the kept version for an audit, and add its gradient to the audit's
-    sum. The step under way does not change.
-
-    Payloads: as for `Subtract`; then, as the audited member has sent them, the boundary tensor
-    (not on the last stage) and the gradient of the input (not on the first).
-    """
-
-    step: Count
-    microbatch: Count
-    tokens: bytes = b""
+    bounds: list[int] = []
+    segment: Count | None = None
 
 
 class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=True):
@@ -370,29 +349,6 @@ class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=Tr
 
     step: Count
     bounds: list[int]
-
-
-class UsualNorm(Request[UsualNormTold], frozen=True, kw_only=True):
-    """Tell the usual norm of segment [bounds[segment], bounds[segment+1]) of the mean gradient, as
-    `Reduce` takes it in a step that is summed at this version."""
-
-    step: Count
-    bounds: list[int]
-    segment: Count
-
-
-class SumAgain(Request[SumCompared], frozen=True, kw_only=True):
-    """Sum a segment of `size` numbers again, by the aggregation rule, and compare its owner's sum.
-
-    `microbatches`: how many each contribution is the sum of. `usual`: see `UsualNorm`.
-
-    Payloads: the members' contributions, in their order; then the sum, as it was broadcast.
-    """
-
-    step: Count
-    size: Positive
-    microbatches: list[int]
-    usual: float
 
 
 class HashVersion(Request[Hashed], frozen=True, kw_only=True):
@@ -457,19 +413,14 @@ AnyRequest = (
     | Forward
     | ForwardBackward
     | Backward
-    | Subtract
-    | Evaluate
+    | Pass
     | Contribute
     | Reduce
     | DecodeSum
     | Apply
-    | ApplyLocal
     | HashVersion
     | KeepVersion
-    | Recompute
     | CompareContribution
-    | UsualNorm
-    | SumAgain
     | Save
     | Load
     | LoadStart

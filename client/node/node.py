@@ -518,6 +518,7 @@ class Node(ControlApi):
             {address.peer for address in met if address.peer is not None},
             (engine.amending.book.steps, engine.amending.book.longest),
         )
+        engine.notary.resume(history.lineage.era)
         engine.waypoints.begin(history)
         site = Site(
             self._options.settings,

@@ -1,4 +1,4 @@
-"""The file of the newest statements that we have signed.
+"""The file of the newest statements and votes that we have signed.
 
 It is written in place with one call before each new statement is sent, without waiting for the
 disk. So it survives the death of the process, but may be some seconds old after a power loss. It
@@ -16,9 +16,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from protocol.decree.elector import Term
 from protocol.evidence.word import Mark
 
-MAX_FILE_BYTES: Final = 64 * 1024
+MAX_FILE_BYTES: Final = 2**20
 HEAD_BYTES: Final = 20
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -30,6 +31,8 @@ class Kept(Struct, frozen=True, array_like=True):
     marks: list[Mark]
     boot: str = ""
     """Id of the machine's boot in which it was written; empty: the system has none."""
+    terms: list[Term] = []
+    """What our elector has said."""
 
 
 _decoder = msgspec.msgpack.Decoder(Kept)

@@ -85,13 +85,16 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     BlobOffer,
     ChunkRequest,
+    Commit,
     Commitment,
+    CommitRequest,
     Goodbye,
     Heartbeat,
     Hello,
     Letter,
     Message,
     NoBlob,
+    Propose,
     RecordDigest,
     Records,
     Statements,
@@ -143,6 +146,9 @@ class Engine:
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
+        self.elector = self.notary.elector
+        self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
+        self.elector.first, self.elector.serving = self._first_electors, self._serving
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -356,9 +362,39 @@ class Engine:
         if route.taker == "node":
             handler = attrgetter(route.handler)(self)
             return handler if route.payload_limit else _without_payload(handler)
+        if route.taker == "elector":
+            return self._elect
         if route.taker != "seat" or self.held_stages is None:
             return None
-        return self.held_stages.taker(message)
+        taker = self.held_stages.taker(message)
+        return self._learn if taker is None and isinstance(message, Commit) else taker
+
+    def _elect(self, peer: PeerId, message: Propose | CommitRequest, payload: bytes) -> None:
+        """Vote as an elector, or say how a step was closed."""
+        answer = self.elector.answer(peer, message)
+        if answer is not None:
+            self.send(peer, answer)
+
+    def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
+        """A stage that we do not hold has closed a step, and may have named us as an elector."""
+        self.elector.take(message)
+
+    def _serving(self, stage: int) -> frozenset[PeerId]:
+        """Who serves a stage, as far as we see."""
+        seen = self.held_stages.view.serving(stage) if self.held_stages is not None else ()
+        return frozenset(replica.peer for replica in seen)
+
+    def _may_be(self, stage: int, era: int, step: int) -> bool:
+        """Whether a stage may be at a step, as far as we see."""
+        seen = self.held_stages.view if self.held_stages is not None else None
+        if seen is None or self.history is None or era != self.history.lineage.era:
+            return False
+        return stage < self.manifest.stage_count and abs(step - seen.committed(stage)) <= 1
+
+    def _first_electors(self, era: int, step: int) -> tuple[str, ...]:
+        """Return the electors that our lineage names, if a step is its first."""
+        ours = None if self.history is None else self.history.lineage
+        return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""

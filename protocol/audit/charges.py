@@ -21,7 +21,7 @@ from protocol.token_bucket import Rate, TokenBuckets
 from protocol.verdicts import Verdict
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
-from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StateHash, StepIndex
+from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StepIndex
 from protocol.wire.parts import VotedOut
 
 KIND: Final = "audit-charge"
@@ -48,8 +48,6 @@ class Charge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     member: PeerText
     step: StepIndex
     attempt: Attempt
-    root: StateHash
-    """The commitment that was audited; empty if it was never shown."""
     reason: Reason
 
 

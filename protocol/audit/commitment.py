@@ -1,12 +1,12 @@
 """The commitment of a member, made before any peer can know whether it is audited.
 
 With its contribution a member sends every other member of the plan the signed digest of a list: of
-each microbatch that it counts the digests of what it got and gave, and the digest of each segment
-of its contribution. The list itself, and what it names, are shown on request (``audit.py``).
+each microbatch that it counts the digests of what it got and gave. The list itself, and what it
+names, are shown on request (``audit.py``).
 
-The segments' digests are signed, too, and so is the digest of each segment when it is sent. An
-honest member signs one commitment for an attempt and only segments of it, so two of these bodies
-that differ convict their author (``evidence/proof.py``).
+The digests of the contribution's segments are signed, too, and so is the digest of each segment
+when it is sent. An honest member signs one commitment for an attempt and only segments of it, so
+two of these bodies that differ convict their author (``evidence/proof.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGEST_BYTES: Final = 2 + HASH_BYTES
 """As it is encoded."""
 _ROW_BYTES: Final = 1 + 9 + 1 + MAX_TENSORS * _DIGEST_BYTES
 """Its length, the microbatch's number, the digests."""
-_LIST_BYTES: Final = 16 + limits.MAX_SEGMENTS * _DIGEST_BYTES
+_LIST_BYTES: Final = 16
 
 
 class Microbatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,16 +54,16 @@ class Microbatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The list: microbatches in ascending order, and segments (empty for one without elements)."""
+    """The list: microbatches in ascending order."""
 
     microbatches: Annotated[
         tuple[Microbatch, ...], Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP)
     ]
-    segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
 
 
 class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body: the list's digest, those of the segments, and what it is for."""
+    """The signed body: the list's digest, those of the segments (empty for one without elements),
+    and what it is for."""
 
     stage: StageIndex
     step: StepIndex
@@ -110,15 +110,10 @@ def tensors_of(
     return (*got, *gave) if last else ("grad_in", *got, "output", *gave)
 
 
-def contents(digests: Mapping[int, tuple[bytes, ...]], segments: tuple[bytes, ...]) -> bytes:
-    """Return the encoded list of what a member has counted.
-
-    Args:
-        digests: by microbatch, in the order of ``tensors_of``.
-        segments: of its contribution, by segment.
-    """
-    rows = tuple(Microbatch(m, digests[m]) for m in sorted(digests))
-    return CONTENTS.encode(Contents(rows, segments))
+def contents(digests: Mapping[int, tuple[bytes, ...]]) -> bytes:
+    """Return the encoded list of what a member has counted: ``digests`` by microbatch, in the order
+    of ``tensors_of``."""
+    return CONTENTS.encode(Contents(tuple(Microbatch(m, digests[m]) for m in sorted(digests))))
 
 
 def largest_list(microbatches: int) -> int:

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from protocol.audit.record import Record
 from protocol.ids import PeerId
 
+SECRET_BYTES = 32
 UNPROVEN = 4
 """Audits in agreement before which a member counts as new."""
 PROVEN = 16

@@ -35,7 +35,6 @@ class Grade(Enum):
     AGREES = "agrees"
     DOUBTFUL = "differs by more than honest replicas do"
     REFUSED = "does not show what it has committed to"
-    OTHER = "is not the one that it has signed"
     LIES = "is not what it should have computed"
     SUMS = "agrees, but a sum that it broadcast is not that of the contributions"
 
@@ -74,18 +73,15 @@ class Record:
 
     def __init__(self) -> None:
         self._newest: deque[Grade] = deque(maxlen=WINDOW)
-        self.audits = 0
-        """In all."""
         self.agreed = 0
         """In a row, up to now."""
         self.suspected = False
-        """Whether another member has charged it since our last audit of it."""
+        """Whether another member has charged it since our last audit of a contribution of it."""
 
-    def note(self, result: Grade) -> None:
-        """Take the next audit's result."""
+    def note(self, result: Grade, *, contributed: bool = True) -> None:
+        """Take the next audit's result; ``contributed``: it was of more than a sum."""
         self._newest.append(result)
-        self.suspected = False
-        self.audits += 1
+        self.suspected = self.suspected and not contributed
         self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
 
     @property
@@ -94,17 +90,15 @@ class Record:
         return self.suspected or (bool(self._newest) and self._newest[-1] is not Grade.AGREES)
 
     @property
-    def reason(self) -> Literal["lies", "sums", "other", "fails"]:
+    def reason(self) -> Literal["lies", "sums", "fails"]:
         """The charge against a member that is not trusted."""
         if Grade.LIES in self._newest:
             return "lies"
-        if Grade.SUMS in self._newest:
-            return "sums"
-        return "other" if Grade.OTHER in self._newest else "fails"
+        return "sums" if Grade.SUMS in self._newest else "fails"
 
     def trusted(self) -> Answer:
         """Whether we do not charge the member with anything."""
-        for grade in (Grade.LIES, Grade.SUMS, Grade.OTHER):
+        for grade in (Grade.LIES, Grade.SUMS):
             if grade in self._newest:
                 return no(f"its contribution {grade.value}")
         strikes = [result for result in self._newest if result is not Grade.AGREES]

@@ -1,9 +1,9 @@
 """The newest statements of others, kept so that two statements of one author can meet.
 
-A leader could tell every member something else. So a member that is told a plan or a commit passes
-the statement on to its siblings, and each compares it with its own. So it does with the commitments
-of an attempt that has failed although it was Ready. A statement from its author is verified at
-once. One that is passed on is verified only if it differs, which never happens in an honest swarm.
+A leader could tell every member something else. So a member that is told a plan passes the
+statement on to its siblings, and each compares it with its own. So it does with the commitments of
+an attempt that has failed although it was Ready. A statement from its author is verified at once.
+One that is passed on is verified only if it differs, which never happens in an honest swarm.
 State: the newest statements, by the peer that told us of them; commitments of their authors only.
 """
 
@@ -16,9 +16,9 @@ from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import PLACES, Place, check, contradiction
 from protocol.evidence.statement import (
-    AT_ONCE,
     COMMITMENT,
     PASSED_ON,
+    PLAN,
     Decisive,
     envelope_of,
     statement_of,
@@ -66,7 +66,7 @@ class Heard:
             return None, []
         verify(envelope, self._swarm)
         found = self._compare(author, spot, envelope)
-        return (envelope if envelope.kind in AT_ONCE else None), found
+        return (envelope if envelope.kind == PLAN else None), found
 
     def passed_on(self, sender: PeerId, envelope: Envelope) -> list[Penalise | Proof]:
         """Take a statement that another peer passes on, not yet verified.

@@ -1,6 +1,6 @@
 """Statements: what a volunteer signs of the messages that decide a round.
 
-A plan, a Ready and a commit carry their sender's signature of a *statement*: the stage, era, step
+A plan and a Ready carry their sender's signature of a *statement*: the stage, era, step
 and attempt that they are about, and a digest of what they say. The statement is made anew from the
 message, so that only the signature travels with it; with its author's name it is an envelope that
 can be shown to others. A commitment is signed whole (``audit/commitment.py``), because a segment
@@ -22,21 +22,18 @@ from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Attempt, Envelope, Era, Hash32, StageIndex, StepIndex
-from protocol.wire.messages import Commit, Commitment, Plan, Ready, encode_message
+from protocol.wire.messages import Commitment, Plan, Ready, encode_message
 
 PLAN: Final = "plan"
 READY: Final = "ready"
-COMMIT: Final = "commit"
 COMMITMENT: Final = commitment.KIND
-STATEMENTS: Final = frozenset((PLAN, READY, COMMIT))
+STATEMENTS: Final = frozenset((PLAN, READY))
 """The kinds whose signed body is a ``Statement``."""
-PASSED_ON: Final = frozenset((PLAN, COMMIT, COMMITMENT))
-"""Statements to several peers, which may have been told different things."""
-AT_ONCE: Final = frozenset((PLAN, COMMIT))
-"""Those that are passed on when they come; commitments only after an attempt that failed, because
-every member makes one."""
+PASSED_ON: Final = frozenset((PLAN, COMMITMENT))
+"""Statements to several peers, which may have been told different things: plans are passed on when
+they come, commitments only after an attempt that failed, because every member makes one."""
 
-Decisive = Plan | Ready | Commit | Commitment
+Decisive = Plan | Ready | Commitment
 """The messages that state something."""
 
 
@@ -48,7 +45,7 @@ class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     step: StepIndex
     attempt: Attempt
     digest: Hash32
-    """Of the plan; or the one that a Ready or a commit names."""
+    """Of the plan; or the one that a Ready names."""
 
 
 _bodies = Canonical(Statement, "statement")
@@ -63,8 +60,6 @@ def statement_of(message: Decisive) -> tuple[str, Statement] | None:
             digest = hashlib.blake2b(plain, digest_size=32).digest()
         case Ready():
             kind, digest = READY, message.digest
-        case Commit():
-            kind, digest = COMMIT, message.digest
     if kind == READY and digest == REFUSED:
         return None
     return kind, Statement(message.stage, message.era, message.step, message.attempt, digest)

@@ -16,8 +16,8 @@ from msgspec import Struct
 from protocol.evidence.statement import COMMITMENT, STATEMENTS, Statement
 from protocol.waypoints.part import PART
 
-MAX_MARKS: Final = 320
-"""Five kinds of eight stages in eight lineages; the oldest is forgotten."""
+MAX_MARKS: Final = 256
+"""Four kinds of eight stages in eight lineages; the oldest is forgotten."""
 OF_ROUNDS: Final = STATEMENTS | {COMMITMENT}
 MARKED: Final = OF_ROUNDS | {PART}
 """The kinds of which we sign one body for each number."""

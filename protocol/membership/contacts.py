@@ -3,9 +3,8 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats, and keeps from each to the next who has said alone that our stage had gone on
-(``alarms.py``). State, all bounded: one entry per peer ever heard, the peers each of them misses,
-and the send times of our own heartbeats. Times are monotonic seconds.
+It outlives our seats. State, all bounded: one entry per peer ever heard, the peers each of them
+misses, and the send times of our own heartbeats. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Final
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.membership.alarms import Alarms
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.view import Needs
 from protocol.wire.parts import SeatStatus
@@ -64,8 +62,7 @@ class Contacts:
         self._shunned_by_any: frozenset[PeerId] = frozenset()
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
-        self.alarms = Alarms()
-        self._spoke_at = self._woke_at = -math.inf
+        self._spoke_at = -math.inf
 
     def expel(self, peer: PeerId) -> None:
         """A proof has convicted a peer: it is lost to us from this moment on, whatever it says.
@@ -114,8 +111,7 @@ class Contacts:
 
     def said(self, seq: int, now: float) -> None:
         """Note that we send heartbeat ``seq``; for a number sent again the first time counts."""
-        began = self._spoke_at == -math.inf
-        self._woke_at, self._spoke_at = (now if began else self.awake_since(now)), now
+        self._spoke_at = now
         self._said.setdefault(seq, now)
         if len(self._said) > MAX_SAID:
             del self._said[next(iter(self._said))]
@@ -180,12 +176,6 @@ class Contacts:
             contact.crashed = by_peer and self.present(peer, now)
             contact.closed = True
 
-    def awake_since(self, now: float) -> float:
-        """Return since when we have sent heartbeats without a gap long enough for others to lose
-        us. Before the first heartbeat there is no gap."""
-        asleep = now >= self._spoke_at + CONTACT_S > -math.inf
-        return now if asleep else self._woke_at
-
     def left(self, peer: PeerId) -> None:
         """Note that the peer left the swarm in order."""
         self._met.pop(peer, None)
@@ -202,14 +192,6 @@ class Contacts:
     def meets(self, peer: PeerId, now: float) -> bool:
         """Whether we hear the peer, even if one of us has set the other aside."""
         return now < self._met.get(peer, -math.inf) + CONTACT_S
-
-    def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether the link is up and the peer has heard us since we were last suspended. Its
-        messages were then not queued during the suspension, whatever the latency."""
-        contact = self._contacts.get(peer)
-        if contact is None or contact.closed or contact.left:
-            return False
-        return contact.echoed >= self.awake_since(now)
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether the peer's process ended while we were in contact, it left in order, or it was

@@ -1,43 +1,115 @@
 """Delivery of boundary activations to the next stage: the outgoing half of a hop.
 
-Per microbatch: idle -> asking (only if it was sent before: which replica holds it?) -> offered
-(sent, no receipt yet) -> held (a replica is responsible for it). When its holder is lost, the
-boundary, which the driver still has, goes to another replica, *even if its gradient has already
-come back*: the holder's ledger died with it, and the next stage's round needs the microbatch
-counted again. This one rule covers all cases in which a replica dies before its stage has
-committed.
+Per microbatch: idle -> asking (only if it was sent before: which replica holds it?) -> held (it was
+sent to a replica, or one has said that it has it). When its holder is lost, the boundary, which the
+driver still has, goes to another replica, *even if its gradient has already come back*: the
+holder's ledger died with it, and the next stage's round needs the microbatch counted again. This
+one rule covers all cases in which a replica dies before its stage has committed.
 
-A late replica is asked before it is given up (a Have for a microbatch it holds). A replica that
-does not answer is given up. One that answers is slow, not dead, and keeps its work, unless it
-brings nothing for long. An idle replica may get a backup of late work (``backups``).
+Each replica has an expected time, by what was measured and what it has of us (``next_hop``). A
+microbatch that is late also goes to another replica that is idle, or, if its holder brings nothing
+at all, to one that brings results meanwhile: where nobody brings any, the stages behind are slow.
+Of a step that these have not begun only a receipt can be late.
+The first gradient counts. A holder that brings nothing is struck: it gets nothing more for a while,
+and three times in a row name it to the stage. A late holder is also asked whether it has the
+microbatch, so that what was lost on the way is sent again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from protocol.effects import Effect, Explain, Penalise, Send
+from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pipeline.backups import Backup, BackupBudget, next_backup
-from protocol.pipeline.effects import Obstructs, Rerouted, SendPayload
-from protocol.pipeline.holding import (
-    BUSY_RETRY_MAX_S,
-    BUSY_RETRY_S,
-    Delivery,
-    Holder,
-    forward,
-    fresh_delivery,
-)
+from protocol.pipeline.effects import Obstructs, PayloadKey, Rerouted, SendPayload
 from protocol.pipeline.next_hop import NextHop
-from protocol.pipeline.stalling import LOOK_S, OVERSLEPT_S, stalling
-from protocol.pipeline.suspicion import PATIENCE, SILENT_POINTS, judge, late_words
-from protocol.wire.messages import Have, Receipt
+from protocol.wire.messages import Forward, Have, Receipt
 
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
+ABSENT = 3
+"""So many times a holder may say that it has not got yet what we sent; then it was lost."""
+SPOILT_RETRY_S = 1.0
+"""Pause before a gradient is asked for again if only the replica that gave a malformed one can have
+it."""
+LOOK_S = 0.5
+"""How often we look whether another replica may help with what is late."""
+OVERSLEPT_S = 1.0
+"""A deadline noticed so late proves that our process was suspended: what others sent is still to be
+read."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
+
+
+@dataclass(slots=True)
+class Holder:
+    """A replica that was sent a microbatch."""
+
+    peer: PeerId
+    attempt: int
+    sent_at: float
+    queue: int = 1
+    """Microbatches that it had of us then, this one included."""
+    charge_s: float | None = None
+    """Seconds charged to the holder's account for it; None: nothing."""
+    alone: bool = False
+    """No replica had the microbatch before: its time is worth a sample (Karn)."""
+    accepted: bool = False
+    """It has said that it has it."""
+    absent: int = 0
+    """How often it has said that it has not, though it never said that it had."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The state of one microbatch at the next stage."""
+
+    step: int
+    microbatch: int
+    attempt: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    """The replica that answers for it, or is expected to, and others that run it too; whichever
+    brings the gradient first is the first."""
+    asked: set[PeerId] | None = None
+    """Replicas that have not yet answered our Have; None: no question for its holder is out."""
+    sent_to: set[PeerId] = field(default_factory=set)
+    unfit: set[PeerId] = field(default_factory=set)
+    """Replicas that gave a malformed gradient of it, and would give the same again, or gave it
+    back."""
+    again: bool = False
+    """Somebody else of our stage, or we, sent it before to a replica that is gone."""
+    returned: bool = False
+    """Its gradient is here; only the holder's ledger matters from now on."""
+    at: float | None = None
+    """When to ask or send, in monotonic seconds; None: only on an event."""
+    ask_at: float = 0.0
+    """When to ask its holders next whether they have it."""
+    not_before: float = 0.0
+    """Until then it is neither asked for nor sent, in monotonic seconds."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is to be done about it before its holder is lost."""
+        return self.returned and bool(self.holders)
+
+    @property
+    def peer(self) -> PeerId | None:
+        """The replica that answers for it, or is expected to."""
+        return self.holders[0].peer if self.holders else None
+
+    def held_by(self, peer: PeerId) -> Holder | None:
+        """Return a replica's part in it."""
+        return next((holder for holder in self.holders if holder.peer == peer), None)
+
+    def helpful(self, live: set[PeerId], committed: int) -> set[PeerId]:
+        """Return the replicas of the next stage, at version ``committed``, that may bring its
+        gradient. An unfit one is left out, unless the step is closed there: then no other one can
+        compute it."""
+        others = live - self.unfit
+        return others if others and self.step >= committed else set(live)
 
 
 class Deliveries:
@@ -46,18 +118,11 @@ class Deliveries:
     Args:
         next_stage: where they go.
         tokens_bytes: size of a microbatch's tokens.
-        hops_left: stages from the next one to the last, both included: a holder that answers but
-            waits for stages behind it is given that much longer, so that the stage next to the
-            fault acts first.
     """
 
-    def __init__(
-        self, next_stage: int, tokens_bytes: Callable[[int], int], *, hops_left: int = 1
-    ) -> None:
+    def __init__(self, next_stage: int, tokens_bytes: Callable[[int], int]) -> None:
         self._stage = next_stage
         self._tokens_bytes = tokens_bytes
-        self._patience, self._hops_left = PATIENCE + hops_left, hops_left
-        self._to_the_last = hops_left == 1
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
@@ -67,12 +132,9 @@ class Deliveries:
         self._rates: Rates = {}
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
-        self._now = 0.0
-        self._looked_at = self._fair_since = 0.0
-        """Before then no replica could bring results of the step, or we could not have heard of
-        them."""
-        self.backups = BackupBudget(1)
-        self.rerouted = 0
+        self._begun_at = self._fair_since = 0.0
+        """When all stages behind us had begun the step, and since when we could have heard of
+        results as well."""
 
     # --- what the replica tells us ---------------------------------------------------------
 
@@ -85,13 +147,12 @@ class Deliveries:
             again: a replica sent it before us, so the next stage may hold it.
             now: monotonic seconds.
         """
-        self._now = now
         old = self._given_away.pop(microbatch, None)
-        delivery = self._open.setdefault(microbatch, fresh_delivery(step, microbatch, old))
-        if delivery.state != "idle":
+        if microbatch in self._open:
             return []
-        self._awake[microbatch] = delivery
-        delivery.again |= again
+        delivery = self._open[microbatch] = Delivery(step, microbatch, again=again)
+        if old is not None and old.step == step:
+            delivery.attempt, delivery.sent_to, delivery.again = old.attempt, old.sent_to, True
         return self._route(delivery, now)
 
     def update(
@@ -106,13 +167,11 @@ class Deliveries:
             slowest: newest version that it and all stages behind it have; None: ``committed``.
         """
         before, self._slowest = self._slowest, committed if slowest is None else slowest
-        self._now = now
+        self._committed = max(self._committed, committed)
         if self._slowest > before:
-            self._fair_since = now
+            self._begun_at = self._fair_since = now
         lost = self._live - rates.keys()
         self._live = set(rates)
-        if committed > self._committed:
-            self._reached(committed, now)
         if rates != self._rates:
             self._rates = dict(rates)
             self.next_hop.update(rates)
@@ -120,27 +179,13 @@ class Deliveries:
         if lost:
             self._awake.update(self._open)
         for delivery in list(self._awake.values()):
-            for holder in [h for h in delivery.holders() if h.peer in lost]:
+            for holder in [h for h in delivery.holders if h.peer in lost]:
                 effects += self._redo(delivery, holder, f"lost {short(holder.peer)}", now)
             if delivery.asked is not None:
                 delivery.asked -= lost
-            if delivery.state == "idle":
+            elif not delivery.holders:
                 effects += self._route(delivery, now)
         return effects
-
-    def _wakeful(self) -> list[Delivery]:
-        """Return the deliveries about which something may be to be done."""
-        for delivery in [d for d in self._awake.values() if d.rests]:
-            del self._awake[delivery.microbatch]
-        return list(self._awake.values())
-
-    def _reached(self, step: int, now: float) -> None:
-        """The next stage begins a step: what it took early is being worked on from now on."""
-        self._committed = step
-        for delivery in [d for d in self._open.values() if d.step == step and not d.returned]:
-            for holder in [h for h in delivery.holders() if h.held_since is not None]:
-                holder.held_since, holder.answers = now, 0
-                self._await_gradient(delivery, holder, now)
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[DeliveryEffect]:
         """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored.
@@ -150,7 +195,6 @@ class Deliveries:
             receipt: its answer.
             now: monotonic seconds.
         """
-        self._now = now
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
             return []
@@ -159,19 +203,20 @@ class Deliveries:
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
         if receipt.verdict == "absent":
+            self.next_hop.told(sender, receipt.queue, now)
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
         self.next_hop.told(sender, receipt.queue, now)
-        if receipt.verdict in ("accepted", "known"):
-            self._accepted(delivery, holder, now)
-            return []
-        return self._refused(delivery, holder, now)
+        if receipt.verdict not in ("accepted", "known"):
+            return self._refused(delivery, holder, now)
+        holder.accepted = True
+        self.next_hop.accepted(sender)
+        return []
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
         """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if we never sent it to
         ``sender``."""
-        self._now = now
         delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
@@ -180,7 +225,7 @@ class Deliveries:
         self._awake[microbatch] = delivery
         self.next_hop.brought(sender, now)
         if not delivery.returned:
-            self.next_hop.learn(delivery.holders(), sender, now)
+            self._learn(delivery, sender, now)
         self._settle_on(delivery, sender, now)
         return True
 
@@ -203,8 +248,13 @@ class Deliveries:
         self._awake[microbatch] = delivery
         delivery.returned = False
         if malformed_by:
-            delivery.spoil(malformed_by, self._live, self._committed, now)
-        return self._redo(delivery, delivery.holder, cause, now)
+            delivery.unfit.add(malformed_by)
+            if malformed_by in delivery.helpful(self._live, self._committed):
+                delivery.not_before = now + SPOILT_RETRY_S
+        if delivery.holders:
+            return self._redo(delivery, delivery.holders[0], cause, now)
+        delivery.again = True
+        return self._route(delivery, now)
 
     def forget(self, step: int) -> None:
         """Drop the deliveries of a step that the next stage has committed."""
@@ -224,136 +274,151 @@ class Deliveries:
         """Return whether a microbatch has been sent more than once."""
         return (delivery := self._open.get(microbatch)) is not None and delivery.again
 
+    # --- time ------------------------------------------------------------------------------
+
     def tick(self, now: float) -> list[DeliveryEffect]:
         """Act on deadlines that have passed."""
-        self._now = now
         effects: list[DeliveryEffect] = []
         for delivery in self._wakeful():
-            if delivery.deadline is not None and delivery.deadline <= now:
-                asking = delivery.state == "asking"
-                effects += self._nobody_has(delivery, now) if asking else self._route(delivery, now)
-            for holder in list(delivery.holders()):
-                if holder.deadline is not None and holder.deadline <= now:
-                    effects += self._late(delivery, holder, now)
-        return [*effects, *self._back_up(now), *self._stalling(now)]
-
-    def owed_for(self, now: float) -> dict[PeerId, float]:
-        """Return by replica for how many seconds it has had something and brought nothing."""
-        since, fair = self._awaited_since(), self._fair_since
-        return {p: now - max(at, fair, self.next_hop.brought_at(p)) for p, at in since.items()}
-
-    def _awaited_since(self) -> dict[PeerId, float]:
-        """Return since when each replica has had the oldest that is awaited of it."""
-        since: dict[PeerId, float] = {}
-        for delivery in self._wakeful():
-            if delivery.returned or delivery.step > self._slowest:
+            if delivery.at is None or delivery.at > now:
                 continue
-            for holder in delivery.holders():
-                at = holder.held_since or holder.sent_at
-                since[holder.peer] = min(at, since.get(holder.peer, at))
-        return since
-
-    def _stalling(self, now: float) -> list[Obstructs]:
-        """Name the replicas that hold our work for long and bring nothing, unlike their
-        siblings."""
-        if now > self._looked_at + LOOK_S + OVERSLEPT_S:
-            self._fair_since = now
-        self._looked_at = now
-        words = "it has had our microbatches for {:.1f} s and brings nothing"
-        found = self._overdue(now, shown=True)
-        return [Obstructs(peer, words.format(seconds)) for peer, seconds in found]
-
-    def overdue(self, now: float) -> list[PeerId]:
-        """Return the replicas that bring nothing for longer than their siblings ever need. That
-        alone proves nothing: all of them may wait for the same stage behind."""
-        return [peer for peer, _ in self._overdue(now, shown=False)]
-
-    def _overdue(self, now: float, *, shown: bool) -> list[tuple[PeerId, float]]:
-        return stalling(
-            self._awaited_since(),
-            *self.next_hop.brought_and_expected(),
-            now,
-            fair_since=self._fair_since,
-            times=self._hops_left,
-            slower=self.next_hop.slower(),
-            shown=shown,
-        )
+            if now > delivery.at + OVERSLEPT_S:
+                self._fair_since = now
+            if delivery.holders:
+                effects += self._late(delivery, now)
+            elif delivery.asked is not None:
+                effects += self._nobody_has(delivery, now)
+            else:
+                effects += self._route(delivery, now)
+        return effects
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do, in monotonic seconds."""
-        deadlines = [d for x in self._wakeful() if (d := x.next_deadline()) is not None]
-        if found := self._next_backup(self._now):
-            deadlines.append(found.at)
-        return min(deadlines, default=None)
+        return min((d.at for d in self._wakeful() if d.at is not None), default=None)
+
+    def owed_for(self, now: float) -> dict[PeerId, float]:
+        """Return by replica for how many seconds it has had something and brought nothing."""
+        since = self.next_hop.overdue()
+        for delivery in self._wakeful():
+            if not delivery.returned and delivery.step <= self._slowest:
+                for holder in delivery.holders:
+                    since[holder.peer] = min(holder.sent_at, since.get(holder.peer, holder.sent_at))
+        fair, brought_at = self._fair_since, self.next_hop.shown_at
+        return {peer: now - max(at, fair, brought_at(peer)) for peer, at in since.items()}
+
+    def _wakeful(self) -> list[Delivery]:
+        """Return the deliveries about which something may be to be done."""
+        for delivery in [d for d in self._awake.values() if d.rests]:
+            del self._awake[delivery.microbatch]
+        return list(self._awake.values())
+
+    def _late(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+        """A microbatch may be late: ask its holders, and let another replica help the newest."""
+        newest = delivery.holders[-1]
+        late_s = self.next_hop.late_s(newest.peer, newest.queue)
+        since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
+        if now < since + late_s or (early and newest.accepted):
+            delivery.at = max(now, since) + late_s if early else since + late_s
+            return []
+        if delivery.step < self._committed:
+            return self._route(delivery, now)  # whoever counts it still has its gradient
+        delivery.at, effects = now + LOOK_S, list[DeliveryEffect]()
+        if now >= delivery.ask_at:
+            delivery.ask_at = now + late_s
+            for holder in delivery.holders:
+                asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
+                effects.append(Send(holder.peer, asks))
+        return [*effects, *self._help(newest.peer, delivery.step, since, now)]
+
+    def _help(self, slow: PeerId, step: int, since: float, now: float) -> list[DeliveryEffect]:
+        """Give to a spare replica as well what another one is late with: the last that it was sent,
+        because it has already begun the first."""
+        early = step > self._slowest
+        nothing = self.next_hop.shown_at(slow, early=early) <= since
+        spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
+        out = [
+            delivery
+            for delivery in self._wakeful()
+            if delivery.step == step and not delivery.returned and delivery.holders
+            if delivery.holders[-1].peer == slow and not (early and delivery.holders[-1].accepted)
+            if spare - delivery.sent_to - delivery.unfit
+        ]
+        if not out:
+            return []
+        delivery = max(out, key=lambda each: each.holders[-1].sent_at)
+        holder = delivery.holders[-1]
+        others = self._live - (spare - delivery.sent_to - delivery.unfit)
+        if (chosen := self.next_hop.choose(now, others, tried=True)) is None:
+            return []
+        usual_s = self.next_hop.timing(slow).expected_s(holder.queue)
+        words = (
+            f"microbatch {delivery.microbatch}: {short(slow)} has had it for "
+            f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen[0])} gets it too"
+        )
+        said = Explain("pipeline", words, members=(slow, chosen[0]))
+        effects: list[DeliveryEffect] = [self._send(delivery, *chosen, now), said]
+        if nothing and self.next_hop.struck(slow, now):
+            effects.append(Obstructs(slow, "again and again it brings none of our work"))
+        return effects
 
     # --- finding a holder ------------------------------------------------------------------
 
     def _route(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """any -> asking, if a replica of the next stage may hold it already; else offered."""
+        """any -> asking, if a replica of the next stage may hold it already; else held."""
         self._clear(delivery)
+        self._awake[delivery.microbatch] = delivery
         closed = delivery.step < self._committed
         if not self._live or (closed and delivery.returned):
             return []  # nobody to ask, or nothing missing there
         if now < delivery.not_before:
-            delivery.deadline = delivery.not_before
+            delivery.at = delivery.not_before
             return []
         return self._ask(delivery, now) if delivery.again or closed else self._offer(delivery, now)
 
     def _nobody_has(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """asking -> offered; a step that is closed there cannot be run again, only asked for."""
+        """asking -> held; a step that is closed there cannot be run again, only asked for."""
         delivery.asked = None
         if delivery.step >= self._committed:
             return self._offer(delivery, now)
-        delivery.deadline = now + ASK_S
+        delivery.at = now + ASK_S
         return []
 
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """idle | asking -> offered, or idle until a replica appears or is free."""
-        delivery.deadline = None
-        if (chosen := self._choose(delivery, now)) is None:
-            delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
+        """idle | asking -> held, or idle until a replica appears or takes work."""
+        unfit = self._live - delivery.helpful(self._live, self._committed)
+        # what was lost once does not wait for another replica that has shown nothing yet
+        if (chosen := self.next_hop.choose(now, unfit, tried=delivery.again)) is None:
+            delivery.at = self.next_hop.open_at(now) if self._live else None
             return []
-        delivery.holder, effect = self._send(delivery, *chosen, now)
-        return [effect]
+        return [self._send(delivery, *chosen, now)]
 
-    def _choose(self, delivery: Delivery, now: float) -> tuple[PeerId, float] | None:
-        """Return who gets it, and the charge. If it has waited in vain once, it does not wait for
-        another replica that has shown nothing yet, as long as one that has is open."""
-        helpful = delivery.helpful(self._live, self._committed)
-        free = helpful - delivery.busy
-        exclude = self._live - (free - self.next_hop.resting(now) or free or helpful)
-        if delivery.again and (
-            tried := self.next_hop.choose(now, exclude | self.next_hop.untried())
-        ):
-            return tried
-        return self.next_hop.choose(now, exclude)
-
-    def _send(
-        self, delivery: Delivery, peer: PeerId, charge_s: float, now: float
-    ) -> tuple[Holder, SendPayload]:
-        """Return a new holder, charged already, and what makes it one."""
-        queue = self.next_hop.charged(peer)
+    def _send(self, delivery: Delivery, peer: PeerId, charge_s: float, now: float) -> SendPayload:
+        """Make a replica, charged already, a holder, and return what does."""
+        step, microbatch, queue = delivery.step, delivery.microbatch, self.next_hop.charged(peer)
+        again = delivery.again or bool(delivery.holders)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
-        again = delivery.again or delivery.backed_up
         holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
-        holder.deadline = now + self.next_hop.receipt_wait_s(peer, queue)
-        size_bytes = self._tokens_bytes(delivery.microbatch)
-        return holder, forward(delivery, holder, self._stage, size_bytes, again=again)
+        delivery.holders.append(holder)
+        delivery.at = now + self.next_hop.late_s(peer, queue)
+        size_bytes = self._tokens_bytes(microbatch)
+        message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
+        keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
+        return SendPayload(peer, message, keys)
 
     def _ask(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
         delivery.attempt += 1
         delivery.asked = delivery.helpful(self._live, self._committed)
         delivery.sent_to |= delivery.asked  # a gradient in the bulk lane may overtake the answer
-        delivery.deadline = now + ASK_S
+        delivery.at = now + ASK_S
         question = Have(self._stage, delivery.step, delivery.microbatch, delivery.attempt)
         return [Send(peer, question) for peer in sorted(delivery.asked)]
 
     def _asked_answer(
         self, delivery: Delivery, sender: PeerId, receipt: Receipt, now: float
     ) -> list[DeliveryEffect]:
-        """asking -> held by a replica that knows it, or offered once all have said no."""
+        """asking -> held by a replica that knows it, or by a new one once all have said no."""
         asked = delivery.asked
         if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
             return []
@@ -365,55 +430,41 @@ class Deliveries:
 
     def _hold(self, delivery: Delivery, peer: PeerId, now: float) -> None:
         """any -> held by a replica that has it already."""
-        delivery.asked = delivery.deadline = None
-        delivery.sent_to.add(peer)
-        delivery.holder = Holder(peer, delivery.attempt, now, alone=False)
-        self._await_gradient(delivery, delivery.holder, now)
-
-    def _await_gradient(self, delivery: Delivery, holder: Holder, now: float) -> None:
-        holder.held_since, holder.asked_at = holder.held_since or now, None
-        wait_s = self.next_hop.gradient_wait_s(holder.peer, holder.queue)
-        holder.deadline = None if delivery.returned else now + wait_s
+        self._clear(delivery)
+        delivery.holders = [Holder(peer, delivery.attempt, now, accepted=True)]
+        delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 
     # --- what holders answer ---------------------------------------------------------------
 
-    def _accepted(self, delivery: Delivery, holder: Holder, now: float) -> None:
-        """offered -> held; held and asked: it still has it; otherwise a repetition."""
-        if holder.held_since is None:
-            delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
-            if holder.asked_at is None:
-                self.next_hop.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
-            self._await_gradient(delivery, holder, now)
-        elif holder.asked_at is not None:
-            holder.answers += delivery.step <= self._slowest  # nothing can come before
-            self._await_gradient(delivery, holder, now)
-
     def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """Handle a holder without the microbatch: either it has not arrived yet, or the holder left
+        """Handle a holder without the microbatch. It may not have arrived yet, or the holder left
         its count to another replica, which is then searched."""
-        if holder.held_since is None and holder.asked_at is not None:
-            holder.answers += delivery.step <= self._slowest
-            holder.asked_at = None
-            holder.deadline = now + self.next_hop.receipt_wait_s(holder.peer, holder.queue)
+        holder.absent += 1
+        if not holder.accepted and holder.absent < ABSENT:
             return []
         delivery.again = True
         return self._without(delivery, holder, now)
 
     def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """offered | held -> another replica at once, or the same after a pause."""
-        delivery.busy.add(holder.peer)
-        if holder.held_since is None:
+        """held -> another replica at once, or the same after a pause."""
+        if holder.accepted:
+            delivery.unfit.add(holder.peer)  # it has given it back
+        else:
             self.next_hop.refused(holder.peer, now)
-        if delivery.backup is not None:
-            return self._without(delivery, holder, now)
-        self._discharge(holder)
-        delivery.holder = None
-        free = delivery.helpful(self._live, self._committed) - delivery.busy
-        if free - self.next_hop.resting(now):
-            return self._offer(delivery, now)
-        delivery.busy, delivery.deadline = set(), now + delivery.backoff_s
-        delivery.backoff_s = min(2 * delivery.backoff_s, BUSY_RETRY_MAX_S)
-        return []
+        self._release(delivery, holder)
+        if delivery.holders:
+            return []
+        return self._offer(delivery, now)
+
+    def _learn(self, delivery: Delivery, bringer: PeerId, now: float) -> None:
+        """Learn from a first gradient about the holders; after Karn, only from those that had no
+        predecessor."""
+        for holder in delivery.holders:
+            took = holder.peer, now - max(holder.sent_at, self._begun_at), holder.queue, now
+            if holder.alone and holder.peer == bringer:
+                self.next_hop.settle(*took)
+            elif holder.alone:
+                self.next_hop.overtaken(*took)
 
     def _settle_on(self, delivery: Delivery, sender: PeerId, now: float) -> None:
         """Make the replica that brought the gradient first the holder, even if it had been given
@@ -421,93 +472,51 @@ class Deliveries:
         done."""
         first, delivery.returned = not delivery.returned, True
         bringer = delivery.held_by(sender)
-        for holder in delivery.holders():
-            holder.deadline = None
         if bringer is not None:
             self._discharge(bringer)
-            bringer.held_since = bringer.held_since or now
-            if bringer is delivery.backup:
-                slow = delivery.holder if first else None
-                delivery.holder, delivery.backup = (bringer if first else delivery.holder), slow
-        elif sender in self._live and (first or delivery.holder is None):
-            self._clear(delivery)
+            if first:
+                delivery.holders.sort(key=lambda holder: holder is not bringer)
+        elif sender in self._live and (first or not delivery.holders):
             self._hold(delivery, sender, now)
+        if delivery.holders:
+            delivery.at = None
 
     # --- losing a holder -------------------------------------------------------------------
 
     def _without(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """A holder has lost the microbatch: its backup becomes the holder, or another is
         searched."""
-        self._discharge(holder)
-        if holder is delivery.backup:
-            delivery.backup = None
+        first = holder is delivery.holders[0]
+        self._release(delivery, holder)
+        if delivery.holders and not (first and delivery.returned):
+            if delivery.at is None and not delivery.returned:  # it seemed to run in vain
+                delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
             return []
-        if delivery.backup is None or delivery.returned:
-            return self._route(delivery, now)
-        delivery.holder, delivery.backup = (left := delivery.backup), None
-        if left.deadline is None:  # it seemed to run in vain
-            self._await_gradient(delivery, left, now)
-        return []
+        return self._route(delivery, now)
 
     def _redo(
-        self, delivery: Delivery, holder: Holder | None, cause: str, now: float
+        self, delivery: Delivery, holder: Holder, cause: str, now: float
     ) -> list[DeliveryEffect]:
-        """any -> asking or offered; a backup is the holder now."""
-        if holder is not None and holder is delivery.backup:
+        """any -> asking or held; a backup is the holder now."""
+        if holder is not delivery.holders[0]:
             return self._without(delivery, holder, now)
-        self.rerouted += 1
         delivery.again = True
-        if holder is None:
-            return self._route(delivery, now)
         effects = self._without(delivery, holder, now)
         lost = (delivery.step, delivery.microbatch, holder.peer)
         return [*effects, Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned)]
 
-    def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """A deadline has passed: ask the holder; if it is silent, or answers and brings nothing,
-        give the work to another."""
-        verdict = judge(holder, self.next_hop.brought_at(holder.peer), self._patience, now)
-        if verdict == "ask":
-            holder.asked_at, holder.deadline = now, now + self.next_hop.answer_s(holder.peer)
-            have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
-            return [Send(holder.peer, have)]
-        effects: list[DeliveryEffect]
-        effects = [Explain("pipeline", late_words(delivery, holder), "warning", (holder.peer,))]
-        struck = self.next_hop.timed_out(holder.peer, now, holder.sent_at)
-        if struck and verdict == "silent":
-            effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
-        if struck and len(self._live) > 1:
-            effects.append(Obstructs(holder.peer, "it is late with our microbatches and silent"))
-        delivery.busy.add(holder.peer)
-        return [*effects, *self._redo(delivery, holder, "late", now)]
-
     def _clear(self, delivery: Delivery) -> None:
         """any -> idle, with nothing to wait for."""
-        for holder in delivery.holders():
-            self._discharge(holder)
-        delivery.holder = delivery.backup = delivery.asked = delivery.deadline = None
+        for holder in list(delivery.holders):
+            self._release(delivery, holder)
+        delivery.asked = delivery.at = None
+
+    def _release(self, delivery: Delivery, holder: Holder) -> None:
+        self._discharge(holder)
+        delivery.holders.remove(holder)
 
     def _discharge(self, holder: Holder) -> None:
         """The holder need not compute the microbatch any more."""
         if holder.charge_s is not None:
             self.next_hop.release(holder.peer, holder.charge_s)
             holder.charge_s = None
-
-    # --- backups ---------------------------------------------------------------------------
-
-    def _next_backup(self, now: float) -> Backup | None:
-        awaited = [d for d in self._wakeful() if d.step == self._committed and not d.returned]
-        # in the last stage it is one task, which is begun and cannot be taken back
-        least = 2 if self._to_the_last else 1
-        return next_backup(awaited, self.next_hop, self.backups, now, least_charged=least)
-
-    def _back_up(self, now: float) -> list[DeliveryEffect]:
-        """Give late work to an idle replica as well, one microbatch at a time."""
-        backup = self._next_backup(now)
-        if backup is None or backup.at > now:
-            return []
-        delivery, peer = backup.delivery, backup.peer
-        self.backups.spend()
-        delivery.backed_up = True
-        delivery.backup, effect = self._send(delivery, peer, self.next_hop.charge(peer), now)
-        return [effect, Explain("pipeline", backup.words(now), members=(backup.holder.peer, peer))]

@@ -33,9 +33,9 @@ class PayloadKey:
     peer: str = ""
 
 
-def held_out_key(version: int, name: PayloadName, item: int) -> PayloadKey:
-    """Return the key of a payload of a held-out microbatch, which have negative numbers."""
-    return PayloadKey(version, name, -1 - item)
+def held_out(item: int) -> int:
+    """Return the number of a held-out microbatch, which are negative; or its item, from that."""
+    return -1 - item
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,21 @@ class BackwardTask:
     microbatch: int
 
 
+Into = Literal["less", "audit", "loss"]
+"""What becomes of a pass beside those of the step: it is taken out of the step's sum again; it goes
+into the sum of an audit, and what a member has sent of it is compared; or it is run forward only,
+for the loss on held-out text."""
+
+
 @dataclass(frozen=True, slots=True)
-class SubtractTask:
-    """Recompute a doubled microbatch and subtract its gradient."""
+class PassTask:
+    """Run a microbatch once more, or a held-out one, which has a negative number; see ``Into``."""
 
     step: int
     microbatch: int
+    into: Into
+    shown: tuple[PayloadKey, ...] = ()
+    """In an audit: what the member shows, in the order of its list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,9 @@ class ReduceTask:
     """How many each part is the sum of."""
     buckets: tuple[int, ...] = ()
     """As in ``ContributeTask``: the result has the sum of each bucket."""
+    compare_to: PayloadKey | None = None
+    """In an audit of the version that is kept: what its owner has broadcast. Nothing is yielded but
+    the relative distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +152,15 @@ class DecodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTask:
-    """Apply the broadcast bytes: version ``step`` becomes ``step + 1``."""
+    """Apply the broadcast bytes: version ``step`` becomes ``step + 1``. Without segments we are the
+    stage's only replica, and apply our own gradient."""
 
     step: int
-    attempt: int
-    bounds: tuple[int, ...]
-    reduced: tuple[PayloadKey | None, ...]
+    attempt: int = 0
+    bounds: tuple[int, ...] = ()
+    reduced: tuple[PayloadKey | None, ...] = ()
     """One per segment; None for a segment without elements."""
-    sq_norms: tuple[float, ...]
+    sq_norms: tuple[float, ...] = ()
     seeds: tuple[bytes, ...] = ()
     """Where the sums are secret: the seeds of the masks that are still in them."""
     rate: float | None = None
@@ -159,15 +172,6 @@ class ApplyTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyLocalTask:
-    """Apply our own gradient: we are the stage's only replica."""
-
-    step: int
-    rate: float | None = None
-    """As in ``ApplyTask``."""
-
-
-@dataclass(frozen=True, slots=True)
 class HashTask:
     """Compute the hash of version ``step``, beside the tasks that come after this one."""
 
@@ -176,18 +180,12 @@ class HashTask:
 
 @dataclass(frozen=True, slots=True)
 class KeepVersionTask:
-    """Copy the parameters that a step is computed at, before the step is applied, for an audit."""
+    """Copy the parameters that a step is computed at, before the step is applied, for an audit; and
+    note the norm that a segment of the mean gradient usually has there, whose sum is made again."""
 
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeTask:
-    """Compute a microbatch of the kept version again; payloads in the order of the list."""
-
-    step: int
-    microbatch: int
-    shown: tuple[PayloadKey, ...]
+    bounds: tuple[int, ...]
+    segment: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,64 +193,24 @@ class CompareTask:
     """Compare the recomputed sum with the member's contribution; None: a segment of nothing."""
 
     step: int
-    attempt: int
     bounds: tuple[int, ...]
     segments: tuple[PayloadKey | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UsualNormTask:
-    """Tell the norm that a segment of the mean gradient usually has, before the step is applied, so
-    that its sum can be made again afterwards; yields ``sq_norm``: the norm itself."""
-
-    step: int
-    bounds: tuple[int, ...]
-    segment: int
-
-
-@dataclass(frozen=True, slots=True)
-class SumAgainTask:
-    """Sum a segment again from the members' parts, in order, and compare it with its owner's sum;
-    yields the relative distance."""
-
-    step: int
-    segment: int
-    parts: tuple[PayloadKey, ...]
-    size: int
-    microbatches: tuple[int, ...]
-    usual: float
-    reduced: PayloadKey
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluateTask:
-    """Run a held-out microbatch forward at version ``step``; yields ``output``, or the loss in the
-    last stage."""
-
-    step: int
-    item: int
-
-    @property
-    def microbatch(self) -> int:
-        """The number by which its samples are read: negative, from -1 down."""
-        return -1 - self.item
-
-
-AuditTask = KeepVersionTask | RecomputeTask | CompareTask | UsualNormTask | SumAgainTask
+AuditTask = KeepVersionTask | PassTask | CompareTask | ReduceTask
 
 Task = (
-    AuditTask
-    | EvaluateTask
-    | ForwardTask
+    ForwardTask
     | LossTask
     | BackwardTask
-    | SubtractTask
+    | PassTask
     | ContributeTask
     | ReduceTask
     | DecodeTask
     | ApplyTask
-    | ApplyLocalTask
     | HashTask
+    | KeepVersionTask
+    | CompareTask
 )
 
 

@@ -5,41 +5,44 @@ its work in flight (join the shortest expected delay), not all work ever sent th
 is slow, or spends time on another stage, its work does not come back and the next microbatches go
 elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
 the time until its gradient comes back is mostly that of the stages behind, which is the same for a
-fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it. A
-replica that refuses work is left alone for a moment, as long as another one is free.
+fast replica and a slow one. A rate is the replica's own claim. It counts up to a few times the
+usual rate, and only as long as work comes back.
+
+A replica gets nothing for a while if it has refused work, or was struck because it brings nothing
+while its siblings do (``delivery``).
 
 A replica that we reach through a relay only counts as busier than it is. So it gets what those that
 we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
-know ourselves whether a link is relayed; if all are, they are alike.
-
-A rate is the replica's own claim. It counts up to a few times the usual rate, and only as long as
-work comes back. The time to wait for a replica is measured (``timing``). Newcomers get a bounded
-share of what is sent, however fast they are, as long as another replica is open (``newcomers``).
+know ourselves whether a link is relayed; if all are, they are alike. Newcomers get a bounded share
+of what is sent, however fast they are, as long as another replica is open (``newcomers``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
-from protocol.pipeline.holding import BUSY_RETRY_MAX_S, BUSY_RETRY_S, Holder
 from protocol.pipeline.newcomers import NOBODY, Bound
-from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, answer_s, wait_s
+from protocol.pipeline.timing import UNMEASURED_S, Timing
 
-TRUST_ALPHA = 0.1
-TIMEOUT_FACTOR = 2.0
-"""A timeout doubles the expected time: the replica's share halves until it proves itself."""
-MAX_CAUTION = 8.0
-SUSPEND_AFTER_STRIKES = 3
+REST_S = 0.02
+MOST_REST_S = 1.0
+"""A replica that refuses work is left alone; each time in a row twice as long."""
+LEAST_LATE_S = 2.0
+"""Nothing is late sooner."""
+MOST_TIMES = 3.0
+"""A replica that has not shown what it needs may need so many times what its slowest sibling
+does."""
+STRIKES = 3
+"""In a row, until a replica that brings nothing is named to the stage."""
 SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MAX_TOLD = 64
 """A longer queue than that is not believed."""
-
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
@@ -48,20 +51,20 @@ RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
 """Choices of which newcomers get a bounded share; then each counts half."""
-_Open = tuple[float, bytes, PeerId]
+USUAL_S = 1.0
+"""What a microbatch is taken to need before one is measured."""
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
+_Open = tuple[float, bytes, PeerId]
 
 
 @dataclass(slots=True)
 class _Candidate:
     gradient: Timing
-    """Receipt to gradient, as measured here."""
-    receipt: Timing = field(default_factory=Timing)
-    """Sending to receipt."""
+    """Sending to gradient, as measured here."""
     rate: float = 0.0
     """Microbatches per second, as it says; 0: not known."""
-    sampled_at: float = float("-inf")
+    sampled_at: float = -math.inf
     load_s: float = 0.0
     """Its time for the work that it has of us, in seconds."""
     charged: int = 0
@@ -69,13 +72,13 @@ class _Candidate:
     others_s: float = 0.0
     """Its time for the work that it has of others, in seconds, as of its last receipt."""
     told_at: float = 0.0
-    caution: float = 1.0
-    """Timeouts multiply what is expected of it."""
+    brought_at: float = -math.inf
+    heard_at: float = -math.inf
+    """Of a receipt or a gradient."""
     strikes: int = 0
-    struck_at: float = float("-inf")
-    brought_at: float = float("-inf")
+    """Since it last brought anything."""
     suspended_until: float = 0.0
-    pause_s: float = BUSY_RETRY_S
+    rest_s: float = REST_S
     """How long it is left alone after its next refusal."""
     rests_until: float = 0.0
     chosen: int = 0
@@ -84,7 +87,7 @@ class _Candidate:
     @property
     def service_s(self) -> float:
         """Its time for one microbatch."""
-        return self.caution * (1 / self.rate if self.rate else self.gradient.mean_s)
+        return 1 / self.rate if self.rate else self.gradient.mean_s
 
     def load_at(self, now: float) -> float:
         """Its time for all that it has, as far as we know, in seconds."""
@@ -102,8 +105,7 @@ def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
 class NextHop:
     """Chooses among the replicas of one stage; holds a clock-free account per replica."""
 
-    def __init__(self, default_hop_s: float = 1.0) -> None:
-        self._default_hop_s = default_hop_s
+    def __init__(self) -> None:
         self._candidates: dict[PeerId, _Candidate] = {}
         self._leaving: frozenset[PeerId] = frozenset()
         self._bound = NOBODY
@@ -129,7 +131,7 @@ class NextHop:
         for gone in self._candidates.keys() - rates.keys():
             del self._candidates[gone]
         known = [c.gradient.mean_s for c in self._candidates.values()]
-        hop_s = sum(known) / len(known) if known else self._default_hop_s
+        hop_s = sum(known) / len(known) if known else USUAL_S
         believed = believed_rates(rates)
         for peer in rates:
             if peer not in self._candidates:
@@ -138,10 +140,18 @@ class NextHop:
 
     # --- choosing --------------------------------------------------------------------------
 
-    def choose(self, now: float, exclude: Collection[PeerId] = ()) -> tuple[PeerId, float] | None:
-        """Return the replica that is expected to be done first and what it is charged, or None.
+    def choose(
+        self, now: float, exclude: Collection[PeerId] = (), *, tried: bool = False
+    ) -> tuple[PeerId, float] | None:
+        """Return the replica that is expected to be done first and what it is charged, or None if
+        there is none or all rest.
 
         The charge is to be given back, by ``release``, once the work is done or taken away.
+
+        Args:
+            now: monotonic seconds.
+            exclude: replicas that are not to be chosen.
+            tried: prefer those that have shown how long they take.
         """
         floors = self._floors(now)
         open_to = [
@@ -152,8 +162,7 @@ class NextHop:
                 rank(peer, round(c.load_s, 3)),
                 peer,
             )
-            for peer, c in self._candidates.items()
-            if peer not in exclude and self._is_open(peer, now)
+            for peer, c in self._open(exclude, now, tried=tried).items()
         ]
         if not open_to:
             return None
@@ -188,12 +197,22 @@ class NextHop:
             if c.gradient.mean_s > MUCH_SLOWER * usual_s
         }
 
-    def _is_open(self, peer: PeerId, now: float) -> bool:
-        """Whether it stays and is not suspended; if no candidate does, any will do."""
-        return self._is_fine(peer, now) or not any(self._is_fine(p, now) for p in self._candidates)
+    def _open(
+        self, exclude: Collection[PeerId], now: float, *, tried: bool = False
+    ) -> dict[PeerId, _Candidate]:
+        """Return those that take work: of the ones that stay and are not suspended, or of all if
+        there is none."""
+        left = {p: c for p, c in self._candidates.items() if p not in exclude}
+        stay = {p: c for p, c in left.items() if p not in self._leaving} or left
+        fine = {p: c for p, c in stay.items() if c.suspended_until <= now} or stay
+        if tried:
+            fine = {p: c for p, c in fine.items() if c.gradient.measured} or fine
+        return {p: c for p, c in fine.items() if c.rests_until <= now}
 
-    def _is_fine(self, peer: PeerId, now: float) -> bool:
-        return peer not in self._leaving and self._candidates[peer].suspended_until <= now
+    def open_at(self, now: float) -> float:
+        """Return when to choose again if all rest."""
+        ends = (c.rests_until for c in self._candidates.values() if c.rests_until > now)
+        return min(ends, default=now + MOST_REST_S)
 
     def charge(self, peer: PeerId) -> float:
         """Charge a replica with one microbatch and return how much that is, in its seconds."""
@@ -214,46 +233,57 @@ class NextHop:
         candidate = self._candidates.get(peer)
         return candidate.charged if candidate else 0
 
-    def resting(self, now: float) -> frozenset[PeerId]:
-        """Return the replicas that have refused work a moment ago."""
-        return frozenset(p for p, c in self._candidates.items() if c.rests_until > now)
-
-    def untried(self) -> frozenset[PeerId]:
-        """Return the replicas that have not shown yet how long they take."""
-        return frozenset(p for p, c in self._candidates.items() if not c.gradient.measured)
-
-    def idle(self, now: float) -> list[PeerId]:
-        """Return the replicas that have none of our microbatches and are known to work, fastest
-        first."""
-        found = [
-            (c.caution * c.gradient.mean_s, peer)
-            for peer, c in self._candidates.items()
-            if not c.charged and not c.strikes and c.gradient.measured and self._is_fine(peer, now)
-        ]
-        return [peer for _, peer in sorted(found)]
+    def spare(self, since: float, now: float, *, early: bool = False) -> set[PeerId]:
+        """Return the replicas that take work and have none of ours, or have shown something since
+        ``since``: a gradient, or, of a step that is ``early``, a receipt."""
+        there = self._open((), now).items()
+        done = {p for p, c in there if not c.charged or self.shown_at(p, early=early) > since}
+        return {peer for peer in done if not self._candidates[peer].strikes}
 
     # --- learning --------------------------------------------------------------------------
 
-    def settle(self, peer: PeerId, seconds: float, queue: int = 1, now: float = 0.0) -> None:
+    def settle(self, peer: PeerId, seconds: float, queue: int, now: float) -> None:
         """Note the time a microbatch took at ``peer``.
 
         Args:
             peer: the replica.
-            seconds: from receipt to gradient.
+            seconds: from sending to gradient.
             queue: microbatches before it, itself included.
             now: monotonic seconds.
         """
         if candidate := self._candidates.get(peer):
             candidate.gradient.note(seconds, queue)
-            candidate.caution += TRUST_ALPHA * (1 - candidate.caution)
-            candidate.strikes = 0
             candidate.sampled_at = now
 
-    def acknowledged(self, peer: PeerId, seconds: float, queue: int) -> None:
-        """Note that ``peer``'s receipt took ``seconds``, with ``queue`` microbatches in flight."""
+    def overtaken(self, peer: PeerId, seconds: float, queue: int, now: float) -> None:
+        """Note that a microbatch has taken so long at ``peer`` and is not done."""
         if candidate := self._candidates.get(peer):
-            candidate.receipt.note(seconds, queue)
-            candidate.pause_s, candidate.rests_until = BUSY_RETRY_S, 0.0
+            candidate.gradient.at_least(seconds, queue)
+            candidate.sampled_at = now
+
+    def brought(self, peer: PeerId, now: float) -> None:
+        """Some gradient has come from there."""
+        if candidate := self._candidates.get(peer):
+            candidate.brought_at = candidate.heard_at = now
+            candidate.strikes, candidate.suspended_until = 0, 0.0
+
+    def told(self, peer: PeerId, queue: int, now: float) -> None:
+        """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
+
+        Without a rate it is ignored, because measured times include such waits already.
+        """
+        if (candidate := self._candidates.get(peer)) is None:
+            return
+        candidate.heard_at = now
+        if candidate.rate:
+            waits_s = min(queue, MAX_TOLD) / candidate.rate
+            candidate.others_s = max(0.0, waits_s - candidate.load_s)
+            candidate.told_at = now
+
+    def accepted(self, peer: PeerId) -> None:
+        """It has taken work."""
+        if candidate := self._candidates.get(peer):
+            candidate.rest_s, candidate.rests_until = REST_S, 0.0
 
     def refused(self, peer: PeerId, now: float) -> None:
         """Note that ``peer`` has refused work: it is left alone, for twice as long each time.
@@ -262,94 +292,44 @@ class NextHop:
         """
         candidate = self._candidates.get(peer)
         if candidate is not None and candidate.rests_until <= now:
-            candidate.rests_until = now + candidate.pause_s
-            candidate.pause_s = min(2 * candidate.pause_s, BUSY_RETRY_MAX_S)
+            candidate.rests_until = now + candidate.rest_s
+            candidate.rest_s = min(2 * candidate.rest_s, MOST_REST_S)
 
-    def told(self, peer: PeerId, queue: int, now: float) -> None:
-        """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
-
-        Without a rate it is ignored, because measured times include such waits already.
-        """
+    def struck(self, peer: PeerId, now: float) -> bool:
+        """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
+        again."""
         candidate = self._candidates.get(peer)
-        if candidate is not None and candidate.rate:
-            waits_s = min(queue, MAX_TOLD) / candidate.rate
-            candidate.others_s = max(0.0, waits_s - candidate.load_s)
-            candidate.told_at = now
-
-    def learn(self, holders: Iterable[Holder], bringer: PeerId, now: float) -> None:
-        """Learn from a first gradient, brought by ``bringer`` at ``now``, about its ``holders``;
-        after Karn, only from holders that had no predecessor."""
-        for holder in holders:
-            if holder.held_since is None or not holder.alone:
-                continue
-            took_s = now - holder.held_since
-            if holder.peer == bringer:
-                self.settle(bringer, took_s, holder.queue, now)
-            elif candidate := self._candidates.get(holder.peer):
-                candidate.gradient.at_least(took_s, holder.queue)
-                candidate.sampled_at = now
-
-    def brought(self, peer: PeerId, now: float) -> None:
-        """Some gradient has come from there."""
-        if candidate := self._candidates.get(peer):
-            candidate.brought_at = now
-
-    def timed_out(self, peer: PeerId, now: float, sent_at: float = float("inf")) -> bool:
-        """Count a missed deadline against ``peer`` at ``now``, unless the microbatch was sent
-        (``sent_at``) before the last counted one."""
-        candidate = self._candidates.get(peer)
-        if candidate is None or sent_at <= candidate.struck_at:
+        if candidate is None or now < candidate.suspended_until:
             return False
-        candidate.caution = min(MAX_CAUTION, candidate.caution * TIMEOUT_FACTOR)
-        candidate.struck_at = now
         candidate.strikes += 1
-        if candidate.strikes >= SUSPEND_AFTER_STRIKES:
-            candidate.suspended_until = now + SUSPEND_S
-            candidate.strikes = 0
-        return True
+        candidate.suspended_until = now + SUSPEND_S
+        return candidate.strikes >= STRIKES
 
     # --- expecting -------------------------------------------------------------------------
 
-    def answer_s(self, peer: PeerId) -> float:
-        """Return how long ``peer`` may take to say that it is there."""
-        return answer_s(self._of(peer).receipt)
+    def late_s(self, peer: PeerId, queue: int) -> float:
+        """Return after how long a microbatch is late at a replica."""
+        if (own := self.timing(peer)).measured:
+            return max(LEAST_LATE_S, own.late_s(queue))
+        known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
+        return max(LEAST_LATE_S, MOST_TIMES * max(known)) if known else UNMEASURED_S
 
-    def receipt_wait_s(self, peer: PeerId, queue: int) -> float:
-        """Return how long to wait for a receipt before asking whether ``peer`` is there."""
-        siblings = [c.receipt for other, c in self._candidates.items() if other != peer]
-        return wait_s(self._of(peer).receipt, siblings, RECEIPT, queue)
-
-    def gradient_wait_s(self, peer: PeerId, queue: int) -> float:
-        """Return how long to wait for a gradient before asking whether ``peer`` is there."""
-        siblings = [c.gradient for other, c in self._candidates.items() if other != peer]
-        return wait_s(self._of(peer).gradient, siblings, GRADIENT, queue)
+    def overdue(self) -> dict[PeerId, float]:
+        """Return the replicas that show nothing while their siblings do, and since when that is
+        certain, in monotonic seconds."""
+        return {p: c.suspended_until - SUSPEND_S for p, c in self._candidates.items() if c.strikes}
 
     def timing(self, peer: PeerId) -> Timing:
-        """Return what is known of the time from receipt to gradient."""
-        return self._of(peer).gradient
-
-    def expected_s(self, peer: PeerId) -> float:
-        """Return the expected seconds from receipt to gradient at ``peer``."""
+        """Return what is known of the time from sending to gradient."""
         candidate = self._candidates.get(peer)
-        return candidate.caution * candidate.gradient.mean_s if candidate else self._default_hop_s
+        return candidate.gradient if candidate else Timing(mean_s=USUAL_S)
 
-    def brought_and_expected(self) -> tuple[dict[PeerId, float], dict[PeerId, float]]:
-        """Return by replica when a gradient came last and, where measured, how long one takes."""
-        known = self._candidates.items()
-        brought = {peer: c.brought_at for peer, c in known}
-        return brought, {peer: c.gradient.mean_s for peer, c in known if c.gradient.measured}
-
-    def slower(self) -> dict[PeerId, float]:
-        """Return by replica how many times slower than the fastest it says that it is."""
-        rates = {peer: c.rate for peer, c in self._candidates.items() if c.rate}
-        return {peer: max(rates.values()) / rate for peer, rate in rates.items()}
-
-    def brought_at(self, peer: PeerId) -> float:
-        """Return when a gradient came from there last, in monotonic seconds."""
-        return self._of(peer).brought_at
-
-    def _of(self, peer: PeerId) -> _Candidate:
-        return self._candidates.get(peer) or _Candidate(Timing(mean_s=self._default_hop_s))
+    def shown_at(self, peer: PeerId, *, early: bool = False) -> float:
+        """Return when a gradient came from there last, in monotonic seconds; ``early``: or a
+        receipt."""
+        if (candidate := self._candidates.get(peer)) is None:
+            return -math.inf
+        return candidate.heard_at if early else candidate.brought_at
 
     def __len__(self) -> int:
         return len(self._candidates)

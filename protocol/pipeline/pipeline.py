@@ -13,7 +13,6 @@ from collections.abc import Set
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
-from protocol.pipeline.backups import allowance
 from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.divergence import SPOILT_POINTS, Divergence
 from protocol.pipeline.effects import (
@@ -78,9 +77,7 @@ class Pipeline:
         self._more = at_once - 1
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
-        self._deliveries = Deliveries(
-            place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
-        )
+        self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
         self._newcomers = Newcomers(active=audited)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
@@ -152,20 +149,14 @@ class Pipeline:
         """Return by replica of the next stage for how many seconds it has brought nothing."""
         return self._deliveries.owed_for(now)
 
-    def overdue(self, now: float) -> list[PeerId]:
-        """Return the replicas of the next stage that bring nothing for longer than their siblings
-        ever need."""
-        return self._deliveries.overdue(now)
+    def overdue(self) -> list[PeerId]:
+        """Return the replicas of the next stage that bring nothing while their siblings do."""
+        return list(self._deliveries.next_hop.overdue())
 
     @property
     def empty(self) -> bool:
         """Whether no microbatch is kept, of any step."""
         return not self._microbatches
-
-    @property
-    def rerouted(self) -> int:
-        """Microbatches sent again so far."""
-        return self._deliveries.rerouted
 
     # --- steps and neighbours --------------------------------------------------------------
 
@@ -198,8 +189,6 @@ class Pipeline:
             self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
             self._deliveries.next_hop.relayed(view.relayed)
             self._deliveries.next_hop.bound(self._newcomers.update(nexts))
-            siblings = len(view.serving(place.stage))
-            self._deliveries.backups.allowed = allowance(place.per_step, siblings)
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
             effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
@@ -213,10 +202,6 @@ class Pipeline:
             effects.append(DropStep(step))
         self._oldest_kept = max(self._oldest_kept, safe)
         return effects
-
-    def without_backups(self) -> None:
-        """Send nothing twice on suspicion of being slow; to compare."""
-        self._deliveries.backups.enabled = False
 
     def refuse_from(self, step: int) -> list[PipelineEffect]:
         """Take nothing new of ``step`` and later ones; give back what has not been begun."""

@@ -22,16 +22,8 @@ Weighed = tuple[int, bool, bytes]
 """Weight, whether it is our own, and the hash that is named."""
 
 
-def newest_whole(
-    stored: Mapping[PeerId, Stored],
-    stages: int,
-    lineage: Lineage,
-    reached: int | None = None,
-    weigh: Weigh = lambda _author, _copy: 1,
-    me: PeerId | None = None,
-    witness: Witness = lambda _author: True,
-) -> Lineage:
-    """Return the newest complete version of ``lineage``, as a lineage that begins there.
+class Claims:
+    """What members say of versions, each claim with its weight.
 
     Of several hashes of one stage's version, the one that most of the claims with the highest
     weight name counts; on a tie our own. A single damaged or lying copy thus decides nothing if
@@ -39,53 +31,60 @@ def newest_whole(
 
     Args:
         stored: each peer's stored record.
-        stages: number of stages.
-        lineage: the lineage searched.
-        reached: newest version possible as far as we have seen; for later ones a single witness is
-            not enough. None: we have not seen the lineage trained.
+        lineage: its versions alone count; None: those of any.
         weigh: weight of each claim.
         me: ourselves, for ties.
         witness: tells which authors count as witnesses.
     """
-    said: dict[int, list[list[Weighed]]] = {}
-    authors: dict[int, set[PeerId]] = {}
-    for author, one in stored.items():
-        for copy in one.copies:
-            if copy.stage >= stages or not belongs(copy.version, one.lineage, lineage):
-                continue
-            if weight := weigh(author, copy):
-                by_stage = said.setdefault(copy.version, [[] for _ in range(stages)])
-                by_stage[copy.stage].append((weight, author == me, copy.hash))
-                authors.setdefault(copy.version, set()).add(author)
-    whole = [version for version, by_stage in said.items() if version and all(by_stage)]
-    if reached is not None:
-        whole = [v for v in whole if v <= reached or sum(map(witness, authors[v])) > 1]
-    if not whole:
-        return SEED
-    version = max(whole)
-    return Lineage(0, version, tuple(map(_believed, said[version])))
 
+    def __init__(
+        self,
+        stored: Mapping[PeerId, Stored],
+        lineage: Lineage | None = None,
+        weigh: Weigh = lambda _author, _copy: 1,
+        me: PeerId | None = None,
+        witness: Witness = lambda _author: True,
+    ) -> None:
+        self._said: dict[int, dict[int, list[Weighed]]] = {}
+        """By version and stage."""
+        self._authors: dict[int, set[PeerId]] = {}
+        self._witness = witness
+        for author, one in stored.items():
+            for copy in one.copies:
+                if lineage is not None and not belongs(copy.version, one.lineage, lineage):
+                    continue
+                if weight := weigh(author, copy):
+                    by_stage = self._said.setdefault(copy.version, {})
+                    words = by_stage.setdefault(copy.stage, [])
+                    words.append((weight, author == me, copy.hash))
+                    self._authors.setdefault(copy.version, set()).add(author)
 
-def believed(
-    stored: Mapping[PeerId, Stored], version: int, stages: int, weigh: Weigh, me: PeerId
-) -> tuple[bytes, ...]:
-    """Return the believed hashes of a version of any lineage, by stage.
+    def witnesses(self, version: int) -> int:
+        """Return how many witnesses name a version of any stage."""
+        return sum(map(self._witness, self._authors.get(version, ())))
 
-    There are fewer than ``stages`` if some stages have no copy.
+    def newest(self, reached: int | None = None, stages: int = 0) -> int:
+        """Return the newest version that somebody has, of each of the first ``stages``.
 
-    Args:
-        stored: each peer's stored record.
-        version: the version.
-        stages: number of stages.
-        weigh: weight of each claim.
-        me: ourselves, for ties.
-    """
-    said: dict[int, list[Weighed]] = {}
-    for author, one in stored.items():
-        for copy in one.copies:
-            if copy.version == version and (weight := weigh(author, copy)):
-                said.setdefault(copy.stage, []).append((weight, author == me, copy.hash))
-    return tuple(_believed(said[stage]) for stage in range(stages) if stage in said)
+        Args:
+            reached: newest version possible as far as we have seen; for later ones a single
+                witness is not enough. None: we have not seen the lineage trained.
+            stages: their number.
+        """
+        there = (v for v, of in self._said.items() if all(s in of for s in range(stages)))
+        known = (v for v in there if reached is None or v <= reached or self.witnesses(v) > 1)
+        return max(known, default=0)
+
+    def newest_whole(self, stages: int, reached: int | None = None) -> Lineage:
+        """Return the newest complete version as a lineage that begins there; ``stages`` and
+        ``reached`` are as for ``newest``."""
+        if not (version := self.newest(reached, stages)):
+            return SEED
+        return Lineage(0, version, self.hashes(version))
+
+    def hashes(self, version: int) -> tuple[bytes, ...]:
+        """Return the believed hashes of a version, by stage, of the stages that have it."""
+        return tuple(_believed(words) for _, words in sorted(self._said.get(version, {}).items()))
 
 
 def order(lineage: Lineage) -> tuple[int, int, int]:
@@ -102,35 +101,14 @@ def _believed(words: list[Weighed]) -> bytes:
     return max(count, key=lambda digest: (count[digest], digest in ours, digest))
 
 
-def newest_of_any(
-    stored: Mapping[PeerId, Stored],
-    lineage: Lineage,
-    reached: int | None = None,
-    weigh: Weigh = lambda _author, _copy: 1,
-    witness: Witness = lambda _author: True,
-) -> int:
-    """Return the newest version of ``lineage`` that any stage has.
-
-    ``stored``, ``weigh``, ``reached`` and ``witness`` are as for ``newest_whole``.
-    """
-    authors: dict[int, set[PeerId]] = {}
-    for author, one in stored.items():
-        for copy in one.copies:
-            if belongs(copy.version, one.lineage, lineage) and weigh(author, copy):
-                authors.setdefault(copy.version, set()).add(author)
-    seen = {v for v in authors if reached is None or v <= reached}
-    known = (v for v, by in authors.items() if v in seen or sum(map(witness, by)) > 1)
-    return max(known, default=0)
-
-
 def next_era(
     lineage: Lineage, target: Lineage, me: PeerId, seq: int, electors: tuple[PeerId, ...]
 ) -> Lineage:
     """Return ``target`` as the lineage after ``lineage``, decided by ``me``, with these first
     ``electors``. The run's first one comes after no roll-back.
 
-    ``seq`` differs each time: a member that was outvoted and decides the same again begins another
-    lineage, because others may have made versions of the first one.
+    ``seq`` differs each time: who decides the same again, because nobody has followed, begins
+    another lineage: others may have made versions of the first one.
 
     At the end of the range only the low bits can rise; no lineage makes an era out of range.
     """

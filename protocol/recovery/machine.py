@@ -30,15 +30,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from protocol.decree.decree import first_electors
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import (
     SEED,
-    believed,
+    Claims,
     holders,
-    newest_of_any,
-    newest_whole,
     next_era,
     order,
 )
@@ -50,7 +49,6 @@ from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -92,8 +90,6 @@ BRIEF_PATIENCE_S: Final = 15.0
 """The same wait if it can save one checkpoint interval at most."""
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
-OUTVOTED_S: Final = 20.0
-"""A replica whose new lineage is not followed returns to the majority's after this long."""
 REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 MOST_FAILURES: Final = 3
@@ -269,7 +265,6 @@ class Recovery:
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
         self._step_s = 0.0
-        self._outvoted_since: float | None = None
         self._said = ""
         self.waiting: Waiting | None = None
         """The condition before the run continues from copies; None: there is none."""
@@ -476,13 +471,15 @@ class Recovery:
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know. What
         only doubted members name comes last."""
-        seen = self.stored_live(), self._stages, self.lineage, self._reached()
-        sure = {peer: said for peer, said in seen[0].items() if not self.evidence.doubts(peer)}
-        if len(sure) < len(seen[0]):
-            found = newest_whole(sure, *seen[1:], self.weigh, self._me, self._has_voice)
-            if found.version:
-                return found
-        return newest_whole(*seen, self.weigh, self._me, self._has_voice)
+        live, seen = self.stored_live(), (self._stages, self._reached())
+        sure = {peer: said for peer, said in live.items() if not self.evidence.doubts(peer)}
+        found = self._claims(sure, self.lineage).newest_whole(*seen)
+        if found.version or len(sure) == len(live):
+            return found
+        return self._claims(live, self.lineage).newest_whole(*seen)
+
+    def _claims(self, stored: Mapping[PeerId, Stored], lineage: Lineage | None = None) -> Claims:
+        return Claims(stored, lineage, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
@@ -629,7 +626,7 @@ class Recovery:
         live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
-        if not self._was_trained():
+        if self._is_new():
             self._troubled_at = now  # whoever begins the run is followed
         if live - self._stored.keys():
             self._due = now + SETTLE_S
@@ -650,7 +647,7 @@ class Recovery:
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
-        trouble = "the swarm was shut down" if self._was_trained() else NOTHING_YET
+        trouble = NOTHING_YET if self._is_new() else "the swarm was shut down"
         return self._decide(trouble, settled, now)
 
     def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
@@ -669,8 +666,7 @@ class Recovery:
         if not target.version and self._only_came():
             words = "for a member that has the run's state: it was trained before we came"
             return self._wait(trouble, Waiting(words))
-        said = self._stored, self.lineage, self._reached(), self.weigh, self._has_voice
-        known = newest_of_any(*said)
+        known = self._claims(self._stored, self.lineage).newest(self._reached())
         newest = max(self._newest, known)
         lost = newest - target.version
         patience_s = self._patience_s(lost, target.version)
@@ -691,19 +687,24 @@ class Recovery:
             return self._go_over(line, target.version, now)
         lineage = next_era(self.lineage, target, self._me, self._seq, self._first_electors())
         lost = max(newest, self.evidence.version) - target.version
-        reason = f"{trouble}; {_again(lost)}" if self._was_trained() else trouble
+        reason = trouble if self._is_new() else f"{trouble}; {_again(lost)}"
         return self._adopt(lineage, reason, now, ours=True)
 
     def _first_electors(self) -> tuple[PeerId, ...]:
-        """Return the electors of a lineage that we decide: members with a voice that are here."""
-        there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
-        ranked = sorted([self._me, *there], key=lambda peer: rank("elector", peer))
-        return tuple(sorted(ranked[:MOST_FIRST_ELECTORS]))
+        """Return the electors of a lineage that we decide: members with a voice that are here, but
+        for those that serve another one: they go on in it."""
+        era, eras = self.lineage.era, self._context.eras
+        there = [p for p in self._linked() & self._stored.keys() if era in eras.get(p, (era,))]
+        return first_electors([self._me, *filter(self._has_voice, there)])
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
         met = 0 if self._company is None else self._company.newest
         return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
+
+    def _is_new(self) -> bool:
+        """Whether the run has nothing yet: no version that we know of, and no copy."""
+        return not (self._was_trained() or any(s.copies for s in self.stored_live().values()))
 
     def _only_came(self) -> bool:
         """Whether others have trained the run and we have no part in it: then we never begin it
@@ -731,7 +732,7 @@ class Recovery:
         A wait costs more while others could train than after a shutdown, and saves nothing where
         there is nothing yet.
         """
-        if not (version or self._was_trained()):
+        if self._is_new():
             return 0.0
         if self.open:
             if lost > MANY_CHECKPOINTS * self._every:
@@ -754,7 +755,7 @@ class Recovery:
         here = self.stored_live()
         own = here[self._me].copies if self._me in here else ()
         ours = max((copy.version for copy in own), default=0)
-        if self._company is None or newest_of_any(here, self.lineage, None, self.weigh) > ours:
+        if self._company is None or self._claims(here, self.lineage).newest() > ours:
             return None
         return self._company.ahead(version) - here.keys()
 
@@ -820,11 +821,6 @@ class Recovery:
                 return serving, "this lineage is the one that trains"
             if not self.open:
                 return None  # it may have been trained apart from ours
-        majority = self._outvoted(count, now)
-        if majority is not None and self._may_leave_for(majority, now):
-            # members that left with us and have not returned are no reason to wait
-            self._troubled_at = None
-            return majority, "most volunteers follow it and nobody has followed ours"
         if self._is_healthy(now):
             return None
         later = [lineage for lineage in count if order(lineage) > order(self.lineage)]
@@ -839,16 +835,10 @@ class Recovery:
         return self._decided(apart, now)
 
     def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
-        """Whether most of the members with a voice are reason enough."""
-        return self._would_decide(lineage, now) or self._may_leave_for(lineage, now)
-
-    def _may_leave_for(self, lineage: Lineage, now: float) -> bool:
-        """Whether enough have left our lineage for another one: a majority of the electors of a
-        plan of ours; anybody's word if we have just come back, or have not trained for long."""
-        if not self.open or self._is_stalled(now):
-            return True
-        follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
-        return self._electorates.second(follow.__contains__, self._context.is_gone)
+        """Whether most of the members with a voice are reason enough: we see trouble too, have just
+        come back, have not trained for long, or might have decided so ourselves."""
+        waits = not self.open or self._was_troubled(now) or self._is_stalled(now)
+        return waits or self._would_decide(lineage, now)
 
     def _decided(self, apart: Collection[Lineage], now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if another member has decided it and we would have too, and it
@@ -908,15 +898,15 @@ class Recovery:
         believe, with electors most of whom are here."""
         if lineage.version < self.newest_whole().version and not self._begins_in_vain():
             return False
-        here = self._context.live.intersection(lineage.electors)
+        here = ({self._me} | self._linked()).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
-        if reached is not None and version > reached and len(self._who_has(version)) < 2:
+        far = reached is not None and version > reached
+        if far and self._claims(self.stored_live()).witnesses(version) < 2:
             return False
-        said = self._said_before(lineage)
-        known = believed(said, version, self._stages, self.weigh, self._me)
-        return not lineage.version or known == lineage.hashes
+        known = self._claims(self._said_before(lineage)).hashes(version)
+        return not version or known == lineage.hashes
 
     def _begins_in_vain(self) -> bool:
         """Whether our lineage has begun and some stage has long been without its state: who tries
@@ -935,15 +925,6 @@ class Recovery:
         before = {p: self._before[p] for p in after - {self._me} if p in self._before}
         return {p: one for p, one in stored.items() if p not in after or p == self._me} | before
 
-    def _who_has(self, version: int) -> set[PeerId]:
-        """Return the members with a voice that report a version on their disks."""
-        return {
-            author
-            for author, one in self.stored_live().items()
-            if self._has_voice(author)
-            and any(copy.version == version and self.weigh(author, copy) for copy in one.copies)
-        }
-
     def _has_voice(self, author: PeerId) -> bool:
         """Whether an author has a voice: we know it, or every linked member counts."""
         if author == self._me or self.evidence.proves(author):
@@ -958,23 +939,6 @@ class Recovery:
             return True
         last = self.evidence.closed_at if self.evidence.worked else self._rose_at
         return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
-
-    def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
-        """Return the lineage that more members have followed for long than ours, or as many if it
-        is the later one. One member alone is not enough."""
-        ours = 1 + count[self.lineage]
-        others = (item for item in count.items() if item[0] != self.lineage)
-        best = max(others, key=lambda item: (item[1], order(item[0])), default=None)
-        weight = (ours, order(self.lineage))
-        if best is None or best[1] < 2 or (best[1], order(best[0])) < weight:
-            self._outvoted_since = None
-            return None
-        if self._outvoted_since is None:
-            self._outvoted_since = now
-        if now < self._outvoted_since + OUTVOTED_S:
-            self._due = self._outvoted_since + OUTVOTED_S
-            return None
-        return best[0]
 
     def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known.
@@ -1025,15 +989,33 @@ class Recovery:
 
     def _those_we_may_meet(self) -> frozenset[PeerId]:
         """Return the linked members for whose line we may give up ours: if we train, only those
-        that we have worked with; whoever has worked with nobody believes all, the founder only
-        until a checkpoint is at stake."""
+        that we have worked with, and those with the founder; whoever has worked with nobody
+        believes all, the founder only until a checkpoint is at stake."""
         if not self.open:
             return self._voters()
         linked = self._linked()
         alone_for_long = self._me == self._founder and self._steps_made() > self._every
         if self.evidence.any_proven or alone_for_long:
-            return frozenset(filter(self.evidence.proves, linked))
+            founders, stored = self._founders(), self._stored
+            with_founder = {p for p in linked & stored.keys() if stored[p].lineage == founders}
+            return frozenset(filter(self.evidence.proves, linked)) | with_founder
         return linked
+
+    def _founders(self) -> Lineage | None:
+        """Return the lineage that the founder follows; None: it is not here, or that was not begun
+        apart from ours."""
+        founder = self._founder
+        if founder is None or founder not in self._linked() & self._stored.keys():
+            return None
+        lineage = self._stored[founder].lineage
+        common = min(lineage.version, self.lineage.version) or self.evidence.proves(founder)
+        return None if common or lineage == self.lineage else lineage
+
+    def _comes_first(self, line: Line) -> bool:
+        """Whether a line has begun apart from ours, is the founder's, and has a checkpoint: then it
+        stands, however far ours has gone."""
+        apart = line.lineage == self._founders() and not self._shared(line)
+        return apart and line.steps > self._every
 
     def _steps_made(self) -> int:
         """Return the newest version of our line: one that is served, or of which we have a copy;
@@ -1087,20 +1069,31 @@ class Recovery:
             line
             for line in others
             if self._may_join(line, now, deciding=deciding)
-            and replace(line, steps=line.steps + more).stands_before(ours, self._founder)
+            and (
+                self._comes_first(line)
+                or replace(line, steps=line.steps + more).stands_before(ours, self._founder)
+            )
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
         here = [line for line in found if line.lineage == self._fetched_of]
         best = first(here or found, self._founder)
         if self.open and (due := self._meetings.next_deadline(now)) is not None:
             self._due = due
-        bound = len(ours.members) >= MANY
+        bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
         if best is None or (bound and not self._may_leave_for(best.lineage, now)):
             self._greater_since = None
             return None
         if self._greater_since is None:
             self._greater_since = now
         return best
+
+    def _may_leave_for(self, lineage: Lineage, now: float) -> bool:
+        """Whether enough have left our lineage for another one: a majority of the electors of a
+        plan of ours; anybody's word if we have just come back, or have not trained for long."""
+        if not self.open or self._is_stalled(now):
+            return True
+        follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
+        return self._electorates.second(follow.__contains__, self._context.is_gone)
 
     def _may_join(self, line: Line, now: float, *, deciding: bool) -> bool:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has
@@ -1114,13 +1107,14 @@ class Recovery:
         return deciding or further or order(line.lineage) > order(self.lineage)
 
     def _go_over(self, line: Line, made: int, now: float) -> list[RecoveryEffect]:
-        """Have the state of a line that stands before ours fetched, then give up ours."""
+        """Have the state of a line that stands before ours fetched, then give up ours; at once, if
+        there is nothing to give up."""
         stages = self._stages_with_state()
-        by_steps = len(line.members) < MANY
+        by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * self._every if by_steps else 0
         ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
         have = {copy.stage for copy in self._fetched} if ready else set[int]()
-        if stages <= have:
+        if stages <= have or not self._steps_made():
             return self._give_up(line, now)
         names = ", ".join(map(short, sorted(line.members)[:MOST_NAMES]))
         waiting = Waiting(f"for the state of {names}, which has gone further than we apart from us")
@@ -1195,7 +1189,7 @@ class Recovery:
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
-        self._outvoted_since = self._rose_at = None
+        self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
         heard = self._context.heard
         self._context = RecoveryContext(

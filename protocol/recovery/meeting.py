@@ -8,7 +8,8 @@ the members of the other fetch its state and give up their own steps (``machine.
 Which one stands follows from what each side sees (``machine.py``: it never counts itself lower than
 the other side does, so one at most gives up): one that ``MANY`` or more members follow stands
 before a smaller one, so that one liar resets no three; then the one with more steps, then the
-founder's, then that of the lowest peer id.
+founder's, then that of the lowest peer id. Members of two lines that were begun apart know nothing
+of each other: there the founder's stands once it has a checkpoint.
 
 State of ``Meetings``: since when each other line is seen, how far it was then, and how often its
 state came too slowly.

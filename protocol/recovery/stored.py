@@ -39,7 +39,7 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     version: StepIndex = 0
     hashes: Annotated[tuple[StateDigest, ...], Meta(max_length=limits.MAX_STAGES)] = ()
     """State hash by stage; none for version 0, which every member makes from the seed."""
-    electors: Annotated[tuple[PeerText, ...], Meta(max_length=MOST_FIRST_ELECTORS)] = ()
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)] = ()
     """Of the first step of every stage, in rising order: the members that whoever decided the
     lineage had around it, itself included."""
 

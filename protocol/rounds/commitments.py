@@ -86,10 +86,6 @@ class Commitments:
         came = self._came.get(peer, {}).get((step, attempt), {})
         return {segment: one.digest for segment, one in came.items()}
 
-    def drop(self, peer: PeerId, step: int, attempt: int) -> None:
-        """Forget a commitment, so that another one may come."""
-        self._said.get(peer, {}).pop((step, attempt), None)
-
     def forget(self, peer: PeerId, step: int, attempt: int) -> None:
         """A peer is lost: forget what it said of attempts later than this one, because its next
         process has not said it."""

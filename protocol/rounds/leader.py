@@ -1,19 +1,15 @@
 """The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
 
 A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
-(I1): each id is counted for one member and subtracted by the others. The commit exists only when
+(I1): each id is counted for one member and subtracted by the others. A decree is proposed only when
 every member is Ready with the same digest. Before that, a member's death or a ledger that lacks an
-id counted for it voids the plan; the next plan has a higher attempt. Once decided, a commit is
-final. The leader sends it to the others first and applies it itself when one of them knows it (or
-none is left), so that no single death can leave a version that only dead peers have seen.
-
-Plans and commits need a quorum (quorum.py), so that only one part of a split stage continues. A
-dead leader may also have decided a commit and told only peers that died too: if all survivors of
-the newest attempt are Ready with one digest, that attempt is completed instead of a new plan (I5).
+id counted for it voids the plan; the next plan has a higher attempt. The step is closed once a
+majority of its electors has voted for the decree (``protocol/decree``), whoever dies then.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,6 +20,8 @@ from typing import Literal
 from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
+from protocol.decree.decree import Verify
+from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -34,10 +32,11 @@ from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import Report, unfinished, vouched_sum
+from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
-from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
+from protocol.wire.messages import Commit, LedgerReport, Plan, Ready, Vote
+from protocol.wire.parts import Decree
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
@@ -53,6 +52,7 @@ a replica takes to see that it has been left behind."""
 RESEND_S = 1.0
 VOTE_S = 0.25
 """How often a quorum that is missing is looked for again: it changes with every heartbeat."""
+MOST_DOUBLINGS = 5
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 Amended = Callable[[], AgreedList]
 
@@ -75,8 +75,6 @@ class OwnPart:
 
     closed: bool = False
     """Whether we know the step's commit, our own or another's: then nothing is planned."""
-    promised: int = 0
-    """The newest attempt that we follow: an older one that we lead is no longer decided."""
     received: int = 0
     """How much of the round has come to us."""
     returned: bool = True
@@ -99,6 +97,8 @@ class RoundLeader:
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
         longest_s: a round's bytes take at most so long, on a line that is slow.
+        verify: checks an elector's signature.
+        era: lineage of the seat.
     """
 
     def __init__(
@@ -111,6 +111,8 @@ class RoundLeader:
         least: int = 1,
         amended: tuple[Amended, Amended] = (tuple, tuple),
         longest_s: float = 0.0,
+        verify: Verify = lambda _peer, _kind, _body, _signature: True,
+        era: int = 0,
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
         self._amended, self._agreed = amended
@@ -118,7 +120,8 @@ class RoundLeader:
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._last_attempt, self._patience = (step, 0), Patience(longest_s)
+        self._patience, self._era = Patience(longest_s), era
+        self.proposer = Proposer(place.me, place.stage, self._quorum, verify)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
@@ -134,15 +137,13 @@ class RoundLeader:
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
-        self._own_attempt = 0
-        """Newest attempt that we lead and are Ready for: no other leader can have decided it."""
-        self._decided: Commit | None = None
-        self._deciders: frozenset[PeerId] = frozenset()
-        """The members that apply the decided commit; we apply it when one of them knows it, or all
-        are lost."""
-        self._untaken: set[PeerId] = set()
-        """The peers we sent it to, including observers, that do not follow a later attempt."""
-        self._told_self = False
+        self.proposer.start_step(step, self._era)
+        self._not_before = -math.inf
+        """Until then we leave the step to another leader, to whom the electors have promised it."""
+        self._overtaken = 0
+        """How often that was so."""
+        self._differing: Plan | None = None
+        """The last plan for which members were Ready with different digests."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
@@ -159,12 +160,7 @@ class RoundLeader:
         self._voided: Counter[PeerId] = Counter()
         """By member: how often its ledger no longer fitted a plan."""
         self._look_at: float | None = None
-        """When to look again for a quorum, or to say the commit again."""
-
-    @property
-    def decided(self) -> tuple[int, bytes] | None:
-        """Attempt and digest of the commit that we have decided for our step."""
-        return None if self._decided is None else (self._decided.attempt, self._decided.digest)
+        """When to look again."""
 
     def start_step(
         self, step: int, now: float, state: bytes | None = b"", own: OwnPart = NO_PART
@@ -207,19 +203,19 @@ class RoundLeader:
         for peer in lost - live:  # a report may come before the sender's first heartbeat
             self.reports.pop(peer, None)
             self._next.pop(peer, None)
-        if self._decided is not None:
-            return self._apply_if_last(now)
         if lost - live:
             self._refusals = 0
             for peer in live & self._refusers.keys():
                 del self._refusers[peer]
-        if self._plan is not None and any(m.peer not in live for m in self._plan.members):
+        planned = [] if self._plan is None or self._proposing else self._plan.members
+        if any(member.peer not in live for member in planned):
             self._void("member lost")
         return self._act(now, own)
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
         self._plan = self._anew_at = None
+        self.proposer.give_up()
         self.restarts[why] += 1
 
     # --- ledgers ---------------------------------------------------------------------------
@@ -253,7 +249,7 @@ class RoundLeader:
             del self.reports[sender]  # they stand in the order in which they changed
         self.reports[sender] = report
         plan = self._plan
-        if self._decided is None and plan is not None:
+        if plan is not None and not self._proposing:
             if not self._fits(sender):
                 self._void("ledger changed")
                 self._voided[sender] += 1
@@ -308,10 +304,7 @@ class RoundLeader:
             leases: whether the leader leases the step's microbatches.
             own: our replica's part in the round.
         """
-        if self._decided is not None:
-            told = () if self._told_self else sorted(self._deciders)
-            return [("commit", peer) for peer in told]
-        if own.closed or len(self._serving_step()) < self._least:
+        if own.closed or self._proposing or len(self._serving_step()) < self._least:
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, own, leases=leases)
@@ -393,20 +386,29 @@ class RoundLeader:
             self._look_at = now + VOTE_S
         return answer
 
-    # --- plan and commit -------------------------------------------------------------------
+    # --- plan and decree -------------------------------------------------------------------
 
-    def may_follow(self, attempt: int) -> Answer:
-        """Whether we may follow a plan: what we have decided ourselves is the step's only one."""
-        if self._decided is None or self._decided.attempt == attempt:
-            return YES
-        return no(f"we have committed attempt {self._decided.attempt}")
+    @property
+    def _proposing(self) -> bool:
+        """Whether the electors have a decree of ours: it is final, as far as we are concerned."""
+        return self.proposer.state in (State.PROPOSING, State.CLOSED)
 
     def _act(self, now: float, own: OwnPart) -> list[Effect]:
-        if not self.leading or self._decided is not None or own.closed:
+        if own.closed:
+            return []
+        self.proposer.count()
+        if (commit := self.proposer.commit()) is not None:
+            return self._close(commit, now)
+        if not self.leading:
             return []
         self._look_at, effects = None, self._admit(now)
+        if self._proposing:
+            return effects
+        if self.proposer.state is State.BOUND and self.proposer.decree is not None:
+            words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
+            said = Explain("round", f"{words}, for which electors have voted")
+            return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
         here = own.received + len(self._ready)
-        self._patience.unbroken(self._quorum.unbroken_since(now), here)
         if self._anew_at is not None and (now >= self._anew_at or self._all_have_looked()):
             self._void("malformed shard")
         if self._plan is not None and self._patience.ran_out(here, now):
@@ -415,42 +417,32 @@ class RoundLeader:
         if self._plan is not None:
             return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
-        if not members:
-            silent = _names(self._silent(self._serving_step()))
-            reason = f"{silent} has not reported its ledger" if silent else "nobody serves it yet"
-            self.may_plan = no(reason)
-            return effects
-        may_be_decided = unfinished(self.reports, members, self._place.me, self._own_attempt)
-        if may_be_decided is None and len(members) < self._least:
-            words = f"a secret sum needs {self._least} replicas, and {len(members)} have reported"
-            self.may_plan = no(words)
-            return effects
-        whole = YES if may_be_decided is not None else self._is_complete(members, now, own)
-        self.may_plan = whole and self._may_close(members, now)
+        self.may_plan = self._may_plan(members, now, own)
         if not self.may_plan:
             return effects
-        if may_be_decided is not None:
-            return [*effects, *self._complete(may_be_decided, members, now)]
+        if self.proposer.state is State.IDLE:
+            ours = self.reports.get(self._place.me)
+            effects += self.proposer.ask(now, 0 if ours is None else ours.promised)
+        if self.proposer.state is not State.FREE:
+            names = _names(self.proposer.missing())
+            self.may_plan = no(f"waiting for what {names} may have voted for")
+            return effects
         return [*effects, *self._make_plan(members, now, own)]
 
-    def _complete(
-        self, decided: tuple[int, bytes], members: list[PeerId], now: float
-    ) -> list[Effect]:
-        attempt, digest = decided
-        self._last_attempt = (self.step, attempt)
-        words = f"step {self.step}: completing attempt {attempt}, for which all that live are ready"
-        commit = Commit(self._place.stage, self.step, attempt, digest, None)
-        return [
-            Explain("round", words),
-            *self._decide(commit, members, self._newcomers.observing(now), now),
-        ]
+    def _may_plan(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
+        """Whether all is there that a plan takes."""
+        if not members:
+            silent = _names(self._silent(self._serving_step()))
+            return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
+        if len(members) < self._least:
+            words = f"a secret sum needs {self._least} replicas, and {len(members)} have reported"
+            return no(words)
+        if now < self._not_before:
+            self._look_at = self._not_before
+            return no("another leader has the step")
+        return self._is_complete(members, now, own) and self._may_close(members, now)
 
     def _make_plan(self, members: list[PeerId], now: float, own: OwnPart) -> list[Effect]:
-        promised = max(self.reports[peer].promised for peer in members)
-        if promised > (self._last_attempt[1] if self._last_attempt[0] == self.step else 0):
-            self.restarts["leader changed"] += 1
-        attempt = self._next_attempt(promised)
-        self._last_attempt = (self.step, attempt)
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
@@ -459,13 +451,14 @@ class RoundLeader:
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
-            attempt=attempt,
+            attempt=self.proposer.attempt,
             members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](self._electors(members)),
             amended=self._amended(),
+            promises=self.proposer.promises,
         )
         self._ready, self._refused_by = {}, set()
         self._patience.planned(own.received, now)
@@ -475,15 +468,6 @@ class RoundLeader:
         """Return the electors of a plan: every member is to know all of them."""
         known = frozenset.intersection(*(self.reports[peer].knows for peer in members))
         return self._quorum.choose(members, known, self._view)
-
-    def _next_attempt(self, promised: int) -> int:
-        """Return an attempt above the highest that a member says it has promised. It takes several
-        leaps if that is far above all we know: it may be a lie, or the member may have believed
-        one."""
-        (step, last), own = self._last_attempt, self.reports.get(self._place.me)
-        known = max(own.promised if own else 0, last if step == self.step else 0)
-        leap = min(max(promised - known, 0) + 1, limits.MAX_ATTEMPTS_MISSED)
-        return min(known + leap, limits.MAX_ATTEMPT)
 
     def ready(
         self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
@@ -499,13 +483,11 @@ class RoundLeader:
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
             return []
-        if self._decided is not None or all(m.peer != sender for m in plan.members):
+        if self._proposing or all(m.peer != sender for m in plan.members):
             return []
         if message.digest == REFUSED:
             return self._refused(sender, now, own)
         self._ready[sender] = message
-        if sender == self._place.me:
-            self._own_attempt = message.attempt
         refused = self._anew_at is not None
         return self._act(now, own) if refused else self._try_decide(now, own)
 
@@ -531,12 +513,10 @@ class RoundLeader:
         return members <= FEW or alone
 
     def _try_decide(self, now: float, own: OwnPart) -> list[Effect]:
-        """Commit once every member is Ready with the same digest, and we still have a quorum."""
+        """Propose the decree once every member is Ready with the same digest."""
         plan = self._plan
-        if plan is None or self._decided is not None or len(self._ready) < len(plan.members):
+        if plan is None or self._proposing or len(self._ready) < len(plan.members):
             return []
-        if own.promised > plan.attempt:
-            return []  # our own Ready for it counts no more
         digests = {message.digest for message in self._ready.values()}
         if len(digests) > 1:
             return self._unlike(now, own)
@@ -547,12 +527,16 @@ class RoundLeader:
         mine = members.index(self._place.me) if self._place.me in members else None
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
-        return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
+        named = tuple(map(str, members)), tuple(plan.electors)
+        decree = Decree(plan.attempt, digests.pop(), *named, loss_sum)
+        return [*self.proposer.propose(decree, now)]
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common
-        one, of two members from ours."""
+        one, of two members from ours. A plan counts once, however often we look at it."""
+        if self._differing is self._plan:
+            return []
+        self._differing = self._plan
         digests = Counter(message.digest for message in self._ready.values())
         ours = self._ready.get(self._place.me)
         usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
@@ -579,50 +563,39 @@ class RoundLeader:
         said = Explain("round", words, members=tuple(sorted(back)))
         return [said, *self._act(now, own)]
 
-    def _decide(
-        self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float
+    def vote(
+        self, sender: PeerId, message: Vote, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
+        """Take an elector's answer; say the commit once a majority has voted.
+
+        Args:
+            sender: the elector.
+            message: its answer.
+            now: monotonic seconds.
+            own: our replica's part in the round.
+        """
+        before = self.proposer.state
+        self.proposer.vote(sender, message)
+        self._give_way(before, now)
+        return self._act(now, own)
+
+    def _give_way(self, before: State, now: float) -> None:
+        """Leave the step to another for a while, if the electors have just refused our attempt."""
+        if self.proposer.state is State.IDLE is not before:
+            self._overtaken += 1
+            self._not_before = now + VOTE_S * (1 << min(self._overtaken, MOST_DOUBLINGS))
+            if self._plan is not None:
+                self._void("leader changed")
+
+    def _close(self, commit: Commit, now: float) -> list[Effect]:
+        """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
+        this step and the next."""
         self._patience.decided(now)
-        self._decided, self._deciders = commit, frozenset(members) - {self._place.me}
-        self._look_at = now + RESEND_S
-        told = [*sorted(self._deciders), *(p for p in observers if p not in self._deciders)]
-        self._untaken = set(told)
-        return [*(Send(peer, commit) for peer in told), *self._apply_if_last(now)]
-
-    def acknowledged(self, sender: PeerId, message: CommitAck) -> list[Effect]:
-        """A member knows the commit: we may apply it too. Or it follows a later attempt: if all
-        that we told do, no replica can ever apply our decision, and we drop it."""
-        decided = self._decided
-        if decided is None or message.step != self.step or message.attempt < decided.attempt:
-            return []
-        if message.attempt == decided.attempt:
-            return self._tell_self() if sender in self._deciders else []
-        self._untaken.discard(sender)
-        if not self._untaken and not self._told_self:
-            self._decided = self._plan = None
-        return []
-
-    def _apply_if_last(self, now: float) -> list[Effect]:
-        """Apply our decision if no other member is left that could acknowledge it."""
-        live = {replica.peer for replica in self._view.serving(self._place.stage)}
-        if self._deciders & live or not self._quorum.may_go_on_without(self._deciders, now):
-            return []
-        return self._tell_self()
-
-    def _say_again(self, now: float) -> list[Effect]:
-        """Repeat the commit until a member acknowledges it: it may have been lost with a link."""
-        decided = self._decided
-        if decided is None or self._told_self or self._look_at is None or now < self._look_at:
-            return []
-        self._look_at = now + RESEND_S
-        again = [Send(peer, decided) for peer in sorted(self._deciders)]
-        return [*again, *self._apply_if_last(now)]
-
-    def _tell_self(self) -> list[Effect]:
-        if self._told_self or self._decided is None:
-            return []
-        self._told_self = True
-        return [Send(self._place.me, self._decided)]
+        observers = self._newcomers.observing(now) if self._plan is None else self._plan.observers
+        decree = commit.decree
+        told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
+        told |= dict.fromkeys(sorted(self._quorum.electors))
+        return [Send(PeerId(peer), commit) for peer in told]
 
     # --- newcomers -------------------------------------------------------------------------
 
@@ -667,18 +640,22 @@ class RoundLeader:
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""
-        return self._say_again(now) if self._decided is not None else self._act(now, own)
+        if own.closed:
+            return []
+        before = self.proposer.state
+        again = self.proposer.tick(now)
+        self._give_way(before, now)
+        return [*again, *self._act(now, own)]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        if not self.leading and self._decided is None:
+        if not self.leading:
             return None
-        waits = [self._look_at] if not self._told_self else []
-        if self._decided is None:
-            if self._plan is not None:
-                waits += [self._patience.until, self._anew_at]
-            elif self._complete_since is not None and self._laggards():
-                waits.append(self._complete_since + LAGGARD_S)
+        waits = [self._look_at, self.proposer.next_deadline()]
+        if self._plan is not None and not self._proposing:
+            waits += [self._patience.until, self._anew_at]
+        elif self._complete_since is not None and self._laggards():
+            waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)
 
 

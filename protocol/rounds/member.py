@@ -5,11 +5,11 @@
 Where sums are secret (``masking``), ``dealing`` comes before ``contributing``, and what was summed
 is opened after the commit, before ``applying``.
 
-A plan with a higher attempt starts over from ``settling`` at any point before ``applying``; the
-promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
-has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
-the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
-before they are summed, sums before their members say Ready.
+A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
+lower attempt is followed after it. Two-phase: a member that has said Ready can still be told to
+start over, and nothing is applied before the electors' decree, so a death in the middle costs one
+attempt and no state. Nor does what is no tensor: contributions are decoded before they are summed,
+sums before their members say Ready.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final, Protocol
 
-from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
+    ApplyTask,
     Compute,
     ContributeTask,
     DecodeTask,
     Fault,
     Keep,
     Outcome,
+    PassTask,
     PayloadKey,
     ReduceTask,
     SendPayload,
-    SubtractTask,
     Task,
 )
 from protocol.pipeline.ledger import from_bitmap
@@ -118,9 +117,6 @@ class RoundMember:
     def _reset(self, step: int, state: bytes) -> None:
         self.step, self.state, self.hashing = step, state, False
         self.promised = self._promise[1] if step == self._promise[0] else 0
-        self._leapt = 0
-        """Bound on later attempts after leaps that we refused. A true attempt is repeated and then
-        accepted in time, so that no honest replica is locked out of the step."""
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
@@ -130,8 +126,6 @@ class RoundMember:
             self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
-        self._by_word = False
-        """Whether a sibling alone says so."""
         self._spoilt: dict[PeerId, set[int]] = {}
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
@@ -313,10 +307,6 @@ class RoundMember:
         decided = plan.attempt if self._commit is None else self._commit[0]
         if plan.attempt <= self.promised or plan.attempt != decided:
             return []  # the step has its commit: another attempt would be a second one
-        known = max(self.promised, self._leapt)
-        if self._commit is None and plan.attempt > known + limits.MAX_ATTEMPTS_MISSED:
-            self._leapt = known + limits.MAX_ATTEMPTS_MISSED
-            return [Penalise(sender, "attempt-out-of-range")]
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
@@ -362,7 +352,7 @@ class RoundMember:
         for microbatch in sorted(
             ledger - self._counted
         ):  # the worker is first in, first out: no need to wait
-            effects.append(Compute(SubtractTask(self.step, microbatch)))
+            effects.append(Compute(PassTask(self.step, microbatch, "less")))
             effects += self._accumulator.drop(microbatch)
         return [*effects, *self._contribute()]
 
@@ -412,17 +402,12 @@ class RoundMember:
         self._masking.opening(sender, message)
         return self.try_apply()
 
-    def ask_for_shares(self, loss_sum: float) -> list[RoundEffect]:
+    def ask_for_shares(self, said: Commit) -> list[RoundEffect]:
         """Say what is committed to members that have not shown their shares, and show them ours:
-        either may have been lost with a link.
-
-        Args:
-            loss_sum: of the step, as the leader's commit says.
-        """
-        plan, commit, masking = self._plan, self._commit, self._masking
-        if plan is None or commit is None or masking is None or self.progress is Progress.APPLYING:
+        either may have been lost with a link."""
+        masking = self._masking
+        if self._commit is None or masking is None or self.progress is Progress.APPLYING:
             return []
-        said = Commit(plan.stage, plan.step, *commit, loss_sum)
         asked = masking.closed_to()
         return [effect for p in asked for effect in (Send(p, said), *masking.show_again(p))]
 
@@ -537,22 +522,22 @@ class RoundMember:
 
     # --- commit ----------------------------------------------------------------------------
 
-    def committed(self, attempt: int, digest: bytes, *, by_word: bool = False) -> list[RoundEffect]:
-        """Learn that an attempt is committed (from its leader, or by the word of a sibling that has
-        applied it); apply if we hold exactly what it commits."""
-        if self.progress is Progress.APPLYING or attempt < self.promised:
-            return []  # having promised a later attempt, we must not apply this one
+    def committed(self, attempt: int, digest: bytes) -> list[RoundEffect]:
+        """The plan of an attempt is decreed: apply it if we hold exactly that."""
+        if self.progress is Progress.APPLYING:
+            return []
         if self._masking is not None and self._masking.opened not in (None, attempt):
             return []  # of one step, one sum is opened
-        if by_word and self._commit is not None and not self._by_word:
-            return []  # its leader knows better
-        self._commit, self._by_word = (attempt, digest), by_word
+        self._commit = (attempt, digest)
         return self.try_apply()
 
-    def forget_word(self) -> None:
-        """A sibling takes back that the step was committed; what a leader said stays."""
-        if self._by_word and self.progress is not Progress.APPLYING:
-            self._commit = None
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the step is closed with something that a replica has not got any more, or never
+        had: members get Ready before there is a commit."""
+        if self._commit is None or self.progress is Progress.APPLYING:
+            return False
+        return self._plan is None or self._plan.attempt != self._commit[0] or not self._digest
 
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""
@@ -575,7 +560,7 @@ class RoundMember:
         self._accumulator.close()
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
-            return [Compute(ApplyLocalTask(plan.step, rate))]
+            return [Compute(ApplyTask(plan.step, rate=rate))]
         return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
 
     # --- the worker's outcomes -------------------------------------------------------------

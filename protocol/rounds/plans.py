@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey
 from protocol.pipeline.ledger import to_bitmap
 from protocol.rounds.reports import Report
-from protocol.wire.messages import Plan, Reduced
+from protocol.wire.messages import Plan, Reduced, encode_message
 from protocol.wire.parts import PlanMember
 
 REFUSED = bytes(32)
@@ -32,7 +34,8 @@ class Broadcast:
 def plan_digest(
     leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast], beside: bytes = b""
 ) -> bytes:
-    """Return the BLAKE2b-256 of everything that a round applies.
+    """Return the BLAKE2b-256 of everything that a round applies. Members that were sent different
+    plans are Ready for different digests.
 
     Args:
         leader: the plan's author.
@@ -42,9 +45,8 @@ def plan_digest(
             to contribute, in a run with audits.
     """
     summary = hashlib.blake2b(digest_size=32)
-    summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
-    for amendment in plan.amended:
-        summary.update(amendment.digest + struct.pack(">Q", amendment.from_step))
+    summary.update(f"{leader}|".encode())
+    summary.update(encode_message(replace(plan, era=0, signature=b"", promises=())))
     for broadcast in broadcasts:
         summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
     summary.update(beside)

@@ -1,58 +1,40 @@
-"""The right to close a step: one side of a split swarm at most has it (invariant I5).
+"""The electors of a step, as one of its replicas sees them.
 
-Dynamic-linear voting (Jajodia and Mutchler, ACM TODS 15(2), 1990) with leases in place of votes.
-Every plan names its *electors*, the replicas of the stage and of its neighbours as its leader saw
-them, and its members become the stage's *roll*. Replicas may close the next step if
+The decree before names the electors of the step and, as its members, the stage's *roll*; the first
+electors of a lineage are named by the lineage. A decree takes the votes of a majority of them
+(``protocol/decree``), which no two sides of a split swarm have (I5). Of an even number, the half
+with the first elector by rank is one. Electors whose process ended while we were in contact (or
+that said goodbye) count for neither side: half of a swarm may be killed at once.
 
-- they are in touch with a majority of the electors, which do not list them as lost, and
-- a majority of the electors lists each missing one of the roll as lost, or it has said itself that
-  it serves the stage no more.
+A step is not closed without one of the roll unless a majority of the electors has lost it, or it
+has said itself that it serves the stage no more: a replica is not left behind because one leader
+does not hear it. An elector lists a peer as lost after 5 s of silence, or when its connection ends.
+One that has never met the missing replica (it came when the other went) learns of it from the
+heartbeats of replicas that miss it (``missing``), and its 5 s begin then.
 
-An elector lists a peer as lost after 5 s of silence, or when its connection ends; a replica counts
-an elector for 4 s. An elector that has never met the missing replica (it came when the other went)
-learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin then. So
-no elector counts for both sides. Electors whose process ended while we were in contact (or that
-said goodbye) count for neither side: half of a swarm may be killed at once. Of an even number, the
-half with the first elector by rank goes on.
-
-A replica that was cut off from its majority, or suspended, looks around before it closes a step:
-newcomers that are on no roll it knows may have closed that step. So does a replica without a plan
-that has only just started: it has not met all the replicas that begin where it does.
-
-The electors of a plan are its members and peers of the stages beside, at most seven (``electors``).
-Of the stages beside a plan names whom the last plan named, or whom all its members vouch for in
-their reports. So no leader can name peers that are invented or that only it knows, and every member
-follows the plan of an honest leader at once. Nor does a member follow a plan that leaves out half
-or more of the electors that it hears and would name itself: a leader that has lost its neighbours,
-because they have banned it, would else decide with those alone that it has left.
-
-An elector that follows a later lineage does not count: it has given up ours, with what it closed
-there, and a replica that was away might close those steps again with its help.
+The electors that a plan names are its members and peers of the stages beside, at most seven
+(``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members
+vouch for in their reports. So no leader can name peers that are invented or that only it knows, and
+every member follows the plan of an honest leader at once. Nor does a member follow a plan that
+leaves out half or more of the electors that it hears and would name itself: a leader that has lost
+its neighbours, because they have banned it, would else decide with those alone that it has left.
 
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.
-
-Holds the electors and the roll of the last plan. Before the first plan the electors are those that
-the lineage names, and nobody is missing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, Protocol
+from typing import Protocol
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
+from protocol.decree.decree import designated, is_majority
 from protocol.ids import PeerId, rank, short
 from protocol.view import Needs, SwarmView
 
 IsProven = Callable[[PeerId], bool]
-
-LOOK_AROUND_S: Final = 6.0
-"""Long enough to be linked with new replicas, and to hear their versions."""
 
 
 class Touch(Protocol):
@@ -63,9 +45,6 @@ class Touch(Protocol):
 
     def meets(self, peer: PeerId, now: float) -> bool:
         """Whether we hear a peer, also if one of us has set the other aside."""
-
-    def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer has heard us since we were last asleep."""
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Count a peer as lost, too, if it is never heard."""
@@ -94,23 +73,6 @@ class Touch(Protocol):
     def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
         """Whether one of our seats in other stages needs a peer to close a step."""
 
-    def awake_since(self, now: float) -> float:
-        """Since when we have been here without a break."""
-
-
-@dataclass(slots=True)
-class _Majority:
-    """Whether we have had it, and when we last were without it since."""
-
-    had: bool = False
-    lost_at: float = -math.inf
-
-    def note(self, there: bool, now: float) -> bool:
-        if self.had and not there:
-            self.lost_at = now
-        self.had |= there
-        return there
-
 
 class Quorum:
     """See the module's docstring.
@@ -118,9 +80,9 @@ class Quorum:
     Args:
         me: our id.
         stage: ours.
-        touch: None if all peers in the view are in touch, as in worlds without partitions.
+        touch: None: who is not in the view is gone, as in worlds without partitions.
         has_left: whether a peer follows a later lineage than ours, by its own record.
-        electors: of the lineage's first step.
+        electors: of the lineage's first step; ourselves alone, if nobody is named.
     """
 
     def __init__(
@@ -129,40 +91,43 @@ class Quorum:
         stage: int,
         touch: Touch | None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        electors: Collection[str] = (),
+        electors: Collection[PeerId] = (),
     ) -> None:
         self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
-        self.electors: frozenset[PeerId] = frozenset(map(PeerId, electors)) or frozenset({me})
-        self.roll = frozenset[PeerId]()
+        self.electors: frozenset[PeerId] = frozenset(electors or (me,))
+        self.roll: frozenset[PeerId] = frozenset()
+        self.designated = PeerId("")
+        """Who leads the first attempt of the step; nobody, before the first decree."""
         self.missing: tuple[PeerId, ...] = ()
         """Peers without which the step is closed only if a majority of the electors lists them as
         lost."""
-        self._settled_at: float | None = None
         self._vouched: dict[PeerId, None] = {}
         """Whom we have vouched for in this step, the latest first."""
-        self._for_us, self._within_reach = _Majority(), _Majority()
+        self.settled = False
+        """Whether a decree has named electors and roll."""
+        self._here: frozenset[PeerId] | None = None
+        """The peers in the view."""
 
-    def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
-        """Take members and electors of the plan that made our version.
+    def settle(
+        self, members: Iterable[str], electors: Iterable[str], step: int, now: float
+    ) -> None:
+        """Take members and electors of the decree that made our version.
 
         Args:
-            members: of the plan; they are the roll.
-            electors: of the plan.
+            members: of the decree; they are the roll.
+            electors: of the decree.
+            step: the next one.
             now: monotonic seconds.
         """
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled_at, self.missing, self._vouched = now, (), {}
+        self.settled, self.missing, self._vouched = True, (), {}
+        self.designated = designated(self.roll, self._stage, step)
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
-
-    @property
-    def settled(self) -> bool:
-        """Whether a plan has named electors and roll."""
-        return self._settled_at is not None
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""
@@ -221,21 +186,38 @@ class Quorum:
         beside = (view.serving(stage) for stage in (self._stage - 1, self._stage + 1))
         return {replica.peer for replicas in beside for replica in replicas} - {self._me}
 
-    def observe(self, now: float) -> None:
-        """Note whether we lose a majority."""
-        self._expect_all(now)
-        self.holds(now)
-        self.may_roll_back(now)
+    def observe(self, view: SwarmView, now: float) -> None:
+        """Take a new view."""
+        if self._here is None:
+            self._expect_all(now)
+        self._here = frozenset(r.peer for stage in view.stages for r in stage)
+
+    def suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether the votes of these peers are those of a majority of the electors."""
+        return is_majority(peers, self.electors, self._is_gone)
+
+    def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:
+        """Whether the other electors can still be a majority."""
+        return self.suffice([e for e in self.electors - set(refusing) if not self._is_gone(e)])
+
+    def _is_gone(self, peer: PeerId) -> bool:
+        if peer == self._me:
+            return False
+        if self._touch is None:
+            return self._here is not None and peer not in self._here
+        return self._touch.is_gone(peer)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
-        if self._touch is None:
-            return YES
-        for_us = self._in_touch(now)
-        return self._has(self._for_us, for_us, "in touch with us", now)
+        return self._has(self._in_touch(now), "in touch with us")
 
     def _in_touch(self, now: float) -> list[PeerId]:
         return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+
+    def _has(self, some: Collection[PeerId], how: str) -> Answer:
+        if self._touch is None or self.suffice(some):
+            return YES
+        return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether we have a majority of the electors only with this peer.
@@ -248,41 +230,17 @@ class Quorum:
             return False
         without = {e for e in self._in_touch(now) if e not in aside} - {peer}
         heard = touch.meets(peer, now)
-        return heard and self._is_majority({*without, peer}) and not self._is_majority(without)
+        return heard and self.suffice({*without, peer}) and not self.suffice(without)
 
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:
         a step that nobody can close any more divides a stage, and a roll-back mends it. If the
         processes of all electors have ended, nobody is waited for."""
         touch = self._touch
-        if touch is None or not self._left():
+        if touch is None or all(map(self._is_gone, self.electors)):
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
-        return self._has(self._within_reach, there, "within reach", now)
-
-    def _has(self, majority: _Majority, some: list[PeerId], how: str, now: float) -> Answer:
-        if not majority.note(self._is_majority(some), now):
-            return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
-        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
-        knows_all = self._settled_at is not None and woke <= self._settled_at
-        since = majority.lost_at if knows_all else max(majority.lost_at, woke)
-        if now < since + LOOK_AROUND_S:
-            return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
-        return YES
-
-    def unbroken_since(self, now: float) -> float:
-        """Return since when we have been awake and in touch with a majority of the electors."""
-        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
-        return max(self._for_us.lost_at, woke)
-
-    def suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether these peers alone are a majority of the electors."""
-        gone = () if self._touch is None else filter(self._touch.is_gone, peers)
-        return self._is_majority(self.electors.intersection(peers).difference(gone))
-
-    def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether what a peer says did not wait while we slept."""
-        return peer == self._me or self._touch is None or self._touch.hears(peer, now)
+        return self._has(there, "within reach")
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
@@ -308,7 +266,7 @@ class Quorum:
 
     def _is_voted_out(self, peer: PeerId, now: float) -> bool:
         lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
-        return self._is_majority(lost)
+        return self.suffice(lost)
 
     def _counts(self, elector: PeerId, now: float) -> bool:
         if elector == self._me or self._touch is None:
@@ -324,20 +282,6 @@ class Quorum:
         if elector == self._me:
             return peer in self._touch.lost(now)
         return self._touch.has_lost(elector, peer, now)
-
-    def _is_majority(self, some: Collection[PeerId]) -> bool:
-        """More than half of the electors whose process has not ended, or half with the first."""
-        weight = 2 * len(some) + (_first(self.electors) in some)
-        return weight > len(self._left())
-
-    def _left(self) -> list[PeerId]:
-        touch = self._touch
-        return [e for e in self.electors if touch is None or not touch.is_gone(e)]
-
-
-@lru_cache(maxsize=64)
-def _first(electors: frozenset[PeerId]) -> PeerId:
-    return min(electors, key=lambda peer: rank("elector", peer))
 
 
 def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:

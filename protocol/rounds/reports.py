@@ -8,7 +8,7 @@ be shown to all: sums that cannot be right do not count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -16,8 +16,6 @@ from typing import Final
 from protocol.ids import PeerId
 from protocol.pipeline.ledger import bits_of, from_bitmap
 from protocol.wire.messages import LedgerReport
-
-DIGEST_BYTES: Final = 32
 
 
 def state_digest(state_hash: str) -> bytes:
@@ -36,8 +34,6 @@ class Report:
     held: bytes
     promised: int
     state: bytes
-    ready: bytes
-    """Digest of the promised attempt if the replica is Ready, else empty."""
     knows: frozenset[PeerId]
     """Whom the replica vouches for in the stages beside."""
     bits: int
@@ -70,33 +66,9 @@ class Report:
             message.in_flight,
             message.promised,
             message.state,
-            message.ready,
             frozenset(map(PeerId, message.knows)),
             bits,
         )
-
-
-def unfinished(
-    reports: Mapping[PeerId, Report], members: Sequence[PeerId], me: PeerId, own_attempt: int
-) -> tuple[int, bytes] | None:
-    """Return attempt and digest of a round that a lost leader may have decided, or None.
-
-    We must be Ready for it ourselves: a sibling's claim alone closes no step. It must not be our
-    own attempt: we know that we have not decided it, and a member that was not Ready may never be.
-
-    Args:
-        reports: newest report of each replica.
-        members: replicas considered.
-        me: ourselves.
-        own_attempt: our newest attempt as leader.
-    """
-    attempt = max(reports[p].promised for p in members)
-    ready = {r.ready for r in (reports[p] for p in members) if r.promised == attempt}
-    digest = ready.pop() if len(ready) == 1 else b""
-    own = reports.get(me)
-    ours = own is not None and (own.promised, own.ready) == (attempt, digest)
-    ours &= attempt != own_attempt
-    return (attempt, digest) if ours and len(digest) == DIGEST_BYTES else None
 
 
 USUAL_RATIO: Final = 4.0

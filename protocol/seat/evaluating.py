@@ -26,11 +26,12 @@ from protocol.limits import MAX_PATHS as PATHS
 from protocol.manifest import Evaluation
 from protocol.pipeline.effects import (
     Compute,
-    EvaluateTask,
     Keep,
     Outcome,
+    PassTask,
+    PayloadKey,
     SendPayload,
-    held_out_key,
+    held_out,
 )
 from protocol.pipeline.place import Place
 from protocol.seat.effects import HeldOutLoss, SeatEffect
@@ -103,11 +104,8 @@ class Evaluating:
             return []
         of.seen.add(message.item)
         of.waiting.append(message.item)
-        keys = (
-            held_out_key(version, "tokens", message.item),
-            held_out_key(version, "input", message.item),
-        )
-        return [Keep(keys)]
+        number = held_out(message.item)
+        return [Keep((PayloadKey(version, "tokens", number), PayloadKey(version, "input", number)))]
 
     def work(self, *, may_begin: bool, free: bool) -> list[Compute]:
         """Return what the worker does next.
@@ -124,9 +122,9 @@ class Evaluating:
         if of is None or not of.waiting:
             return []
         self._busy = True
-        return [Compute(EvaluateTask(self._step, of.waiting.pop(0)))]
+        return [Compute(PassTask(self._step, held_out(of.waiting.pop(0)), "loss"))]
 
-    def computed(self, task: EvaluateTask, outcome: Outcome) -> list[SeatEffect]:
+    def computed(self, task: PassTask, outcome: Outcome) -> list[SeatEffect]:
         """Take the ``outcome`` of a ``task``; its payload is already stored."""
         of = self._versions.get(task.step)
         if task.step != self._step or of is None:
@@ -155,20 +153,18 @@ class Evaluating:
                 items = list(range(terms.microbatches))
                 self._versions[self._step] = _Version(path, items, set(items))
 
-    def _pass_on(self, of: _Version, task: EvaluateTask) -> list[SeatEffect]:
+    def _pass_on(self, of: _Version, task: PassTask) -> list[SeatEffect]:
         peer = on_path(self._view, self._place.stage + 1, task.step, of.path)
         if peer is None:
             of.waiting.clear()
             return []
-        message = HeldOut(self._place.stage + 1, task.step, task.item, of.path)
-        keys = (
-            held_out_key(task.step, "tokens", task.item),
-            held_out_key(task.step, "output", task.item),
-        )
+        step, number = task.step, task.microbatch
+        message = HeldOut(self._place.stage + 1, step, held_out(number), of.path)
+        keys = PayloadKey(step, "tokens", number), PayloadKey(step, "output", number)
         return [SendPayload(peer, message, keys)]
 
-    def _sum_up(self, of: _Version, task: EvaluateTask, outcome: Outcome) -> list[SeatEffect]:
-        of.losses[task.item] = outcome.loss_sum
+    def _sum_up(self, of: _Version, task: PassTask, outcome: Outcome) -> list[SeatEffect]:
+        of.losses[task.microbatch] = outcome.loss_sum
         if self._terms is None or len(of.losses) < self._terms.microbatches:
             return []
         loss = math.fsum(of.losses.values()) / self._terms.tokens

@@ -4,17 +4,15 @@ while it leads."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import SPARE, Flight
-from protocol.pipeline.lease_server import LeaseServer
+from protocol.pipeline.leases import Leases, Reports
 from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.pipeline.second_leases import HasLedger
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -51,9 +49,9 @@ class Leasing:
         self, place: Place, step: int, pipeline: Pipeline, *, audited: bool = False
     ) -> None:
         self._place, self._pipeline = place, pipeline
-        self.lease_server = LeaseServer(step, place.per_step)
-        """Used while we lead."""
         self._newcomers, self._flight = Newcomers(active=audited), Flight()
+        self._leases = Leases(step, place.per_step)
+        """Used while we lead."""
         self._asked: tuple[PeerId, int] | None = None
         """Whom we have asked, and for how many."""
         self._asked_at = 0.0
@@ -63,13 +61,21 @@ class Leasing:
         self._asked = None
         self._flight.start_step()
         self._newcomers.settle()
-        self.lease_server.start_step(step, fresh=leads)
+        self._leases.start_step(step, leads=leads)
 
     def update_view(self, view: SwarmView, *, took_over: bool) -> None:
         """Take a new view; ``took_over``: we lead the step since this view."""
-        self.lease_server.bound = self._newcomers.update(view.serving(self._place.stage))
+        self._leases.bound = self._newcomers.update(view.serving(self._place.stage))
         if took_over:
-            self.lease_server.take_over()
+            self._leases.take_over()
+
+    def next_deadline(self) -> float | None:
+        """Return when something is to be leased if nothing is heard, while we lead."""
+        return self._leases.next_deadline()
+
+    def requested(self, sender: PeerId, message: LeaseRequest) -> None:
+        """Note a request for work."""
+        self._leases.ask(sender, message.step, message.want, message.held)
 
     def leased(self, message: Lease, now: float) -> list[int]:
         """Return the ids that we must compute of a lease that came at ``now``."""
@@ -83,7 +89,7 @@ class Leasing:
     def follow_up(
         self,
         view: SwarmView,
-        reports: Mapping[PeerId, HasLedger],
+        reports: Reports,
         led_by: PeerId | None,
         now: float,
         *,
@@ -101,10 +107,7 @@ class Leasing:
             wants: whether we may take work.
         """
         self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
-        effects: list[Send | Explain] = []
-        if leads:
-            at_step = {r.peer for r in view.serving(0) if r.version == self._pipeline.step}
-            effects += self._grant(reports, at_step, now)
+        effects = self._grant(view, reports, now) if leads else []
         if wants and led_by is not None:
             effects += self._ask(led_by, view, now)
         return effects
@@ -119,10 +122,6 @@ class Leasing:
             usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
         )
 
-    def without_backups(self) -> None:
-        """Lease nothing twice on suspicion of being slow; to compare."""
-        self.lease_server.seconds.budget.enabled = False
-
     def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
         """Ask for as much as we can take, unless we have asked for exactly that already."""
         busy = len(self._pipeline.in_flight())
@@ -135,16 +134,12 @@ class Leasing:
         held = busy + len(self._pipeline.done())
         return [Send(leader, LeaseRequest(self._pipeline.step, want, held))]
 
-    def _grant(
-        self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
-    ) -> list[Send | Explain]:
-        """Lease free microbatches to replicas that asked; near the end also late ones again."""
-        step, server = self._pipeline.step, self.lease_server
-        granted = server.grant(reports, at_step, now)
-        effects: list[Send | Explain] = [
-            Send(peer, Lease(step, ids, again)) for peer, again, ids in granted
-        ]
-        if second := server.grant_second(now):
-            effects.append(Send(second.peer, Lease(step, [second.microbatch], True)))
-            effects.append(Explain("pipeline", second.words(now)))
+    def _grant(self, view: SwarmView, reports: Reports, now: float) -> list[Send | Explain]:
+        """Lease microbatches to replicas that asked."""
+        step, first, effects = self._pipeline.step, view.serving(0), list[Send | Explain]()
+        live, here = {r.peer for r in first}, {r.peer for r in first if r.version == step}
+        for grant in self._leases.grant(reports, live, here, now):
+            effects.append(Send(grant.peer, Lease(step, grant.ids, grant.again)))
+            if grant.words:
+                effects.append(Explain("pipeline", grant.words))
         return effects

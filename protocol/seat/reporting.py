@@ -24,8 +24,6 @@ class News(NamedTuple):
     step: int
     revision: int
     """Rises when what is counted or in flight changes."""
-    ready: bytes
-    """Digest for which we are Ready, else empty."""
     also_to: int
     """Number of next leaders that also get it."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import partial
 from operator import attrgetter
@@ -26,13 +26,14 @@ from protocol.agreed import AgreedList
 from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.terms import AuditTerms
+from protocol.decree.decree import free_to, voters
+from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
-from protocol.membership.alarms import Alarms
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     Committed,
@@ -41,7 +42,6 @@ from protocol.pipeline.effects import (
     ContributeTask,
     DecodeTask,
     DropStep,
-    EvaluateTask,
     Fault,
     ForwardTask,
     HashTask,
@@ -50,12 +50,10 @@ from protocol.pipeline.effects import (
     LossTask,
     Obstructs,
     Outcome,
-    RecomputeTask,
+    PassTask,
+    PayloadKey,
     ReduceTask,
-    SubtractTask,
-    SumAgainTask,
     Task,
-    UsualNormTask,
 )
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
@@ -68,7 +66,8 @@ from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
-from protocol.seat.auditing import Auditing, AuditTerms
+from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import (
@@ -91,16 +90,17 @@ from protocol.seat.routing import (
     stamped,
     turned_away,
 )
+from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
 from protocol.secrecy.machine import Masking, least_members
-from protocol.verdicts import Verdict, Verdicts
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     Commit,
-    CommitAck,
     Commitment,
+    CommitRequest,
     Have,
     JoinStage,
     Lease,
@@ -108,15 +108,16 @@ from protocol.wire.messages import (
     LedgerReport,
     Message,
     Plan,
+    Propose,
     Ready,
     Reduced,
     Returned,
     RoundMessage,
     Segment,
+    Vote,
 )
-from protocol.wire.parts import SeatStatus
+from protocol.wire.parts import Ballot, Decree, SeatStatus
 
-Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -125,11 +126,15 @@ TELL_OTHERS_S = 1.5
 class _OpenStep:
     """Knowledge about the running step only."""
 
-    commit_loss: float | None = None
-    unconfirmed: tuple[PeerId, Plan] | None = None
-    """A plan before the stage before has all gradients, or one that leaves out most electors."""
-    kept: Answer = YES
-    """Whether it keeps them."""
+    commit: Commit | None = None
+    """Of the step, with the votes of enough electors."""
+    told: dict[PeerId, Decree | None] = field(default_factory=dict)
+    """Who has told us of the step's decree; None: of a later step's."""
+    uncounted: tuple[PeerId, Commit] | None = None
+    """One with votes that do not suffice as long as we hear electors that have not voted."""
+    unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
+    """Each sender's last plan before the stage before has all gradients, or one that leaves out
+    most electors; and whether it keeps them."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -154,6 +159,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
+        elector: votes for this volunteer; None: one of the seat's own, which signs nothing.
         electors: of the lineage's first step.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
@@ -179,7 +185,8 @@ class Seat:
         era: int = 0,
         touch: Contacts | None = None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        electors: Collection[str] = (),
+        elector: Elector | None = None,
+        electors: Collection[PeerId] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -212,10 +219,12 @@ class Seat:
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
+        audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
+        self.elector = elector or unsigned_elector(place.me)
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audits is not None, at_once=at_once)
+        self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
         self._commitments = Commitments(place.me)
         self.member = RoundMember(
             place,
@@ -225,7 +234,7 @@ class Seat:
             loaded=serving,
             promise=promise,
             masking=self._masking(secret, bucketed=bucketed),
-            commitments=self._commitments if audits else None,
+            commitments=self._commitments if audits.budget else None,
             rate=self._rate,
         )
         least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
@@ -238,27 +247,32 @@ class Seat:
             least,
             (self._to_agree_on, lambda: self._agreed),
             round_s,
+            self.elector.verify,
+            era,
         )
-        self.leasing = Leasing(place, step, self.pipeline, audited=audits is not None)
+        self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(
             place,
             touch,
-            audits.verdicts if audits else Verdicts(),
+            audits.verdicts,
             self.pipeline.owed_for,
-            self.pipeline.overdue,
+            lambda _now: self.pipeline.overdue(),
             self._spoilers,
             least,
             self.quorum.needs,
         )
         self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
         self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
-        alarms = Alarms() if touch is None else touch.alarms
-        self._following = Following(place.stage, alarms)
+        self._following = Following(place.stage)
         self._obstruction = Obstruction(round_s)
-        self.auditing = Auditing(place, audits, era, self._judges_of, self._commitments)
+        self.showing = Showing(place, era, self._commitments)
+        self.charging = Charging(place, audits, self._judges_of)
+        audited = self._commitments, self.showing.tensors
+        self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
+        self._name_electors(step)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -334,11 +348,9 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._following.behind:
-            return no("a sibling has closed it: we look for what it takes to follow")
-        if self._open.unconfirmed is not None:
-            plan = self._open.unconfirmed[1]
-            return self._is_returned() and self._open.kept and self._may_hold(plan)
+        if self._open.unconfirmed:
+            plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
+            return self._is_returned() and kept and self._may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -365,13 +377,15 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        leases = self.leasing.lease_server.next_deadline() if leads else None
-        parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
-        report = None if self._is_over or self.member.hashing else self._reporter.due
+        leases = self.leasing.next_deadline() if leads else None
+        audits = self.auditing, self.showing, self.charging
+        of = self.pipeline, self.leader, self._following, *audits
+        parts = (part.next_deadline() for part in of)
+        report = self._reporter.due if self._reports else None
         telling = None if self._is_over else self._returned_reporter.due
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self.auditing.next_deadline(), *set_aside)
+        others = (leases, report, look, telling, self._open.ask_at, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -389,17 +403,17 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(now)
+        self.quorum.observe(view, now)
         effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
         effects += self._now_confirmed(now)
-        effects += self.auditing.update_view(view, self._seen, self._whole, now)
+        effects += self.auditing.update_view(view, self._seen, now)
+        effects += self.charging.update_view(self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += [] if self._open.kept else self._now_confirmed(now)
+        effects += [*self._now_confirmed(now), *self._count_votes(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            self.leasing.lease_server.release(peer, self.leader.reports)
             effects += self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
@@ -434,7 +448,7 @@ class Seat:
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
         in this step, or have found them out by an audit."""
-        return {*self.member.spoilers(), *self.auditing.found_out()}
+        return {*self.member.spoilers(), *self.charging.found_out()}
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""
@@ -471,8 +485,14 @@ class Seat:
         state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        self.quorum.settle(admit.roll, admit.electors, now)
+        self.quorum.settle(admit.roll, admit.electors, admit.version, now)
+        self._name_electors(admit.version)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
+
+    def _name_electors(self, step: int) -> None:
+        """Our elector votes in our stage by what we know of it."""
+        named = tuple(sorted(self.quorum.roll)), self.quorum.electors
+        self.elector.named(self.place.stage, self.era, step, named)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -503,7 +523,7 @@ class Seat:
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
-        effects = list(self._handler(sender, message, digest)(now))
+        effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
         return self._settle(effects, now)
@@ -528,47 +548,42 @@ class Seat:
             self._seen = self.probation.without(self._whole, now)
         if self.standing.without(self._seen) != self._view:
             effects += self._take_view(now)
-        if self.leader.leading and bool(self.may_train()):
-            self.leasing.lease_server.tick(self.leader.reports, now)
-        effects += self.auditing.tick(now)
-        effects += self._follow_siblings(now) if self._following.looks_again else []
+        effects += [*self.auditing.tick(now), *self.charging.tick(now)]
+        effects += self.showing.tick(self.auditing.step, now)
+        effects += [*self._follow_siblings(now), *self._count_votes(now)]
         effects += self._ask_for_shares(now)
-        if self._following.is_lost(now):
-            effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
 
     # --- messages --------------------------------------------------------------------------
 
-    def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
-        """Return what takes a message in our present state; it is called with the time."""
-        route = message.route
-        if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            return partial(self._keep_early, sender, message, digest)
-        if route.taker != "seat" or not (self.serving or route.observing):
-            return partial(self._turn_away, sender, message)
-        handle = attrgetter(route.handler)(self)
-        return partial(handle, sender, message, *((digest,) if route.sealed else ()))
-
-    def _keep_early(
-        self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
+    def _take(
+        self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
-        how = {"loaded": self.loaded, "serving": self.serving}
-        return self._early.buffer(sender, message, digest, self.step, **how)
-
-    def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        return turned_away(self.place.stage, sender, message, "stale")
+        """Hand a message to what takes it in our present state."""
+        route = message.route
+        if isinstance(message, Commit) and message.step >= self.step:
+            self._open.told[sender] = message.decree if message.step == self.step else None
+        if isinstance(message, Propose | CommitRequest):
+            return self._as_elector(sender, message, now)
+        if route.early and isinstance(message, RoundMessage) and message.step > self.step:
+            how = {"loaded": self.loaded, "serving": self.serving}
+            return self._early.buffer(sender, message, digest, self.step, **how)
+        if route.taker != "seat" or not (self.serving or route.observing):
+            return turned_away(self.place.stage, sender, message, "stale")
+        handle = attrgetter(route.handler)(self)
+        return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow the plan of a replica that may lead, once the stage before has all gradients of
-        the step, and while it keeps the electors that we hear."""
-        if not (self._may_lead(sender) or self.member.knows_commit):
+        """Follow a plan once the stage before has all gradients of the step, and while it keeps the
+        electors that we hear."""
+        if not self._leads(sender, message):
             return []
-        self._open.kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._is_returned() and self._open.kept):
-            self._open.unconfirmed = sender, message
+        kept = self._keeps_electors(sender, message, now)
+        if self.serving and not (self._is_returned() and kept):
+            self._open.unconfirmed[sender] = message, kept
             return []
         if not self._may_hold(message):
-            self._open.unconfirmed = sender, message
+            self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
@@ -576,8 +591,6 @@ class Seat:
         observers = map(PeerId, message.observers)
         let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
-        if not self.leader.may_follow(message.attempt):
-            return admitted
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
@@ -586,6 +599,16 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _leads(self, sender: PeerId, plan: Plan) -> bool:
+        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
+        decree before designates; a later one takes the promises of a majority of the electors, that
+        have voted for nothing. So nobody leaves an attempt that may be decreed."""
+        if plan.attempt == 1:
+            return sender == self.quorum.designated
+        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
+        promised, bound = free_to(sender, where, plan.promises, self.elector.verify)
+        return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether the next step could be closed with those that a plan names. Our own plan names
@@ -647,7 +670,7 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
-        if any(isinstance(effect, Keep) for effect in effects):
+        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
@@ -659,7 +682,9 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        return [*self.auditing.on_commitment(sender, message, now), *self.member.committed_to()]
+        if not self.auditing.active:
+            return []
+        return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
     def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
         """Say whether we hold a microbatch."""
@@ -680,7 +705,7 @@ class Seat:
         self, sender: PeerId, message: LeaseRequest, now: float
     ) -> list[SeatEffect]:
         """Note a request for work."""
-        self.leasing.lease_server.ask(sender, message.step, message.want, message.held)
+        self.leasing.requested(sender, message)
         return []
 
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
@@ -692,23 +717,16 @@ class Seat:
         self._returned.told(message, self.step)
         return [*self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
-    def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
-        """A member knows the commit."""
-        if not self.quorum.hears(sender, now):
-            return []
-        return list(self.leader.acknowledged(sender, message))
-
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
-        loss = self._open.commit_loss
-        asked = [] if loss is None or not self.serving else self.member.ask_for_shares(loss)
-        if not asked:
+        said = self._open.commit
+        asked = [] if said is None or not self.serving else self.member.ask_for_shares(said)
+        due, self._open.ask_at = self._open.ask_at, now + RESEND_S if asked else None
+        if due is None or not asked:
+            return []  # they were shown a moment ago
+        if now < due:
+            self._open.ask_at = due
             return []
-        if self._open.ask_at is None:
-            self._open.ask_at = now + RESEND_S
-        if now < self._open.ask_at:
-            return []
-        self._open.ask_at = now + RESEND_S
         return [*asked]
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
@@ -721,24 +739,53 @@ class Seat:
         return list(effects)
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """Follow the last plan if the microbatches that it counts have been returned by now."""
-        waiting, self._open.unconfirmed = self._open.unconfirmed, None
-        return [] if waiting is None else [*self._handler(*waiting)(now)]
+        """Follow the newest plan that waited for the gradients of the stage before."""
+        waiting, self._open.unconfirmed = self._open.unconfirmed, {}
+        effects: list[SeatEffect] = []
+        for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
+            effects += self._take(sender, plan, now)
+        return effects
+
+    def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
+        """Take an elector's answer to us, who lead."""
+        return list(self.leader.vote(sender, message, now, self._part()))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        """Learn that the step is closed, and tell its leader that we know."""
-        if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
-            # A commit queued while this process was suspended may come from a dead peer; live peers
-            # send it again.
+        """Learn that the step is closed, whoever says so: the votes prove it. Electors whose end
+        the others have seen, and we have not, stand by it by telling us of it, or of a later
+        step's commit."""
+        if message.step != self.step:
             return []
-        self._open.commit_loss = message.loss_sum
-        effects: list[SeatEffect] = [*self.member.shares_again(sender, message.attempt)]
-        effects += self.member.committed(message.attempt, message.digest)
-        effects += [] if self._open.kept else self._now_confirmed(now)
-        if sender != self.place.me:
-            known = self.member.applied[0] or self.member.promised
-            effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
+        if self._open.commit is not None:
+            return [*self.member.shares_again(sender, message.decree.attempt)]
+        signed = voters(message, self.elector.verify) & self.quorum.electors
+        told = {peer for peer, of in self._open.told.items() if of in (None, message.decree)}
+        if not signed or not self.quorum.suffice(signed | told):
+            self._open.uncounted = sender, message
+            return []
+        self.elector.take(message, signed)
+        self._open.commit, self._open.uncounted = message, None
+        decree = message.decree
+        effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
+        effects += self.member.committed(decree.attempt, decree.digest)
+        effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
+        if self.serving and self.member.is_left_out:
+            words = f"step {self.step} was closed with what we do not have"
+            effects.append(Fault("behind", words))
         return effects
+
+    def _count_votes(self, now: float) -> list[SeatEffect]:
+        """Who has not voted may have ended meanwhile, and counts no more."""
+        if self._open.uncounted is None:
+            return []
+        return self.on_commit(*self._open.uncounted, now)
+
+    def _as_elector(
+        self, sender: PeerId, message: Propose | CommitRequest, now: float
+    ) -> list[SeatEffect]:
+        """Answer as an elector of our own stage."""
+        answer = self.elector.answer(sender, message)
+        return [] if answer is None else [Send(sender, answer)]
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
@@ -756,21 +803,17 @@ class Seat:
         match task:
             case ForwardTask() | LossTask() | BackwardTask():
                 return [*self.pipeline.computed(task, outcome, now), *self.member.advance()]
-            case SubtractTask():
+            case PassTask(into="less"):
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
-            case ContributeTask() | ReduceTask() | DecodeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case PassTask(into="loss"):
+                return self.evaluating.computed(task, outcome)
             case (
-                KeepVersionTask()
-                | RecomputeTask()
-                | CompareTask()
-                | UsualNormTask()
-                | SumAgainTask()
+                PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case EvaluateTask():
-                return self.evaluating.computed(task, outcome)
-            case ApplyTask() | ApplyLocalTask():
+            case ContributeTask() | ReduceTask() | DecodeTask():
+                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
@@ -783,18 +826,19 @@ class Seat:
         if not isinstance(task, ContributeTask) or outcome.error or plan is None:
             return []
         current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        if not current:
+        if not current or not self.auditing.active:
             return []
-        return self.auditing.contributed(plan, self.member.counted_ids)
+        return self.showing.contributed(plan, self.member.counted_ids)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        effects = self.auditing.committed(commit.peers, signed)
-        return self._settle([*effects, *self.member.committed_to()], now)
+        self._commitments.take(self.place.me, signed)
+        told = [Send(peer, signed) for peer in commit.peers]
+        return self._settle([*told, *self.member.committed_to()], now)
 
     def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
         """Our charge is signed."""
-        return self._settle(self.auditing.charged(charge, now), now)
+        return self._settle(self.charging.charged(charge, now), now)
 
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
@@ -819,10 +863,10 @@ class Seat:
         """Return an effect with what audits make of it."""
         plan = self.member.plan_followed
         match effect:
-            case DropStep():
-                return self.auditing.dropped(effect, now)
+            case DropStep(step) if self.auditing.active:
+                return self.showing.dropped(step, self.auditing.step, now)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan, now), effect]
+                return [*self.auditing.closing(plan), effect]
             case _:
                 return [effect]
 
@@ -841,7 +885,8 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        loss = self._open.commit_loss if self.place.last else None
+        commit = self._open.commit
+        loss = commit.decree.loss_sum if self.place.last and commit else None
         plan = self.member.plan_followed
         roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
         committed = Committed(
@@ -859,24 +904,25 @@ class Seat:
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
-        if self._open.commit_loss is not None:
-            self.leader.usual_loss = self._open.commit_loss / self.place.per_step
+        if commit is not None:
+            self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
-            self.quorum.settle(roll, plan.electors, now)
+            self.quorum.settle(roll, plan.electors, self.step + 1, now)
+            self._name_electors(self.step + 1)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
-        effects: list[SeatEffect] = [*agreed, *begun, *self.auditing.verdicts(now)]
+        effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
         for sender, message, digest in self._early.take(self.step):
-            replayed = self._handler(sender, message, digest)(now)
+            replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
 
@@ -930,32 +976,20 @@ class Seat:
 
     def _lead(self, now: float) -> list[Effect]:
         leading = self.current_leader() == self.place.me and self.serving
-        leading = leading and not self._following.behind
         return self.leader.update_view(self._view, leading, now, self._part())
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
-        """A sibling that has applied our step proves the commit, should its message be lost."""
-        if self._following.takes_back(self._whole, self.step, now):
-            self.member.forget_word()
-        lacks = self.serving and not self.member.knows_commit and not self._early
-        seen, promised = self._whole, self.member.promised if lacks else None
-        heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
-        proof = None
-        if self.loaded:
-            what = seen, self.step, now, promised, heard, self.probation.left_out
-            in_touch = bool(self.quorum.holds(now))
-            decided, last = self.leader.decided, self._steps
-            proof = self._following.compare(
-                *what,
-                last=last,
-                in_touch=in_touch,
-                decided=decided,
-                suffice=self.quorum.suffice,
-            )
-        said = self.member.committed(proof.attempt, proof.digest, by_word=True) if proof else []
-        if self.member.applying or self.member.hashing:  # all that it takes is here, however slow
-            self._following.caught_up()  # the machine is
-        return list(said)
+        """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
+        what it says of its version proves nothing."""
+        if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+            return []
+        siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        ahead = [r.peer for r in siblings if r.version > self.step]
+        if ahead and self._open.uncounted is not None:
+            ahead = sorted({*ahead, *self.quorum.electors} - {self.place.me})
+        far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
+        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
+        return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
@@ -971,7 +1005,7 @@ class Seat:
             if isinstance(effect, Send) and isinstance(effect.message, Ready):
                 outward += self._drawn(effect.message)
             if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._handler(self.place.me, effect.message)(now)
+                pending += self._take(self.place.me, effect.message, now)
                 at_rest = False
             elif isinstance(effect, Unsigned):
                 pending += self._unsigned(effect)
@@ -999,7 +1033,7 @@ class Seat:
         if not self._is_over and (to := self.current_leader()) is not None:
             whole = self.leader.whole
             effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
-            if not self.member.hashing:  # the leader plans with what is said to be equal
+            if self._reports:
                 effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
         return effects
 
@@ -1008,10 +1042,16 @@ class Seat:
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
+    @property
+    def _reports(self) -> bool:
+        """Whether the step's leader can use our ledger: the state that it is of is known, and the
+        step is still open here."""
+        return not (self._is_over or self.member.hashing or self.member.applying)
+
     def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
         """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
         of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
-        news = News(led_by, self.step, of.revision, member.ready, len(others))
+        news = News(led_by, self.step, of.revision, len(others))
         if not self._reporter.reports_now(news, now, busy=busy):
             return []
         report = LedgerReport(
@@ -1022,7 +1062,6 @@ class Seat:
             in_flight=of.in_flight_bits,
             promised=member.promised,
             state=member.state,
-            ready=member.ready,
             knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
         return [Send(peer, report) for peer in (led_by, *others)]
@@ -1030,7 +1069,7 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
-        return OwnPart(member.knows_commit, member.promised, member.received, returned)
+        return OwnPart(member.knows_commit, member.received, returned)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""
@@ -1054,3 +1093,7 @@ class Seat:
         wants = self.training_allowed and not self._is_over and self.draining.wants_work
         seen = (self._view, self.leader.reports, self.current_leader(), now)
         return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))
+
+
+def _attempt(waiting: tuple[Plan, Answer]) -> int:
+    return waiting[0].attempt

@@ -1,102 +1,168 @@
-"""What a member shows to auditors: what it has committed to, and not without end.
+"""What a member commits to before it contributes, and shows to auditors, not without end.
 
 Each payload costs the upload of megabytes. An honest auditor asks for each one once, and again when
-nothing came for 3 s. So of one step each asker is shown every payload once, and again as often as
-it was shown different ones, and eight times more: at most 2 n + 8 payloads for the n that it may
-ask for. Where a third of all messages is lost an honest auditor does not notice this bound.
+nothing came for 3 s. So of one step each asker is shown at most 2 n + 8 payloads, for the n that it
+may ask for. Where a third of all messages is lost an honest auditor does not notice this bound.
 
-State: what we have contributed to the newest steps, and who was shown what of them. No clock.
+State: what we have contributed to the newest steps, how much each asker was shown of them, and the
+steps that are kept for auditors after the neighbours need them no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from protocol.audit.commitment import piece_of, tensors_of
 from protocol.ids import PeerId
+from protocol.pipeline.effects import DropStep, PayloadKey, SendPayload
+from protocol.pipeline.place import Place
+from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import active, owner
-from protocol.wire.messages import AuditRequest, Plan
+from protocol.seat.effects import CommitTo, SeatEffect
+from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Plan, Segment
 
 AGAIN: Final = 8
 MAX_ATTEMPTS: Final = 64
 """Contributed to, that are remembered: more than are kept for auditors."""
 MAX_ASKERS: Final = 256
 """Of all steps together; the one that was first is forgotten first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Contributed:
-    counted: frozenset[int]
-    segments: frozenset[int]
-    owned: frozenset[int]
-    members: frozenset[str]
+KEPT_S: Final = 10.0
+"""How long payloads are kept for auditors after the neighbours have closed their step, and after
+one was shown: an auditor asks as soon as it has closed the step."""
+KEPT_STEPS: Final = 4
+"""Steps that are kept so, at most; as many again that an auditor has asked for."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What one asker was shown of one step."""
+class _Kept:
+    """A step that nobody but auditors needs: until when, and whether one has asked for it."""
 
-    different: set[tuple[str, int, int, str | None]] = field(default_factory=set)
-    again: int = 0
+    until: float
+    asked: bool = False
 
 
 class Showing:
     """See the module's docstring.
 
     Args:
-        me: our own id.
-        tensors: the names of what is shown of a microbatch.
+        place: where this replica stands.
+        era: of the seat.
+        commitments: what members have committed to contribute.
     """
 
-    def __init__(self, me: PeerId, tensors: Collection[str]) -> None:
-        self._me, self._tensors = me, tensors
-        self._contributed: dict[tuple[int, int], _Contributed] = {}
-        self._seen: dict[tuple[PeerId, int], _Seen] = {}
+    def __init__(self, place: Place, era: int, commitments: Commitments) -> None:
+        self._place, self._era, self._commitments = place, era, commitments
+        everywhere = place.tokens_everywhere
+        self.tensors = tensors_of(first=place.first, last=place.last, tokens_everywhere=everywhere)
+        """What is shown of a microbatch."""
+        self._contributed: dict[tuple[int, int], tuple[Plan, frozenset[int]]] = {}
+        """By step and attempt: the plan, and what it counts for us."""
+        self._shown: dict[tuple[PeerId, int], int] = {}
+        """How many payloads an asker was shown of a step."""
+        self._kept: dict[int, _Kept] = {}
 
-    def contributed(self, plan: Plan, counted: frozenset[int]) -> None:
-        """We commit to a contribution to a plan."""
-        segments = active(plan)
-        self._contributed[plan.step, plan.attempt] = _Contributed(
-            counted,
-            frozenset(segments),
-            frozenset(i for i in segments if owner(plan, i) == self._me),
-            frozenset(member.peer for member in plan.members),
-        )
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[SeatEffect]:
+        """Our contribution is encoded: commit to it before anybody gets a part of it."""
+        me, step, attempt = self._place.me, plan.step, plan.attempt
+        if len(plan.members) < 2:
+            return []
+        self._contributed[step, attempt] = plan, counted
         while len(self._contributed) > MAX_ATTEMPTS:
             del self._contributed[next(iter(self._contributed))]
+        segments, others = set(active(plan)), (m.peer for m in plan.members if m.peer != me)
+        return [
+            CommitTo(
+                tuple(map(PeerId, (*others, *plan.observers))),
+                Commitment(plan.stage, step, attempt, era=self._era),
+                {m: tuple(PayloadKey(step, name, m) for name in self.tensors) for m in counted},
+                tuple(
+                    PayloadKey(step, "segment", i, attempt, me) if i in segments else None
+                    for i in range(len(plan.bounds) - 1)
+                ),
+            )
+        ]
 
-    def forget(self, step: int) -> None:
-        """The payloads of a step are dropped."""
-        self._contributed = {of: one for of, one in self._contributed.items() if of[0] != step}
-        self._seen = {of: one for of, one in self._seen.items() if of[1] != step}
+    def signs(self, message: Segment) -> bytes | None:
+        """Return what we sign of a segment that we send: that it is of our commitment, and never
+        anything else; None without audits."""
+        said = self._commitments.of(self._place.me, message.step, message.attempt)
+        if said is None or message.segment >= len(said.segments):
+            return None
+        return piece_of(message, said.segments[message.segment])
+
+    # --- to auditors ------------------------------------------------------------------------------
+
+    def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
+        """Show an auditor what it asks for, if we have it."""
+        of, kept = message, self._kept.get(message.step)
+        if kept is not None:
+            kept.until = max(kept.until, now + KEPT_S)
+            kept.asked |= sum(one.asked for one in self._kept.values()) < KEPT_STEPS
+        if not self.shows(sender, of):
+            return []
+        key = PayloadKey(of.step, of.name, of.item)
+        if of.name not in self.tensors:
+            key = PayloadKey(of.step, of.name, of.item, of.attempt, of.of or self._place.me)
+        reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
+        return [SendPayload(sender, reply, (key,))]
 
     def shows(self, asker: PeerId, asked: AuditRequest) -> bool:
         """Whether an asker is shown this now; that is noted."""
-        if not self._has(asked):
+        plan, counted = self._contributed.get((asked.step, asked.attempt), (None, frozenset[int]()))
+        if plan is None or not self._has(asked, plan, counted):
             return False
-        seen = self._seen.setdefault((asker, asked.step), _Seen())
-        while len(self._seen) > MAX_ASKERS:
-            del self._seen[next(iter(self._seen))]
-        # a tensor of a microbatch is the same in all attempts
-        attempt = -1 if asked.name in self._tensors else asked.attempt
-        what = asked.name, asked.item, attempt, asked.of
-        if what not in seen.different:
-            seen.different.add(what)
-            return True
-        if seen.again >= len(seen.different) + AGAIN:
-            return False
-        seen.again += 1
-        return True
+        segments = active(plan)
+        owned = sum(owner(plan, i) == self._place.me for i in segments)
+        tensors, parts = len(self.tensors) * len(counted), owned * len(plan.members)
+        most = 2 * (1 + tensors + len(segments) + parts) + AGAIN
+        shown = self._shown.pop((asker, asked.step), 0)
+        self._shown[asker, asked.step] = min(shown + 1, most)
+        while len(self._shown) > MAX_ASKERS:
+            del self._shown[next(iter(self._shown))]
+        return shown < most
 
-    def _has(self, asked: AuditRequest) -> bool:
-        of = self._contributed.get((asked.step, asked.attempt))
-        if of is None:
-            return False
+    def _has(self, asked: AuditRequest, plan: Plan, counted: frozenset[int]) -> bool:
         if asked.name == "segment":
-            if asked.of is None:
-                return asked.item in of.segments
-            return asked.item in of.owned and asked.of in of.members
+            if asked.item not in active(plan):
+                return False
+            owned = owner(plan, asked.item) == self._place.me
+            return asked.of is None or (owned and any(m.peer == asked.of for m in plan.members))
         if asked.of is not None:
             return False
-        return asked.item == 0 if asked.name == "list" else asked.item in of.counted
+        return asked.item == 0 if asked.name == "list" else asked.item in counted
+
+    # --- how long -------------------------------------------------------------------------------
+
+    def dropped(self, step: int, needed: int | None, now: float) -> list[SeatEffect]:
+        """The neighbours need a step's payloads no more: auditors may, for a while.
+
+        Args:
+            step: the step.
+            needed: a step that we audit ourselves.
+            now: monotonic seconds.
+        """
+        self._kept[step] = _Kept(now + KEPT_S)
+        gone = self.tick(needed, now)
+        spare = [s for s, kept in self._kept.items() if s != needed and not kept.asked]
+        spare.sort(key=lambda s: (self._kept[s].until, s))
+        return [*gone, *self._drop(spare[: max(0, len(spare) - KEPT_STEPS)])]
+
+    def tick(self, needed: int | None, now: float) -> list[SeatEffect]:
+        """Free what was kept long enough; see ``dropped``."""
+        if needed in self._kept:
+            self._kept[needed].until = max(self._kept[needed].until, now + KEPT_S)
+        return self._drop([step for step, kept in self._kept.items() if kept.until <= now])
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return min((kept.until for kept in self._kept.values()), default=None)
+
+    def _drop(self, steps: list[int]) -> list[SeatEffect]:
+        for step in steps:
+            del self._kept[step]
+        if steps:
+            gone = frozenset(steps)
+            self._contributed = {of: x for of, x in self._contributed.items() if of[0] not in gone}
+            self._shown = {of: one for of, one in self._shown.items() if of[1] not in gone}
+        return [DropStep(step) for step in steps]

@@ -207,10 +207,6 @@ class Fetch:
             effects += self.start(now)
         return effects
 
-    def served_by(self) -> Counter[PeerId]:
-        """Return the number of chunks in flight per donor (for the progress display)."""
-        return Counter({peer: len(donor.outstanding) for peer, donor in self._donors.items()})
-
     def _ask(self, now: float) -> list[FetchEffect]:
         chosen = self._chosen
         if chosen is None:

@@ -56,22 +56,13 @@ class FrameDecoder(Generic[H]):
     Args:
         parse_header: turns header bytes into a message; may raise ``RemoteProtocolError``.
         payload_limit_of: the most payload bytes that this parsed header may announce.
-        payload_limit: the most payload bytes of any frame.
-        header_limit: the most header bytes of any frame.
     """
 
     def __init__(
-        self,
-        parse_header: Callable[[bytes], H],
-        payload_limit_of: Callable[[H], int],
-        *,
-        payload_limit: int = limits.MAX_PAYLOAD_BYTES,
-        header_limit: int = limits.MAX_HEADER_BYTES,
+        self, parse_header: Callable[[bytes], H], payload_limit_of: Callable[[H], int]
     ) -> None:
         self._parse_header = parse_header
         self._payload_limit_of = payload_limit_of
-        self._payload_limit = payload_limit
-        self._header_limit = header_limit
         self._head = bytearray()  # prefix and header while they are incomplete
         self._header: H | None = None
         self._payload: list[Buffer] = []  # as it came, joined once it is complete
@@ -138,9 +129,9 @@ class FrameDecoder(Generic[H]):
 
     def _check_prefix(self) -> None:
         header_size, payload_size = PREFIX.unpack(self._head)
-        if not 0 < header_size <= self._header_limit:
+        if not 0 < header_size <= limits.MAX_HEADER_BYTES:
             raise RemoteProtocolError("header-size", f"{header_size} bytes", penalty=50)
-        if payload_size > self._payload_limit:
+        if payload_size > limits.MAX_PAYLOAD_BYTES:
             raise RemoteProtocolError("payload-size", f"{payload_size} bytes", penalty=50)
 
     def _begin_payload(self) -> None:

@@ -40,11 +40,14 @@ from protocol.wire.fields import (
 )
 from protocol.wire.parts import (
     AgreedAmendments,
+    Decree,
     DigestEntry,
     Electors,
     PlanMember,
+    Promises,
     Roll,
     SeatStatus,
+    Signatures,
     WaypointLink,
 )
 from protocol.wire.route import Route
@@ -61,7 +64,7 @@ class Message(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fie
 
         A volunteer may hold several stages, and two of them talk to each other like strangers.
         """
-        if self.route.taker != "seat":
+        if self.route.taker not in ("seat", "elector"):
             return None
         if self.route.to == "first":
             return 0
@@ -330,8 +333,6 @@ class LedgerReport(SeatMessage, frozen=True):
     """Highest attempt of this round that the replica has promised."""
     state: StateHash = b""
     """Hash of the replica's current version; it must equal the siblings' (I2)."""
-    ready: StateHash = b""
-    """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
     knows: Electors = msgspec.field(default_factory=list)
     """Whom it vouches for in the stages beside: a plan may name them as electors."""
 
@@ -365,6 +366,8 @@ class Plan(RoundMessage, frozen=True):
     """The peers that decide between the sides if the swarm splits before the next step closes."""
     amended: AgreedAmendments = ()
     """The amendments on which the stage agrees with this step; they say its learning rate."""
+    promises: Promises = ()
+    """Of a majority of the step's electors, from the second attempt on."""
     signature: Signature = b""
 
 
@@ -413,15 +416,52 @@ class Ready(RoundMessage, frozen=True):
     signature: Signature = b""
 
 
-class Commit(RoundMessage, frozen=True):
-    """The leader's decision that the round is closed: every member applies it."""
+class Propose(RoundMessage, frozen=True):
+    """A leader to the electors of its step: a decree to vote for; without one, a question for their
+    promises: to take part in no earlier attempt from now on."""
 
-    route = Route("seat", "on_commit", sender="serves stage", observing=True, early=True)
+    route = Route("elector", observing=True)
 
-    digest: Hash32
-    loss_sum: Finite | None
-    """None: the members that knew the sum are gone."""
+    decree: Decree | None = None
+    promises: Promises = ()
+    """Of a majority, from the second attempt on: the decree is that of the latest vote they name,
+    or any if they name none."""
+
+
+class Vote(RoundMessage, frozen=True):
+    """An elector's answer to an attempt."""
+
+    route = Route("seat", "on_vote")
+
+    promised: Attempt
+    """The last attempt that it takes part in; a later one than that answered is a refusal."""
+    voted: Attempt = 0
+    """The last attempt that it has voted in; 0: none."""
+    decree: Decree | None = None
+    """For which, in answer to a question."""
     signature: Signature = b""
+    """Of the ``Ballot``; empty with a refusal."""
+
+
+class Commit(RoundMessage, frozen=True):
+    """The step is closed: every member applies it. Anyone may say so, for the votes prove it; the
+    attempt is the one in which the electors voted, and the decree may be that of an earlier one."""
+
+    route = Route("seat", "on_commit", observing=True, early=True)
+
+    leader: PeerText
+    """Who led that attempt."""
+    decree: Decree
+    votes: Signatures
+
+
+class CommitRequest(SeatMessage, frozen=True):
+    """The sender lacks the commit of a step that the receiver has closed."""
+
+    route = Route("elector", observing=True)
+
+    stage: StageIndex
+    step: StepIndex
 
 
 class Opening(RoundMessage, frozen=True):
@@ -433,16 +473,9 @@ class Opening(RoundMessage, frozen=True):
     shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
-class CommitAck(RoundMessage, frozen=True):
-    """A member knows the commit. The leader applies it only after that, so that a survivor knows
-    the decision whoever dies. A later attempt means that the member follows that one instead."""
-
-    route = Route("seat", "on_commit_ack", sender="stage")
-
-
 # --- audits ---------------------------------------------------------------------------------
 
-Shown = Literal["commitment", "list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
+Shown = Literal["list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
 
 
 class Commitment(RoundMessage, frozen=True):
@@ -478,10 +511,10 @@ class AuditResult(RoundMessage, frozen=True):
 
 
 class AuditRequest(RoundMessage, frozen=True):
-    """An auditor asks a member of its stage to show what it has committed to: the commitment of a
-    step, the list, then what that names (``item``: the microbatch or the segment)."""
+    """An auditor asks a member of its stage to show what it has committed to: the list, then what
+    that names (``item``: the microbatch or the segment)."""
 
-    route = Route("seat", "auditing.on_request", sender="stage", aside=True)
+    route = Route("seat", "showing.on_request", sender="stage", aside=True)
 
     name: Shown
     item: MicrobatchId
@@ -503,7 +536,7 @@ class Charged(Message, frozen=True):
     """A member's signed charge against another one of its stage (``audit/charges.py``), to the
     replicas of ``stage``, which is that stage or one beside it."""
 
-    route = Route("seat", "auditing.on_charged", observing=True, aside=True)
+    route = Route("seat", "charging.on_charged", observing=True, aside=True)
 
     stage: StageIndex
     charge: Envelope

@@ -14,6 +14,8 @@ from protocol.wire.fields import (
     Count,
     Envelope,
     Era,
+    Finite,
+    Hash32,
     NonNegative,
     PeerText,
     StageIndex,
@@ -116,3 +118,52 @@ class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     counted: Bitmap
     """Ids that this member contributes. A plan counts every id for exactly one member, so a member
     first subtracts every other id in its ledger."""
+
+
+class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What closes a step (``decree/``)."""
+
+    attempt: Attempt
+    """The attempt whose plan all members were Ready for."""
+    digest: Hash32
+    """Of the plan and of the sums that it makes."""
+    members: Annotated[
+        tuple[PeerText, ...], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
+    ]
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)]
+    """Of the next step."""
+    loss_sum: Finite
+    """Of the step's token losses, as its members say."""
+
+
+class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an elector signs, as a vote or as a promise."""
+
+    stage: StageIndex
+    era: Era
+    step: StepIndex
+    attempt: Attempt
+    leader: PeerText
+    voted: Attempt
+    """The last attempt that it has voted in; 0: none."""
+    value: Annotated[bytes, Meta(max_length=32)]
+    """Digest of the decree for which; empty: none."""
+
+
+VoteSignature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+class Promise(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """An elector's signed promise to the leader of an attempt."""
+
+    peer: PeerText
+    voted: Attempt
+    value: Annotated[bytes, Meta(max_length=32)]
+    signature: VoteSignature
+
+
+Promises = Annotated[tuple[Promise, ...], Meta(max_length=limits.MAX_ELECTORS)]
+Signatures = Annotated[
+    tuple[tuple[PeerText, VoteSignature], ...], Meta(max_length=limits.MAX_ELECTORS)
+]
+"""Electors with their signatures of a vote."""

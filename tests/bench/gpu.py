@@ -55,7 +55,6 @@ from client.compute.payload import Buffer, check_seal, seal
 from client.compute.replies import Failed, Reply
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     Contribute,
     DecodeSum,
@@ -257,7 +256,7 @@ def repeats(asked: argparse.Namespace) -> Found:
             call(worker, Backward(step=0, microbatch=number), gradient, one.sample(number))
             outputs.append(bytes(sent))
         total = worker.replica.gradient_sum.double().cpu()
-        reply, _ = call(worker, ApplyLocal(step=0, tokens=2 * one.tokens))
+        reply, _ = call(worker, Apply(step=0, tokens=2 * one.tokens))
         hashes.append((outputs, total, reply.hash or worker.replica.state_hash()))
     kept, again, rerun = hashes
     told["two replicas: outputs equal"] = kept[0] == again[0]
@@ -378,7 +377,7 @@ def worker_step(worker: LocalWorker, one: Work) -> Callable[[], None]:
                 given = tokens if part.embeds else hidden
                 call(worker, Forward(**named), given)
                 call(worker, Backward(**named), gradient, given)
-        call(worker, ApplyLocal(step=version, tokens=one.microbatches * one.tokens))
+        call(worker, Apply(step=version, tokens=one.microbatches * one.tokens))
 
     return step
 

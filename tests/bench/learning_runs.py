@@ -19,11 +19,10 @@ from torch import Tensor
 
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Contribute,
-    Evaluate,
     ForwardBackward,
     OpenStage,
+    Pass,
     Reduce,
 )
 from model_zoo.data import Corpus
@@ -176,7 +175,7 @@ class Swarm:
                 tokens = samples.astype(TOKEN).tobytes()
                 worker.call(ForwardBackward(step=step, microbatch=microbatch, tokens=tokens))
         if run.method == "exact":
-            self.replicas[0].call(ApplyLocal(step=step, tokens=STEP_TOKENS))
+            self.replicas[0].call(Apply(step=step, tokens=STEP_TOKENS))
         else:
             self._average(step, self._present(), each)
 
@@ -217,7 +216,7 @@ class Swarm:
         for batch in range(HELD_OUT // STEP_SEQUENCES):
             samples = self.corpus.held_out_batch(batch, STEP_SEQUENCES, CONTEXT).astype(TOKEN)
             for part in np.split(samples, STEP_SEQUENCES // self.sequences):
-                request = Evaluate(version=version, microbatch=-1, tokens=part.tobytes())
+                request = Pass(into="loss", step=version, microbatch=-1, tokens=part.tobytes())
                 total += self.replicas[0].call(request)[0].loss_sum
         return total / (HELD_OUT * CONTEXT)
 

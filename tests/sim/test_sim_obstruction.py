@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
@@ -133,6 +133,22 @@ def test_one_witness_is_enough_for_siblings_that_wait_in_vain_as_well(seed: int)
 def test_a_heartbeat_alone_is_no_seat(stage: int, replicas: int) -> None:
     made = world(replicas, seed=1)
     goes_on(made, lambda: made.by_word(stage) and None)
+
+
+@pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
+def test_a_newcomer_that_says_nothing_does_not_stop_a_new_leader_of_stage_0(seed: int) -> None:
+    """The leader dies in mid-step: its successor asks what is leased, and waits a moment only."""
+    made = world(3, seed)
+    silent: list[PeerId] = []
+
+    def begin() -> None:
+        silent.append(made.admitted_by_word(0).peer)
+        made.crash(made.leader_in_mid_step(0), wipe=False)
+
+    before, during, after = made.measure(begin)
+    assert during >= before / 2, "\n".join(made.log[-60:])
+    assert after >= OF_THE_RATE * before
+    assert made.set_aside() <= {short(peer) for peer in silent}
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

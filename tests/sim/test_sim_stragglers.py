@@ -3,8 +3,8 @@
 Measured with the seeds below, 12 steps of 24 microbatches, two replicas per stage. One that is
 four times slower than its sibling has 17 to 23 % of its stage's microbatches where rates are known,
 17 to 26 % where times are only measured (20 % is in proportion). One that turns ten times slower
-when half of each third step is done: the run takes 177, 197 and 192 s with backups and 194, 222 and
-220 s without (medians; first stage and last of two, middle of three), 1.3 to 2.8 % of the work is
+when half of each third step is done: the run takes 250, 250 and 277 s with backups and 266, 309 and
+296 s without (medians; first stage and last of two, middle of three), 1.3 to 4.5 % of the work is
 done twice. In even swarms of two replicas nothing is, of three at most 0.4 %.
 """
 
@@ -18,8 +18,10 @@ import pytest
 
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import WorldConfig
-from protocol.pipeline.backups import SHARE
-from protocol.pipeline.effects import SubtractTask, Task
+from protocol.ids import short
+from protocol.pipeline.effects import PassTask, Task
+from protocol.pipeline.leases import SHARE, Leases
+from protocol.pipeline.next_hop import NextHop
 from tests.support.cases import usual
 from tests.support.straggler_world import Slowness, StragglerWorld, even
 
@@ -70,7 +72,7 @@ def slow_at_the_end(stage: int, factor: float = 10.0, every: int = 3) -> Slownes
 
     def slowness(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
         usual = even(world, peer, task)
-        turns = peer is first_of(world, stage) and not isinstance(task, SubtractTask)
+        turns = peer is first_of(world, stage) and not isinstance(task, PassTask)
         if turns and task.step % every == every - 1 and world.closing(stage, 0.5):
             return usual * factor
         return usual
@@ -115,14 +117,13 @@ def test_a_hung_replica_is_given_up_before_membership_does(
     hung, hangs_at = first_of(world, stage), world.random.uniform(15.0, 25.0)
     world.after(hangs_at, partial(world.hang, hung, NOTICED_S))
     run(world)
-    assert world.late(), f"seed {seed}"
-    assert {rerouted.lost_peer for rerouted in world.late()} == {hung.peer}, f"seed {seed}"
-    assert set(world.points) == {hung.peer}, f"seed {seed}"
-    assert world.points[hung.peer] > 0, f"seed {seed}"
-    step = world.late()[0].step
-    asked_at = world.committed_at.get((stage - 1, step), 0.0)  # from then on there are forwards
-    given_up_s = world.rerouted_at[0] - max(hangs_at, asked_at)
-    assert 0 < given_up_s < GIVEN_UP_S, f"seed {seed}"
+    of_hung = f": {short(hung.peer)} has had it"
+    given_up = [at for at, _, words in world.backups if at > hangs_at and of_hung in words]
+    assert given_up, f"seed {seed}"
+    begun = [at for (of, _), at in world.committed_at.items() if of == stage - 1]
+    asked_at = max(at for at in [0.0, *begun] if at < given_up[0])  # since then there are forwards
+    assert 0 < given_up[0] - max(hangs_at, asked_at) < GIVEN_UP_S, f"seed {seed}"
+    assert not world.points, f"seed {seed}"
 
 
 @pytest.mark.slow
@@ -133,7 +134,10 @@ def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage:
     for seed in range(2):
         slowness = slow_at_the_end(stage)
         world = run(StragglerWorld(config(seed, stages), slowness))
-        other = run(StragglerWorld(config(seed, stages), slowness, backups=False))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Leases, "_idle", lambda _: None)
+            patch.setattr(NextHop, "spare", lambda *_, **__: set())
+            other = run(StragglerWorld(config(seed, stages), slowness))
         with_backups.append(world.done_at)
         without.append(other.done_at)
         assert world.backups, f"seed {seed}"

@@ -11,7 +11,6 @@ from client.lab.simulate.multisets import MultisetWorker, decode_ids
 from client.lab.simulate.worker import Payloads
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     ContributeTask,
     LossTask,
@@ -37,7 +36,7 @@ def counted(*ids: int, peer: str = A) -> tuple[MultisetWorker, Payloads]:
 def test_a_step_that_is_not_whole(ids: tuple[int, ...]) -> None:
     worker, payloads = counted(*ids)
     with pytest.raises(InvariantViolation, match="I1: step 0 applies"):
-        worker.run(ApplyLocalTask(0), payloads)
+        worker.run(ApplyTask(0), payloads)
 
 
 def test_an_id_counted_by_two_replicas() -> None:

@@ -27,7 +27,7 @@ from client.compute.requests import (
     Forward,
     ForwardBackward,
     KeepVersion,
-    Recompute,
+    Pass,
     Reduce,
     SetThreads,
 )
@@ -37,16 +37,17 @@ from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
 from protocol.audit.audit import (
     Ask,
-    AskList,
     Audit,
     AuditEffect,
     Judged,
     Subject,
 )
-from protocol.audit.commitment import Statement, contents, root_of, tensors_of
+from protocol.audit.commitment import contents, root_of, tensors_of
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask
+from protocol.pipeline.effects import CompareTask, Outcome, PassTask, PayloadKey
+from protocol.wire.messages import Commitment, Plan
+from protocol.wire.parts import PlanMember
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
 from tests.support.other_process import AuditingWorker, OtherProcess
 
@@ -237,7 +238,8 @@ class AuditedStage:
 
     def _shown(self, place: int, bounds: list[int], sent: list[bytes]) -> Shown:
         work = {m: self.work[m] for m in self._microbatches(place)}
-        return Shown(self._subject(work, bounds, sent), work, sent)
+        tensors = tensors_of(first=not self.audited, last=bool(self.audited))
+        return Shown(self, bounds, work, sent, tensors)
 
     def audit_everyone(self) -> Iterator[tuple[int, int, Audited]]:
         """One more honest step, in which every replica that contributes is audited by all others,
@@ -253,22 +255,6 @@ class AuditedStage:
                 yield auditor, other, self.finish(shown[other], auditor)
                 self.members[auditor].again()
 
-    def _subject(self, work: dict[int, Sent], bounds: list[int], sent: Sequence[bytes]) -> Subject:
-        return Subject(
-            member=PeerId("audited"),
-            stage=self.audited,
-            step=self.step,
-            attempt=1,
-            era=0,
-            counted=frozenset(work),
-            bounds=tuple(bounds),
-            segments=tuple(map(sealed_digest, sent)),
-            held=self._held(sent, AUDITOR),
-            tensors=tensors_of(first=not self.audited, last=bool(self.audited)),
-            coarse=self.averaging != "fp32",
-            mixed=self.precision != DEFAULT,
-        )
-
     def _held(self, sent: Sequence[bytes], auditor: int) -> dict[int, bytes]:
         """Digests of the segments that an auditor owns, and so has got."""
         return {
@@ -283,8 +269,8 @@ class AuditedStage:
         """Have a replica audit what the first one shows."""
         self._set_threads(auditor)
         of = replace(shown.of, held=self._held(shown.segments, auditor))
-        audit, done = Audit(of, PeerId("auditor"), 0.0, 0.0), Audited()
-        pending = deque(audit.committed(shown.statement, 0.0))
+        audit, done = Audit(of, PeerId("auditor"), PeerId("auditor")), Audited()
+        pending = deque(audit.computed(audit.keep(), Outcome(), 0.0))
         while pending:
             pending += self._perform(audit, pending.popleft(), shown, done, self.members[auditor])
         torch.set_num_threads(1)
@@ -299,31 +285,33 @@ class AuditedStage:
         auditor: AuditingWorker | OtherProcess,
     ) -> list[AuditEffect]:
         match effect:
-            case AskList():
+            case Ask(PayloadKey(name="list")):
                 return audit.listed(shown.encoded, 0.0)
-            case Ask(_, key):
+            case Ask(key):
                 return audit.shown(key, digest_of(key.name, shown.payload(key)), 0.0)
-            case RecomputeTask(step, microbatch, keys):
+            case PassTask(step, microbatch, _, keys):
                 tokens = next((shown.payload(k) for k in keys if k.name == "tokens"), b"")
                 payloads = [shown.payload(key) for key in keys if key.name != "tokens"]
                 if not self.audited:  # these stages have no corpus: the samples are given
                     payloads.insert(1, shown.work[microbatch].tokens)
-                request = Recompute(step=step, microbatch=microbatch, tokens=tokens)
+                request = Pass(into="audit", step=step, microbatch=microbatch, tokens=tokens)
                 reply, _ = auditor.ask(request, *payloads)
                 if isinstance(reply, Failed):
-                    return audit.not_computed(reply.kind)
+                    return audit.computed(effect, Outcome(error=reply.kind), 0.0)
                 done.boundary = max(done.boundary, reply.activation, reply.gradient)
-                return audit.recomputed(reply.activation, reply.gradient, 0.0)
-            case CompareTask(step, _, bounds, segments):
+                apart = reply.activation, reply.gradient
+                return audit.computed(effect, Outcome(apart=apart), 0.0)
+            case CompareTask(step, bounds, segments):
                 payloads = [shown.payload(key) if key else b"" for key in segments]
                 reply, _ = auditor.ask(
                     CompareContribution(step=step, bounds=list(bounds)), *payloads
                 )
                 if isinstance(reply, Failed):
-                    return audit.not_computed(reply.kind)
+                    return audit.computed(effect, Outcome(error=reply.kind), 0.0)
                 done.compared = reply
-                return audit.compared(reply.deviation, reply.along, 0.0)
-            case Judged(_, _, grade, words):
+                apart = reply.deviation, reply.along
+                return audit.computed(effect, Outcome(apart=apart), 0.0)
+            case Judged(grade, words):
                 done.grade, done.words = grade, words
         return []
 
@@ -332,22 +320,35 @@ class AuditedStage:
 class Shown:
     """The signed statements and openings of the audited member."""
 
-    of: Subject
+    stage: AuditedStage
+    bounds: list[int]
     work: dict[int, Sent]
     segments: list[bytes]
+    tensors: Sequence[str]
     encoded: bytes = b""
     """The list; empty: the true one."""
 
     def __post_init__(self) -> None:
         digests = tuple(map(sealed_digest, self.segments))
+        self.step = self.stage.step
         self.encoded = self.encoded or contents(
-            {m: tuple(map(self._digest, self._keys(m))) for m in self.work}, digests
+            {m: tuple(map(self._digest, self._keys(m))) for m in self.work}
         )
-        of, root = self.of, root_of(self.encoded)
-        self.statement = Statement(of.stage, of.step, of.attempt, of.era, root, digests)
+        stage, member = self.stage.audited, PeerId("audited")
+        self.of = Subject(
+            plan=Plan(stage, self.step, 1, [PlanMember(member, b"")], self.bounds, []),
+            member=member,
+            counted=frozenset(self.work),
+            segment=None,
+            said={member: Commitment(stage, self.step, 1, root_of(self.encoded), digests)},
+            held=(),
+            tensors=self.tensors,
+            coarse=self.stage.averaging != "fp32",
+            mixed=self.stage.precision != DEFAULT,
+        )
 
     def _keys(self, microbatch: int) -> list[PayloadKey]:
-        return [PayloadKey(self.of.step, name, microbatch) for name in self.of.tensors]
+        return [PayloadKey(self.step, name, microbatch) for name in self.tensors]
 
     def _digest(self, key: PayloadKey) -> bytes:
         return digest_of(key.name, self.payload(key))
@@ -359,7 +360,7 @@ class Shown:
         sent = self.work[key.item]
         if key.name == "tokens":
             return sent.tokens
-        names = [name for name in self.of.tensors if name != "tokens"]
+        names = [name for name in self.tensors if name != "tokens"]
         given = sent.given[:1]  # samples of the first stage are not shown
         return [*given, *sent.claimed][names.index(key.name)]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.compute.requests import ApplyLocal, ForwardBackward
+from client.compute.requests import Apply, ForwardBackward
 from tests.support.compute_stages import SEQUENCES, TOKENS, LocalWorker, tokens_of
 
 PER_STEP = 6
@@ -28,4 +28,4 @@ def loss_of(worker: LocalWorker, microbatch: int, *payloads: bytes) -> Any:
 def apply_local(worker: LocalWorker) -> str:
     """The stage's only replica applies its sum; the hash of the next version."""
     step = worker.replica.version
-    return str(worker.call(ApplyLocal(step=step, tokens=STEP_TOKENS))[0].hash)
+    return str(worker.call(Apply(step=step, tokens=STEP_TOKENS))[0].hash)

@@ -6,6 +6,7 @@ honest ones are counted from then on, in virtual seconds.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import Message
+from protocol.wire.messages import JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 Distort = Callable[[PeerId, Message], list[tuple[Message, float]]]
@@ -61,6 +62,37 @@ class ObstructedWorld(ChaosWorld):
         self.liars[volunteer.peer] = lambda _to, _message: []
         self._pulse_later(volunteer)
         return volunteer
+
+    def admitted_by_word(self, stage: int) -> Volunteer:
+        """Add one of ``by_word`` that all replicas of the stage have admitted."""
+        newcomer, began = self.by_word(stage), self.agenda.now
+        for member in self.of_stage(stage):
+            if member is not newcomer:
+                super().send(newcomer, member.peer, JoinStage(stage))
+        while not all(newcomer.peer in v.seat._siblings() for v in self.of_stage(stage) if v.seat):
+            assert self.agenda.now < began + 5.0
+            self.advance_to(self.agenda.now + 0.1)
+        return newcomer
+
+    def leader_in_mid_step(self, stage: int) -> Volunteer:
+        """Go on until a replica leads a step of a stage that is begun and far from done."""
+        while True:
+            self.advance_to(self.agenda.now + 0.02)
+            seats = [v.seat for v in self.of_stage(stage) if v.seat is not None]
+            leaders = {seat.current_leader() for seat in seats}
+            held = set().union(*(s.pipeline.in_flight() | s.pipeline.done() for s in seats))
+            [led_by, *others] = leaders
+            if (
+                not others
+                and led_by in self.volunteers
+                and 0 < len(held) <= self.config.per_step / 2
+            ):
+                return self.volunteers[led_by]
+
+    def set_aside(self) -> set[str]:
+        """Return whom anybody has set aside, as the log writes it."""
+        said = (re.search(r"(\S+) of stage \d+ is set aside", line) for line in self.log)
+        return {found[1] for found in said if found}
 
     def _as_served(self, stage: int) -> SeatStatus | None:
         seats = [v.seat for v in self.of_stage(stage) if v.seat is not None]

@@ -26,7 +26,7 @@ def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
 
 def deliveries(*live: PeerId) -> Deliveries:
     made = Deliveries(STAGE, lambda m: 10)
-    made.update(rated(live), 0, 0.0)
+    made.update(rated(live), STEP, 0.0)
     return made
 
 

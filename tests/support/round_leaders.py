@@ -1,18 +1,17 @@
-"""A leader of a round with the reports that a test gives it."""
+"""A leader of a round with the reports and the votes that a test gives it."""
 
 from __future__ import annotations
 
-import msgspec
-
-from protocol.effects import Send
+from protocol.decree.elector import unsigned_elector
+from protocol.effects import Effect, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import (
-    RoundLeader,
-)
+from protocol.rounds.leader import NO_PART, OwnPart, RoundLeader
+from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Commit, LedgerReport, Plan, Ready
+from protocol.wire.messages import Commit, LedgerReport, Plan, Propose, Ready, Vote
+from protocol.wire.parts import Decree
 
 ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
@@ -28,8 +27,53 @@ def view(*peers: PeerId, version: int = STEP, **versions: int) -> SwarmView:
     return SwarmView.of([[], ours])
 
 
-def leader(*peers: PeerId) -> RoundLeader:
-    made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP)
+class Led(RoundLeader):
+    """A leader that is an elector of its step, too: that one answers at once."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        super().__init__(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        self.elector = unsigned_elector(ME)
+        before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
+        self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
+
+    def _answered(self, effects: list[Effect], now: float, own: OwnPart) -> list[Effect]:
+        for asked in [e for e in effects if isinstance(e, Send) and e.peer == ME]:
+            if isinstance(asked.message, Propose):
+                answer = self.elector.answer(ME, asked.message)
+                if isinstance(answer, Vote):
+                    effects = [*effects, *self.vote(ME, answer, now, own)]
+        return effects
+
+    def report(
+        self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
+        return self._answered(super().report(sender, message, now, own), now, own)
+
+    def ready(
+        self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
+        return self._answered(super().ready(sender, message, now, own), now, own)
+
+    def vote(
+        self, sender: PeerId, message: Vote, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
+        return self._answered(super().vote(sender, message, now, own), now, own)
+
+    def update_view(
+        self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
+        return self._answered(super().update_view(view, leading, now, own), now, own)
+
+    def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+        return self._answered(super().tick(now, own), now, own)
+
+
+def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
+    """One whose siblings are these; the decree before names them all, and designates us."""
+    quorum = Quorum(ME, STAGE, None)
+    quorum.settle(peers, electors, STEP, 0.0)
+    quorum.designated = ME
+    made = Led(quorum)
     made.update_view(view(*peers), True, 0.0)
     return made
 
@@ -41,11 +85,6 @@ def report(
     return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
 
 
-def ready_report(attempt: int, digest: bytes = DIGEST) -> LedgerReport:
-    """The report of a replica that holds everything that an attempt would apply."""
-    return msgspec.structs.replace(report(range(16, 20), promised=attempt), ready=digest)
-
-
 def plans(effects: list[object]) -> dict[PeerId, Plan]:
     return {
         effect.peer: effect.message
@@ -54,13 +93,23 @@ def plans(effects: list[object]) -> dict[PeerId, Plan]:
     }
 
 
+def proposals(effects: list[object]) -> dict[PeerId, Propose]:
+    return {
+        effect.peer: effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Propose)
+    }
+
+
 def commits(effects: list[object]) -> list[PeerId]:
     return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
 
 
-def planned(*shares: tuple[PeerId, object]) -> tuple[RoundLeader, Plan]:
+def planned(
+    *shares: tuple[PeerId, object], electors: tuple[PeerId, ...] = (ME,)
+) -> tuple[Led, Plan]:
     """A leader whose plan is out."""
-    made = leader(*(peer for peer, _ in shares))
+    made = leader(*(peer for peer, _ in shares), electors=electors)
     effects: list[object] = []
     for peer, done in shares:
         effects += made.report(peer, report(done), 0.0)
@@ -74,3 +123,12 @@ HALVES = ((ME, range(16, 20)), (B, range(20, 24)))
 
 def ready(attempt: int = 1, digest: bytes = DIGEST, loss: float = 1.5) -> Ready:
     return Ready(STAGE, STEP, attempt, digest, loss)
+
+
+def vote(
+    attempt: int = 1, promised: int = 0, *, voted: int = 0, decree: Decree | None = None
+) -> Vote:
+    """An elector's answer; ``promised``: a later attempt makes it a refusal."""
+    signature = b"" if promised > attempt else bytes(64)
+    said = (attempt, promised or attempt, voted, decree)
+    return Vote(STAGE, STEP, *said, signature=signature)

@@ -38,7 +38,6 @@ class StragglerWorld(TrainingWorld):
     """Counts what was sent again and why, who computed how much, and when steps were committed.
 
     Args:
-        backups: False: nothing is sent twice on suspicion of being slow.
         rates: the peers' reports of their speed; None: not known yet.
     """
 
@@ -47,13 +46,11 @@ class StragglerWorld(TrainingWorld):
         config: WorldConfig,
         slowness: Slowness = even,
         *,
-        backups: bool = True,
         rates: Callable[[StragglerWorld, SimPeer], float] | None = None,
     ) -> None:
-        self.slowness, self._backups, self._rates = slowness, backups, rates
+        self.slowness, self._rates = slowness, rates
         self._queues: dict[tuple[PeerId, int], deque[Task]] = {}
         self.reroutes: list[Rerouted] = []
-        self.rerouted_at: list[float] = []
         self.backups: list[tuple[float, SimPeer, str]] = []
         self.points: Counter[PeerId] = Counter()
         """Penalty points of a peer."""
@@ -99,16 +96,9 @@ class StragglerWorld(TrainingWorld):
         if "gets it too" in words:
             self.backups.append((self.agenda.now, peer, words))
 
-    def _open_seat(self, peer: SimPeer, step: int, serving: bool) -> None:
-        super()._open_seat(peer, step, serving)
-        if not self._backups and peer.seat:
-            peer.seat.pipeline.without_backups()
-            peer.seat.leasing.without_backups()
-
     def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         if isinstance(effect, Rerouted):
             self.reroutes.append(effect)
-            self.rerouted_at.append(self.agenda.now)
         elif not isinstance(effect, GradientAccepted):
             if isinstance(effect, Penalise):
                 self.points[effect.peer] += effect.points
@@ -145,7 +135,3 @@ class StragglerWorld(TrainingWorld):
         self.counted_for[peer.peer] += committed.counted
         self.committed_at[peer.stage, committed.version] = self.agenda.now
         super().committed(peer, committed)
-
-    def late(self) -> list[Rerouted]:
-        """Return the re-routes from peers that were held for hung."""
-        return [rerouted for rerouted in self.reroutes if rerouted.cause == "late"]

@@ -19,7 +19,6 @@ from client.lab.simulate.invariants import InvariantViolation, expect
 from client.lab.simulate.worker import Payloads
 from client.train.workers.tasks import payload_digest
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     CompareTask,
@@ -30,13 +29,10 @@ from protocol.pipeline.effects import (
     KeepVersionTask,
     LossTask,
     Outcome,
+    PassTask,
     PayloadKey,
-    RecomputeTask,
     ReduceTask,
-    SubtractTask,
-    SumAgainTask,
     Task,
-    UsualNormTask,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.shards import SEGMENT
@@ -98,7 +94,7 @@ class MultisetWorker:
                 payloads[PayloadKey(step, "output", m)] = _one(m)
             case LossTask() | BackwardTask():
                 return self._backward(task, payloads)
-            case SubtractTask(step, m):
+            case PassTask(step, m, "less"):
                 expect(step == self._version, f"I1: step {step} at version {self._version}")
                 expect(self.accumulated[m] == 1, f"I1: {m} is taken out but was not counted")
                 self.accumulated[m] -= 1
@@ -107,25 +103,25 @@ class MultisetWorker:
                 whole = encode_ids(self.accumulated)
                 for i in range(len(bounds) - 1):
                     payloads[PayloadKey(step, "segment", i, attempt, self._place.me)] = whole
+            case ReduceTask(compare_to=PayloadKey() as sent):
+                ours = _summed(task.parts, payloads)
+                return Outcome(apart=(0.0 if payloads[sent] == ours else WRONG, 0.0))
             case ReduceTask():
                 return self._reduce(task, payloads)
             case DecodeTask():
                 if decode_ids(payloads[task.reduced])[ABSURD]:
                     return Outcome(error="codec", part=0)
-            case ApplyTask(step, _, _, keys):
-                return self._apply(step, [payloads[key] for key in keys if key])
-            case ApplyLocalTask(step):
-                return self._apply(step, [encode_ids(self.accumulated)])
+            case ApplyTask(step, _, bounds, keys):
+                sums = [payloads[key] for key in keys if key]
+                return self._apply(step, sums if bounds else [encode_ids(self.accumulated)])
             case HashTask(step):
                 expect(step == self._version, f"version {step} is gone before it is hashed")
                 return Outcome(hash=self.parameters)
-            case KeepVersionTask() | RecomputeTask() | CompareTask():
+            case KeepVersionTask(step):
+                expect(step == self._version, f"step {step} is applied already")
+                self._kept, self._audited = step, Counter()
+            case PassTask(into="audit") | CompareTask():
                 return self._audit(task, payloads)
-            case UsualNormTask():
-                expect(task.step == self._version, f"step {task.step} is applied already")
-            case SumAgainTask():
-                ours = _summed(task.parts, payloads)
-                return Outcome(apart=(0.0 if payloads[task.reduced] == ours else WRONG, 0.0))
         return Outcome()
 
     def save(self, version: int) -> str:
@@ -137,17 +133,10 @@ class MultisetWorker:
         self.parameters, self._version, self.accumulated = saved, version, Counter()
         return saved
 
-    def _audit(
-        self, task: KeepVersionTask | RecomputeTask | CompareTask, payloads: Payloads
-    ) -> Outcome:
-        if isinstance(task, KeepVersionTask):
-            if task.step != self._version:
-                return Outcome(error="stale")
-            self._kept, self._audited = task.step, Counter()
-            return Outcome()
+    def _audit(self, task: PassTask | CompareTask, payloads: Payloads) -> Outcome:
         if task.step != self._kept:
             return Outcome(error="stale")
-        if isinstance(task, RecomputeTask):
+        if isinstance(task, PassTask):
             self._audited[task.microbatch] += 1
             exact = _one(task.microbatch)
             shown = [payloads[key] for key in task.shown if key.name != "tokens"]
@@ -213,8 +202,9 @@ class LyingWorker(MultisetWorker):
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
-        if isinstance(task, CompareTask | SumAgainTask) and self._finds_fault:
-            return replace(outcome, apart=(WRONG, WRONG))
+        again = isinstance(task, ReduceTask) and task.compare_to is not None
+        if again or isinstance(task, CompareTask):
+            return replace(outcome, apart=(WRONG, WRONG)) if self._finds_fault else outcome
         absurd = isinstance(task, ContributeTask) and self._contributes_absurd(task.step)
         if isinstance(task, ContributeTask) and (absurd or self._contributes(task.step)):
             wrong = encode_ids(self.accumulated + Counter([ABSURD if absurd else POISON]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from client.lab.simulate.worker import Payloads, SimWorker
 from protocol.amendments.book import Amendments
+from protocol.decree.elector import Elector, unsigned_elector
 from protocol.held_stage.machine import HeldStage
 from protocol.ids import PeerId
 from protocol.seat.seat import Seat
@@ -36,9 +37,13 @@ class SimPeer:
     amendments: Amendments | None = None
     """What it knows of the founder's amendments; None: the run has none."""
     held: HeldStage = field(init=False)
+    elector: Elector = field(init=False)
+    """It survives the process."""
 
     def __post_init__(self) -> None:
         """Assign the stage."""
+        self.elector = unsigned_elector(self.peer)
+        self.elector.is_gone = lambda peer: peer not in self.statuses
         self.hold(0.0)
 
     def hold(self, now: float) -> None:

@@ -29,7 +29,15 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
-from protocol.wire.messages import AuditReply, Message, Reduced, Segment
+from protocol.wire.messages import (
+    AuditReply,
+    Commit,
+    CommitRequest,
+    Message,
+    Propose,
+    Reduced,
+    Segment,
+)
 
 Parts = tuple[bytes, ...]
 """A message's payload, as the pieces that were sent."""
@@ -121,7 +129,15 @@ class SeatWorld(ABC, Generic[SomePeer]):
         self.log.append(f"{self.agenda.now:.3f} {short(peer.peer)} {words}")
 
     def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
-        """Hand a message that has arrived to the seat, if there is one."""
+        """Hand a message that has arrived to the elector or to the seat, if there is one."""
+        if isinstance(message, Propose | CommitRequest):
+            answer = peer.elector.answer(sender, message)
+            if answer is not None:
+                self.send(peer, sender, answer)
+            return
+        if isinstance(message, Commit) and message.stage != peer.stage:
+            peer.elector.take(message)
+            return
         if peer.seat is not None:
             named = isinstance(message, Reduced | Segment | AuditReply)
             digest = payload_digest(parts[0]) if named else b""

@@ -22,6 +22,7 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
 from protocol.amendments.book import Amendments, Beginning
+from protocol.decree.decree import first_electors
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, SwarmId, peer_id_from_key, short
 from protocol.manifest import Evaluation
@@ -80,6 +81,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         for stage in range(config.stages):
             for index in range(config.replicas):
                 self.add_peer(stage, f"{stage}/{index}")
+        self._electors = first_electors(self.peers)
         for peer in self.peers.values():
             self._open_seat(peer, step=0, serving=True)
 
@@ -180,6 +182,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
             bucketed=config.bucketed,
             amendments=peer.amendments,
             evaluation=config.evaluation,
+            elector=peer.elector,
+            electors=self._electors,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))

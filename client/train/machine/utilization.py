@@ -16,9 +16,9 @@ from model_zoo.specs.slices import slices
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import (
     BackwardTask,
-    EvaluateTask,
     ForwardTask,
     LossTask,
+    PassTask,
     Task,
 )
 
@@ -38,7 +38,7 @@ class PassCosts:
         match task:
             case LossTask():
                 return self.whole
-            case ForwardTask() | EvaluateTask():
+            case ForwardTask() | PassTask(into="loss"):
                 return self.forward
             case BackwardTask():
                 return self.whole - self.forward

@@ -319,7 +319,7 @@ class History:
         while True:
             self._stale = trio.Event()
             complete = False
-            with suppress(OSError):  # then nothing is published: "none" would be false
+            with suppress(OSError):
                 complete = await self._say_copies()
             with trio.move_on_after(math.inf if complete else UNREAD_S):
                 await self._stale.wait()
@@ -335,10 +335,12 @@ class History:
         found = await trio.to_thread.run_sync(
             stored_states, self._folder, self._swarm, self._stages
         )
+        entries = await trio.to_thread.run_sync(self._folder.entries)
+        if entries and not found:
+            return False  # "none" would be false
         ours = filter(self._is_ours, found)
         copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
         self._perform(self.machine.set_copies(copies, self._ports.now()))
-        entries = await trio.to_thread.run_sync(self._folder.entries)
         return self._saved == self.lineage and len(found) >= len(entries)
 
     # --- effects -----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from client import faults
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     LossTask,
@@ -46,13 +45,13 @@ def before_task(task: Task, *, stage: int, first: bool, worker: int) -> None:
             faults.active.reach("backward", task.step, stage, worker)
         case ReduceTask():
             faults.active.reach("averaging", task.step, stage, worker)
-        case ApplyTask() | ApplyLocalTask():
+        case ApplyTask():
             faults.active.reach("before-optimizer", task.step, stage, worker)
 
 
 def after_task(task: Task, *, stage: int, worker: int) -> None:
     """A task is done and nobody was told."""
-    if faults.active is not None and isinstance(task, ApplyTask | ApplyLocalTask):
+    if faults.active is not None and isinstance(task, ApplyTask):
         faults.active.reach("after-optimizer", task.step, stage, worker)
 
 

@@ -38,12 +38,13 @@ from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.codec import CODECS
 from protocol.audit.charges import Charges
+from protocol.audit.draw import SECRET_BYTES
+from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.recovery.machine import GivenUp
 from protocol.recovery.stored import Lineage
-from protocol.seat.auditing import SECRET_BYTES, AuditTerms
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -62,6 +63,8 @@ class HeldStages:
     ) -> None:
         stages = terms.manifest.stage_count
         self.view = SwarmView(((),) * stages)
+        self._sees = False
+        """Whether the view is one of our lineage."""
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
@@ -146,7 +149,9 @@ class HeldStages:
         if (held := self.held.get(stage)) is not None:
             held.assign()
             return
-        held = HeldStageDriver(self._context, stage, self.view, allowed=self._allowed)
+        held = HeldStageDriver(
+            self._context, stage, self.view, sees=self._sees, allowed=self._allowed
+        )
         held.assign()
         self.held[stage] = held
         self._opened.send_nowait(held)
@@ -170,7 +175,7 @@ class HeldStages:
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        self.view = view
+        self.view, self._sees = view, True
         self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for held in self._all():
             held.update_view(view)
@@ -210,7 +215,7 @@ class HeldStages:
             self._context.terms.event_sink.gave_up(given_up)
         else:
             self._context.terms.event_sink.rolled_back(lineage.version)
-        self.view = SwarmView(((),) * len(self.newest))
+        self.view, self._sees = SwarmView(((),) * len(self.newest)), False
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():
             held.begin_anew()
@@ -341,4 +346,4 @@ def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
     coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
     secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
-    return AuditTerms(manifest.audits, secret, coarse, swarm, charges, mixed=mixed)
+    return AuditTerms(manifest.audits, secret, coarse, charges, mixed=mixed)

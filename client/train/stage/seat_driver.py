@@ -43,7 +43,6 @@ from protocol.pipeline.effects import (
     Compute,
     ContributeTask,
     DropStep,
-    EvaluateTask,
     Fault,
     ForwardTask,
     GradientAccepted,
@@ -52,12 +51,11 @@ from protocol.pipeline.effects import (
     LossTask,
     Obstructs,
     Outcome,
+    PassTask,
     PayloadKey,
-    RecomputeTask,
+    ReduceTask,
     Rerouted,
     SendPayload,
-    SubtractTask,
-    SumAgainTask,
     Task,
 )
 from protocol.rounds.commitments import Unsigned
@@ -87,19 +85,8 @@ from protocol.wire.messages import (
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
-WORK = (
-    ForwardTask
-    | LossTask
-    | BackwardTask
-    | RecomputeTask
-    | CompareTask
-    | SumAgainTask
-    | EvaluateTask
-)
-"""Tasks that no round waits for."""
-READS = ForwardTask | LossTask | BackwardTask | SubtractTask | RecomputeTask | EvaluateTask
+READS = ForwardTask | LossTask | BackwardTask | PassTask
 """Tasks for which the first stage may read samples."""
-PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
 ERRORS = {
     "poisoned": "poisoned",
     "outlier": "outlier",
@@ -383,7 +370,7 @@ class SeatDriver:
     def _enter(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS):
             self._samples.begin(task.microbatch)
-        self._gate.enter(partial(self._start, task), in_round=not isinstance(task, WORK))
+        self._gate.enter(partial(self._start, task), in_round=_in_round(task))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
         try:
@@ -404,7 +391,7 @@ class SeatDriver:
             segments = [sealed_digest(get(key)) if key else b"" for key in commit.segments]
         except PayloadGone:
             return  # we cannot contribute it either
-        encoded = contents(digests, tuple(segments))
+        encoded = contents(digests)
         key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
         self._keep(Keep((key,)), (encoded,))
         named = msgspec.structs.replace(of, root=root_of(encoded), segments=tuple(segments))
@@ -414,7 +401,7 @@ class SeatDriver:
 
     def _signed(self, segment: Segment) -> Segment:
         """Sign a segment that we contribute, in a run with audits."""
-        body = self.seat.auditing.signs(segment)
+        body = self.seat.showing.signs(segment)
         if body is None:
             return segment
         signature = self._ports.sign(SEGMENT, body).signature
@@ -526,12 +513,26 @@ class SeatDriver:
             self.microbatches += 1
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
-        if failure.kind == "oom" and isinstance(task, PASSES):
+        apart = isinstance(task, PassTask) and task.into != "less"
+        if failure.kind == "oom" and isinstance(task, READS) and not apart:
             self._hooks.fault(Fault("memory", str(failure)))  # less was tried already
             return
         error = ERRORS.get(failure.kind, failure.kind)
         outcome = Outcome(error=error, part=failure.part, parts=failure.parts)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
+
+
+def _in_round(task: Task) -> bool:
+    """Whether a round waits for a task."""
+    match task:
+        case ForwardTask() | LossTask() | BackwardTask() | CompareTask():
+            return False
+        case PassTask():
+            return task.into == "less"
+        case ReduceTask():
+            return task.compare_to is None
+        case _:
+            return True
 
 
 def _digest_of(name: str, payload: bytes) -> bytes:

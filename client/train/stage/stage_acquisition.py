@@ -186,6 +186,8 @@ class StageAcquisition:
         self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
+        self.sees = True
+        """Whether the view is one of our lineage."""
 
     # --- input -------------------------------------------------------------
 
@@ -210,6 +212,7 @@ class StageAcquisition:
 
     def view_changed(self) -> None:
         """The view of the swarm has changed."""
+        self.sees = True
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
@@ -255,10 +258,11 @@ class StageAcquisition:
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
             way = way_in(self.stage, self._terms.me, self._view(), machine, now)
-            if not isinstance(way, Wait):
+            if self.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
-            self._waits(Phase.HISTORY, way.why)
+            if isinstance(way, Wait):
+                self._waits(Phase.HISTORY, way.why)
             await self._next_change()
 
     async def begin(self, lineage: Lineage) -> None:

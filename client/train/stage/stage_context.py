@@ -13,15 +13,20 @@ from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
+from protocol.audit.terms import AuditTerms
+from protocol.decree.elector import Elector
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed
-from protocol.seat.auditing import AuditTerms
 from protocol.seat.effects import AgreedOn, HeldOutLoss
 from protocol.verdicts import Verdict
 
 
 class Owner(Ports, Protocol):
     """A held stage's interface to the engine, besides its ports."""
+
+    @property
+    def elector(self) -> Elector:
+        """The elector of this volunteer, one for all stages."""
 
     def seats_changed(self) -> None:
         """One of our seats changed: tell the neighbours."""

@@ -1,10 +1,11 @@
-"""The notary signs the decisions of rounds, and nothing that contradicts its earlier signatures.
+"""The notary signs what decides rounds, and nothing that contradicts its earlier signatures.
 
-Plans, Readys, commits, commitments and parts of waypoints pass it on their way out. Each statement
-is on the disk before it is sent, so that the next process of this home does not contradict it.
-After a reboot the file may be old (power loss, a home from a backup): then the first attempts of
-the step at which a stage is taken, and its first waypoint, are left out. State: our newest
-statements and the last signatures.
+Plans, Readys, commitments and parts of waypoints pass it on their way out; the votes of our elector
+are signed here, too. Each statement is on the disk before it is sent, so that the next process of
+this home does not contradict it. After a reboot the file may be old (power loss, a home from a
+backup): then the first attempts of the step at which a stage is taken, its first waypoint, and the
+steps that we may have voted in are left out. State: our newest statements, the last signatures, and
+the elector.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
+from protocol.decree.elector import Elector, Term
 from protocol.effects import Explain
+from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import (
     COMMITMENT,
     Decisive,
@@ -26,9 +29,10 @@ from protocol.evidence.statement import (
     statement_of,
 )
 from protocol.evidence.word import OwnWord
-from protocol.ids import SwarmId
+from protocol.ids import PeerId, SwarmId
 from protocol.waypoints.part import PART, Part, digest_of, encode_part
-from protocol.wire.envelope import Signer
+from protocol.wire.envelope import SIGNATURE_BYTES, Signer, verify
+from protocol.wire.fields import Envelope
 
 Said = TypeVar("Said", bound=Decisive)
 
@@ -50,6 +54,7 @@ class Notary:
     def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
         self._signer, self._swarm, self._explain = signer, swarm, explain
         self._word = OwnWord()
+        self.elector = Elector(signer.peer, self._sign, self._verify, self._keep_terms)
         self._file: MarksFile | None = None
         self._boot, self._old = this_boot(), False
         """Whether the file that we found may lack what was signed last."""
@@ -66,10 +71,32 @@ class Notary:
             if (kept := self._file.read()) is not None:
                 self._word = OwnWord(kept.marks)
                 self._old = kept.boot != self._boot
+                self.elector.load(kept.terms)
         except (OSError, DamagedMarks) as error:
             self._old = True
             words = f"what this volunteer has signed before cannot be read, beginning anew: {error}"
             self._explain(Explain("membership", words, "warning"))
+
+    def resume(self, era: int) -> None:
+        """This home goes on in a lineage; an old file may not know how our elector voted there."""
+        if self._old:
+            self.elector.bar(era)
+
+    def _sign(self, kind: str, body: bytes) -> bytes:
+        return self._signer.sign(kind, body, self._swarm).signature
+
+    def _verify(self, peer: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
+        if len(signature) != SIGNATURE_BYTES:
+            return False
+        try:
+            verify(Envelope(peer, kind, body, signature), self._swarm)
+        except RemoteProtocolError:
+            return False
+        return True
+
+    def _keep_terms(self, _terms: tuple[Term, ...]) -> bool:
+        self._write()
+        return True
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
         """Return step and attempt up to which we may have signed in a stage and lineage.
@@ -123,11 +150,16 @@ class Notary:
         is_new = self._word.is_new(kind, statement)
         if not self._word.may_say(kind, statement):
             return False
-        if is_new and self._file is not None:
-            try:
-                self._file.write(Kept(list(self._word.marks), self._boot))
-            except OSError as error:  # a full disk must not stop training
-                self._file = None
-                words = f"what this volunteer signs cannot be written down: {error.strerror}"
-                self._explain(Explain("membership", words, "warning"))
+        if is_new:
+            self._write()
         return True
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(Kept(list(self._word.marks), self._boot, list(self.elector.terms)))
+        except OSError as error:  # a full disk must not stop training
+            self._file = None
+            words = f"what this volunteer signs cannot be written down: {error.strerror}"
+            self._explain(Explain("membership", words, "warning"))

@@ -14,56 +14,42 @@ from client.compute.payload import sealed_digest
 from client.compute.replies import (
     Applied,
     ContributionCompared,
-    Evaluated,
     Hashed,
     LossComputed,
-    Recomputed,
+    Passed,
     Reduced,
     Reply,
-    SumCompared,
-    UsualNormTold,
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
     DecodeSum,
-    Evaluate,
     Forward,
     ForwardBackward,
     HashVersion,
     KeepVersion,
-    Recompute,
+    Pass,
     Reduce,
     Request,
-    Subtract,
-    SumAgain,
-    UsualNorm,
 )
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     BackwardTask,
     CompareTask,
     ContributeTask,
     DecodeTask,
-    EvaluateTask,
     ForwardTask,
     HashTask,
     KeepVersionTask,
     LossTask,
     Outcome,
+    PassTask,
     PayloadKey,
-    RecomputeTask,
     ReduceTask,
-    SubtractTask,
-    SumAgainTask,
     Task,
-    UsualNormTask,
-    held_out_key,
 )
 
 Sources = tuple[PayloadKey | None, ...]
@@ -96,86 +82,64 @@ class Call:
 def to_call(task: Task, place: SeatConstants) -> Call:
     """Translate a task."""
     match task:
-        case ForwardTask():
-            return _forward(task, place)
+        case ForwardTask(step, m):
+            return _onwards(Forward(step=step, microbatch=m), place)
         case LossTask(step, m):
             request = ForwardBackward(step=step, microbatch=m, tokens=b"")
-            if place.first:
-                return Call(request)
-            return Call(
-                request,
-                sources=(PayloadKey(step, "input", m),),
-                tokens=PayloadKey(step, "tokens", m),
-                results=(PayloadKey(step, "grad_out", m),),
-            )
-        case BackwardTask(step, m):
-            inputs: Sources = () if place.first else (PayloadKey(step, "input", m),)
             results = () if place.first else (PayloadKey(step, "grad_out", m),)
-            sources = (PayloadKey(step, "grad_in", m), *inputs)
+            return Call(request, _input(step, m, place), _tokens(step, m, place), results)
+        case BackwardTask(step, m):
+            results = () if place.first else (PayloadKey(step, "grad_out", m),)
+            sources = (PayloadKey(step, "grad_in", m), *_input(step, m, place))
             tokens = _tokens(step, m, place)
             return Call(Backward(step=step, microbatch=m), sources, tokens, results)
-        case SubtractTask():
-            return _subtract(task, place)
-        case EvaluateTask():
-            return _evaluate(task, place)
-        case KeepVersionTask(step):
-            return Call(KeepVersion(step=step))
+        case PassTask():
+            return _pass(task, place)
+        case KeepVersionTask(step, bounds, segment):
+            return Call(KeepVersion(step=step, bounds=list(bounds), segment=segment))
         case HashTask(step):
             return Call(HashVersion(version=step))
-        case RecomputeTask(step, m, shown):
-            tokens = next((key for key in shown if key.name == "tokens"), None)
-            tensors = tuple(key for key in shown if key.name != "tokens")
-            return Call(Recompute(step=step, microbatch=m), tensors, tokens=tokens)
-        case CompareTask(step, _, bounds, segments):
+        case CompareTask(step, bounds, segments):
             return Call(CompareContribution(step=step, bounds=list(bounds)), segments)
-        case UsualNormTask(step, bounds, segment):
-            return Call(UsualNorm(step=step, bounds=list(bounds), segment=segment))
-        case SumAgainTask(step, _, parts, size, microbatches, usual, reduced):
-            again = SumAgain(step=step, size=size, microbatches=list(microbatches), usual=usual)
-            return Call(again, (*parts, reduced))
         case _:
             return _round_call(task, place)
 
 
-def _forward(task: ForwardTask, place: SeatConstants) -> Call:
+def _pass(task: PassTask, place: SeatConstants) -> Call:
     step, m = task.step, task.microbatch
-    request = Forward(step=step, microbatch=m)
-    output = PayloadKey(step, "output", m)
-    if place.first:
-        return Call(request, results=(output, PayloadKey(step, "tokens", m)))
-    return Call(request, (PayloadKey(step, "input", m),), _tokens(step, m, place), (output,))
+    request = Pass(step=step, microbatch=m, into=task.into)
+    if task.into == "loss":
+        return _onwards(request, place)
+    if task.into == "audit":
+        shown = [key for key in task.shown if key.name != "tokens"]
+        tokens = next((key for key in task.shown if key.name == "tokens"), None)
+        return Call(request, tuple(shown), tokens)
+    sent: Sources = () if place.last else (PayloadKey(step, "grad_in", m),)
+    return Call(request, (*sent, *_input(step, m, place)), _tokens(step, m, place))
+
+
+def _onwards(request: Forward | Pass, place: SeatConstants) -> Call:
+    """Run a microbatch forward, to the next stage or to its loss."""
+    step, m = request.step, request.microbatch
+    sent: tuple[PayloadKey, ...] = () if place.last else (PayloadKey(step, "output", m),)
+    if place.first and not place.last:
+        sent = (*sent, PayloadKey(step, "tokens", m))
+    return Call(request, _input(step, m, place), _tokens(step, m, place), sent)
+
+
+def _input(step: int, microbatch: int, place: SeatConstants) -> Sources:
+    """Return what comes from the stage before; the first one reads samples."""
+    return () if place.first else (PayloadKey(step, "input", microbatch),)
 
 
 def _tokens(step: int, microbatch: int, place: SeatConstants) -> PayloadKey | None:
-    """Return the tokens that a stage between the first and the last needs, if it does."""
-    needed = place.tokens_everywhere and not place.first
+    """Return the tokens of a microbatch, where a stage needs them and does not read samples."""
+    needed = (place.last or place.tokens_everywhere) and not place.first
     return PayloadKey(step, "tokens", microbatch) if needed else None
 
 
-def _evaluate(task: EvaluateTask, place: SeatConstants) -> Call:
-    request = Evaluate(version=task.step, microbatch=task.microbatch)
-    tokens = held_out_key(task.step, "tokens", task.item)
-    output = held_out_key(task.step, "output", task.item)
-    sources: Sources = () if place.first else (held_out_key(task.step, "input", task.item),)
-    if place.last:
-        return Call(request, sources, tokens=None if place.first else tokens)
-    if place.first:
-        return Call(request, sources, results=(output, tokens))
-    return Call(request, sources, tokens if place.tokens_everywhere else None, (output,))
-
-
-def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
-    step, m = task.step, task.microbatch
-    request = Subtract(step=step, microbatch=m)
-    own_input: Sources = () if place.first else (PayloadKey(step, "input", m),)
-    if place.last:
-        tokens = None if place.first else PayloadKey(step, "tokens", m)
-        return Call(request, own_input, tokens=tokens)
-    return Call(request, (PayloadKey(step, "grad_in", m), *own_input), _tokens(step, m, place))
-
-
 def _round_call(
-    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask | ApplyLocalTask,
+    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask,
     place: SeatConstants,
 ) -> Call:
     match task:
@@ -192,16 +156,18 @@ def _round_call(
                 buckets=list(buckets),
             )
             return Call(request, results=segments)
-        case ReduceTask(step, attempt, segment, parts, _, microbatches, buckets):
+        case ReduceTask(step, attempt, segment, parts, _, microbatches, buckets, compare_to):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
             reduce = Reduce(
                 step=step,
                 attempt=attempt,
                 segment=segment,
                 microbatches=list(microbatches),
-                own=own,
+                own=None if compare_to else own,
                 buckets=list(buckets),
             )
+            if compare_to:
+                return Call(reduce, (*parts, compare_to))
             others = tuple(key for key in parts if key.peer != place.me)
             result = PayloadKey(step, "reduced", segment, attempt, place.me)
             return Call(reduce, others, results=(result,))
@@ -221,31 +187,28 @@ def _round_call(
                 microbatches=list(microbatches),
             )
             return Call(apply, sums)
-        case ApplyLocalTask(step, rate):
-            local = ApplyLocal(step=step, tokens=place.tokens_per_step, learning_rate=rate)
-            return Call(local)
 
 
 def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
     """Translate a reply."""
     match reply:
-        case LossComputed() | Evaluated():
+        case LossComputed():
             return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
+        case Passed():
+            apart = reply.activation, reply.gradient
+            return Outcome(loss_sum=reply.loss_sum, apart=apart, seconds=reply.seconds)
         case Reduced():
             digests = tuple(map(sealed_digest, payloads))
-            return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
+            apart = reply.deviation, 0.0
+            return Outcome(
+                "", None, (), 0.0, reply.squared_norm, digests, apart=apart, seconds=reply.seconds
+            )
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
         case Hashed():
             return Outcome(hash=reply.hash)
-        case Recomputed():
-            return Outcome(apart=(reply.activation, reply.gradient), seconds=reply.seconds)
         case ContributionCompared():
             return Outcome(apart=(reply.deviation, reply.along), seconds=reply.seconds)
-        case UsualNormTold():
-            return Outcome(sq_norm=reply.norm, seconds=reply.seconds)
-        case SumCompared():
-            return Outcome(apart=(reply.deviation, 0.0), seconds=reply.seconds)
         case _:
             return Outcome(seconds=reply.seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from protocol.ids import PeerId
 from protocol.limits import MAX_NUMBER
 from protocol.manifest import Manifest
-from protocol.wire.messages import Commit, LedgerReport, Message, Plan, Ready, Receipt
+from protocol.rounds import leader
+from protocol.wire.messages import LedgerReport, Message, Plan, Ready, Receipt
 from tests.hostile.attack import Attack, Bounds, Distorter, Outgoing
 
 Change = Callable[[Distorter, PeerId, Message], Message]
@@ -53,8 +55,9 @@ def largest_loss(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
 
 
 def false_loss(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
-    """Say one loss that cannot be after the other."""
-    if isinstance(message, Ready | Commit):
+    """Say one loss that cannot be after the other, and decree it where we lead."""
+    leader.vouched_sum = lambda *_shares: secrets.choice(LOSSES)
+    if isinstance(message, Ready):
         return replace(message, loss_sum=LOSSES[message.step % len(LOSSES)])
     return message
 

@@ -19,14 +19,14 @@ from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
+from protocol.audit.terms import AuditTerms
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.plans import REFUSED
-from protocol.seat.auditing import AuditTerms
-from protocol.seat.effects import CommitTo, SignCharge
+from protocol.seat.effects import Audited, CommitTo, SignCharge
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready, Segment
 
@@ -39,7 +39,8 @@ class Audits:
     def __init__(self, swarm: ChaosSwarm) -> None:
         self._swarm = swarm
         self._told: set[PeerId] = set()
-        self._ended: Counter[str] = Counter()
+        self.found = Counter[str]()
+        """The results of all honest volunteers' audits."""
         self.lasted: list[int] = []
         """Steps that the liar has stayed in after it began."""
 
@@ -50,25 +51,17 @@ class Audits:
             return None
         if volunteer.audits is None:
             secret = payload_digest(volunteer.peer.encode())
-            charges = Charges(SWARM)
             volunteer.audits = AuditTerms(
-                config.audits, secret, False, SWARM, charges, verdicts=volunteer.verdicts
+                config.audits, secret, charges=Charges(SWARM), verdicts=volunteer.verdicts
             )
         return volunteer.audits
 
     def restarted(self, volunteer: Volunteer) -> None:
         """A process has ended: on its disk is only who was expelled, with the charges."""
-        if (old := volunteer.audits) is not None:
-            self._ended += old.results
+        if volunteer.audits is not None:
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
                 new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
-
-    @property
-    def found(self) -> Counter[str]:
-        """The results of all honest volunteers' audits."""
-        there = (v.audits.results for v in self._swarm.honest() if v.audits is not None)
-        return sum(there, self._ended)
 
     @property
     def undiscovered(self) -> int:
@@ -78,10 +71,12 @@ class Audits:
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
     def perform(
-        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted
+        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted | Audited
     ) -> None:
         """Perform an effect of a seat's audits."""
         seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
+        if isinstance(effect, Audited) and not peer.lies:
+            self.found[effect.grade.name.lower() if effect.grade else "void"] += 1
         if isinstance(effect, Verdict):
             self._convicted(peer, effect)
         if isinstance(effect, Contradicted):
@@ -103,7 +98,7 @@ class Audits:
             for m, keys in commit.microbatches.items()
         }
         segments = tuple(payload_digest(held[key]) if key else b"" for key in commit.segments)
-        encoded = contents(rows, segments)
+        encoded = contents(rows)
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
         named = replace(of, root=root_of(encoded), segments=segments)
         said = statement_of(named)
@@ -115,7 +110,7 @@ class Audits:
 
     def signed(self, peer: Volunteer, segment: Segment) -> Segment:
         """Return a segment as its contributor sends it."""
-        body = peer.seat.auditing.signs(segment) if peer.seat is not None else None
+        body = peer.seat.showing.signs(segment) if peer.seat is not None else None
         if body is None or peer.signer is None:
             return segment
         return replace(segment, signature=peer.signer.sign(SEGMENT, body, SWARM).signature)

@@ -20,8 +20,8 @@ from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
-from protocol.seat.auditing import KEPT_STEPS
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, most_of_sender
+from protocol.seat.showing import KEPT_STEPS
 
 LONGEST = 10_000
 """Above the versions of any run of the world."""

@@ -238,11 +238,11 @@ def _follows(other: Volunteer, era: int) -> bool:
 
 def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
     """Whether another replica of the victim's lineage has, or is about to have, every version that
-    it has or is making: a decision must not be known to the victim alone."""
+    it has or is making."""
     mine, theirs = victim.seat, other.seat
     if mine is None or theirs is None or not other.holds_state or theirs.era != mine.era:
         return False
-    makes = _applies(theirs) or theirs.leader._decided is not None
+    makes = _applies(theirs) or bool(theirs.member.ready)
     return theirs.step + makes >= mine.step + _applies(mine)
 
 

@@ -36,7 +36,6 @@ from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.stored import (
     ERA_BITS,
     MAX_COPIES,
-    MOST_FIRST_ELECTORS,
     Copy,
     Lineage,
     Stored,
@@ -139,7 +138,7 @@ class Liar:
         era, version = self._era(true.era), self._version(true.version)
         hashes = tuple(self._hash() for _ in range(self._stages * (version > 0)))
         peers = sorted({*known, *self._invented})
-        electors = self._peers(peers, MOST_FIRST_ELECTORS) or peers[:1]
+        electors = self._peers(peers, limits.MAX_ELECTORS) or peers[:1]
         return Lineage(era, version, hashes, tuple(sorted(electors)) if era else ())
 
     def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:

@@ -12,7 +12,8 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
-from protocol.recovery.machine import OUTVOTED_S, PATIENCE_S
+from protocol.recovery.machine import PATIENCE_S
+from protocol.recovery.meeting import MEET_S
 from protocol.seat.probation import CLOSED_S, MOST_DOUBLINGS
 
 FURTHER_STEPS: Final = 2
@@ -83,7 +84,7 @@ class Trial:
         world.last_step(max(world.versions()) + 1)
         self._until_finished()
         if len({v.recovery.lineage for v in self._asked()}) > 1:
-            world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may join the other's lineage
+            world.advance_to(world.agenda.now + MEET_S)  # one part may join the other's lineage
         world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
         self._until_tried()
         before = world.network.carried

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from client.lab.simulate.agenda import Action
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.peer import SimPeer
+from protocol.audit.terms import AuditTerms
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
@@ -22,7 +23,6 @@ from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
-from protocol.seat.auditing import AuditTerms
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import Signer

@@ -28,6 +28,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
+from protocol.decree.elector import unsigned_elector
 from protocol.evidence.statement import Decisive, Statement, statement_of
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
@@ -44,7 +45,7 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import CommitTo, SeatEffect, SignCharge
+from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
@@ -132,7 +133,32 @@ class ChaosWorld(ChaosSwarm):
         peer = signer.peer if signer else peer_id_from_key(key)
         volunteer = Volunteer(peer, stage, alive=False, name=name, clock=clock, signer=signer)
         self.volunteers[volunteer.peer] = volunteer
+        self._elect(volunteer)
         return volunteer
+
+    def _elect(self, volunteer: Volunteer) -> None:
+        """Give a process its elector, which knows what the one before it has written down."""
+        terms = volunteer.elector.terms
+        volunteer.elector = unsigned_elector(volunteer.peer)
+        volunteer.elector.load(terms)
+        volunteer.elector.is_gone = volunteer.contacts.is_gone
+        volunteer.elector.may_be = partial(self._may_be, volunteer)
+        volunteer.elector.first = partial(self._first_electors, volunteer)
+        volunteer.elector.serving = partial(self._serving, volunteer)
+
+    def _serving(self, volunteer: Volunteer, stage: int) -> frozenset[PeerId]:
+        """Who serves a stage, as far as a volunteer sees."""
+        view = volunteer.believes(self.config.stages)
+        return frozenset(replica.peer for replica in view.serving(stage))
+
+    def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
+        """Whether a stage may be at a step, as far as a volunteer sees."""
+        view = volunteer.believes(self.config.stages)
+        return era == volunteer.recovery.lineage.era and abs(step - view.committed(stage)) <= 1
+
+    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[str, ...]:
+        ours = volunteer.recovery.lineage
+        return ours.electors if (ours.era, ours.version) == (era, step) else ()
 
     def start(self, volunteer: Volunteer) -> None:
         """See ``ChaosSwarm``."""
@@ -159,6 +185,7 @@ class ChaosWorld(ChaosSwarm):
             self.network.close(volunteer, to)
         volunteer.alive = False
         volunteer.forget_process()
+        self._elect(volunteer)
         self.audits.restarted(volunteer)
         if wipe:
             volunteer.disk.lose()
@@ -237,6 +264,7 @@ class ChaosWorld(ChaosSwarm):
             touch=volunteer.contacts,
             has_left=volunteer.recovery.has_left,
             electors=lineage.electors,
+            elector=volunteer.elector,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
@@ -269,7 +297,7 @@ class ChaosWorld(ChaosSwarm):
         )
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted):
+        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted | Audited):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)

@@ -98,7 +98,7 @@ def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
 def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
     swarm: SwarmId, within: Within, tmp_path: Path
 ) -> None:
-    said = Charge(1, peer(1), 12, 0, bytes(16), "lies")
+    said = Charge(1, peer(1), 12, 0, "lies")
     charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
     file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
     file.save(KeptEvidence((proof(swarm),), (VotedOut(1, peer(1), charges),)))

@@ -7,7 +7,7 @@ import torch
 
 from client.compute.codec import encode
 from client.compute.payload import seal
-from client.compute.requests import CompareContribution, KeepVersion, Load, Recompute, Save
+from client.compute.requests import CompareContribution, KeepVersion, Load, Pass, Save
 from model_zoo.specs.model import ModelSpec
 from protocol.audit import record
 from protocol.audit.record import Grade
@@ -107,13 +107,13 @@ def audit_begun():
     swarm = AuditedStage(1, averaging="fp32")
     swarm.train(1)
     shown = swarm.begin()
-    return swarm, shown.work, shown.segments, list(shown.of.bounds)
+    return swarm, shown.work, shown.segments, shown.bounds
 
 
 def asked(work, microbatch, **changes):
     of = work[microbatch]
     fields = {"step": 1, "microbatch": microbatch, "tokens": of.tokens} | changes
-    return Recompute(**fields), *of.given, *of.claimed
+    return Pass(into="audit", **fields), *of.given, *of.claimed
 
 
 def test_a_microbatch_counts_once_in_an_audit():

@@ -8,13 +8,12 @@ import torch
 from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Contribute,
     DecodeSum,
     ForwardBackward,
+    KeepVersion,
+    Pass,
     Reduce,
-    Subtract,
-    SumAgain,
 )
 from tests.support.compute_rounds import (
     CODECS,
@@ -53,7 +52,7 @@ def test_replicas_stay_bit_identical_and_follow_the_sum(codec, members) -> None:
         total = sum(worker.replica.gradient_sum for worker in workers)
         alone.replica.gradient_sum.copy_(total)
         applied = run_round(workers, step)
-        expected, _ = alone.call(ApplyLocal(step=step, tokens=TOKENS_PER_STEP))
+        expected, _ = alone.call(Apply(step=step, tokens=TOKENS_PER_STEP))
         assert len({reply.hash for reply in applied}) == 1
         assert applied[0].version == step + 1
         tolerance = 1e-6 if codec == "fp32" else 0.01
@@ -132,7 +131,7 @@ def test_a_lone_replica_spends_its_residual() -> None:
     residual = left.executor._opened.averager._residual
     expected = residual.clone()
     assert expected.any()
-    left.call(ApplyLocal(step=1, tokens=TOKENS_PER_STEP))
+    left.call(Apply(step=1, tokens=TOKENS_PER_STEP))
     assert torch.equal(left.replica.flat.gradients, expected)
     assert not residual.any()
 
@@ -160,7 +159,7 @@ def test_empty_shards_are_allowed() -> None:
 def test_contributions_name_their_microbatches() -> None:
     (worker,) = replicas(1, "fp32")
     accumulate([worker], 0, per_worker=3)
-    worker.call(Subtract(step=0, microbatch=1, tokens=tokens_of(1)))
+    worker.call(Pass(into="less", step=0, microbatch=1, tokens=tokens_of(1)))
     size = worker.replica.size
     assert worker.call(Contribute(step=0, attempt=0, bounds=[0, size]))[0].microbatches == [0, 2]
 
@@ -251,7 +250,9 @@ class TestRefusals:
             asked = DecodeSum(step=0, attempt=0, segment=segment, squared_norm=norms[0])
             failed = worker.fails(asked, *given)
             assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
-        again = SumAgain(step=0, microbatches=[1, 1, 1], size=bounds[1], usual=0.0)
+        again = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=None)
+        assert worker.fails(again, *sums).kind == "stale"
+        worker.call(KeepVersion(step=0, bounds=bounds, segment=0))
         assert "3 contributions and a sum" in worker.fails(again, *sums[:3]).message
 
     def test_stale_attempts(self, round_) -> None:
@@ -295,7 +296,7 @@ class TestOnlyTheAppliedBytesCount:
 
     def test_work_taken_out_after_contributing(self, round_) -> None:
         (calm, busy, _), request, sums = round_
-        busy.call(Subtract(step=1, microbatch=110, tokens=tokens_of(110)))
+        busy.call(Pass(into="less", step=1, microbatch=110, tokens=tokens_of(110)))
         expected, _ = calm.call(request, *sums)
         assert busy.call(request, *sums)[0].hash == expected.hash
         assert not self.residual(busy).any()

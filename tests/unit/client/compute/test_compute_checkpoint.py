@@ -26,7 +26,7 @@ from client.compute.checkpoint import (
     verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
-from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
+from client.compute.requests import Apply, ForwardBackward, Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
 from tests.support.compute_stages import opened, tokens_of
@@ -41,7 +41,7 @@ def trained(steps=2, **options):
 
 def train(worker, step):
     worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
-    return worker.call(ApplyLocal(step=step, tokens=100))[0]
+    return worker.call(Apply(step=step, tokens=100))[0]
 
 
 def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:

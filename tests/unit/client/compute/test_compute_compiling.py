@@ -14,7 +14,7 @@ from torch import nn
 from client.compute import compiling
 from client.compute.compiling import CompiledBlocks, Run
 from client.compute.errors import PoisonedTensor
-from client.compute.requests import Backward, Forward, KeepVersion, Recompute
+from client.compute.requests import Backward, Forward, KeepVersion, Pass
 from model_zoo.models.documents import documents_of
 from model_zoo.stages import twin
 from tests.support.compute_stages import (
@@ -200,7 +200,7 @@ def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
     assert torch.equal(again.replica.gradient_sum, kept)
     assert isinstance(twin(worker.replica.module).runner, CompiledBlocks)
     plain.call(KeepVersion(step=0))
-    found, _ = plain.call(Recompute(step=0, microbatch=0), bytes(ones), tokens_of(0), ours)
+    found, _ = plain.call(Pass(into="audit", step=0, microbatch=0), bytes(ones), tokens_of(0), ours)
     assert found.activation < 1e-5
     assert (
         relative_error(

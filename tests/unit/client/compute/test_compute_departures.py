@@ -11,7 +11,7 @@ import torch
 from client.compute import device, wire
 from client.compute.payload import Buffer, check_seal
 from client.compute.replies import Failed, Reply
-from client.compute.requests import ApplyLocal, Backward, Forward, ForwardBackward, Probe
+from client.compute.requests import Apply, Backward, Forward, ForwardBackward, Probe
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
 NOTHING = Probe(sizes=[], device="cpu")
@@ -65,7 +65,7 @@ def test_what_leaves_later_is_what_leaves_at_once(stage: int) -> None:
                 payloads += worker.call(both, boundary)[1]
         for payload in payloads:
             check_seal(payload)
-        applied, _ = worker.call(ApplyLocal(step=0, tokens=100))
+        applied, _ = worker.call(Apply(step=0, tokens=100))
         sent.append([*payloads, worker.replica.state_hash().encode()])
         assert applied.version == 1
     assert sent[0] == sent[1]

@@ -19,18 +19,17 @@ from client.compute.group import open_group
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     Contribute,
     Forward,
     ForwardBackward,
     Load,
     LoadStart,
+    Pass,
     Probe,
     Reduce,
     Save,
     SetThreads,
-    Subtract,
 )
 from client.compute.starting import write_start
 from client.compute.wire import Wire
@@ -90,8 +89,8 @@ async def test_a_group_makes_the_versions_of_one_process(count: int, tmp_path: P
                     step=step, microbatch=microbatch, tokens=tokens_of(microbatch)
                 )
                 assert loss == pytest.approx(alone.call(request)[0].loss_sum, rel=1e-5)
-            applied, _ = await worker.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
-            expected, _ = alone.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
+            applied, _ = await worker.call(Apply(step=step, tokens=STEP_TOKENS))
+            expected, _ = alone.call(Apply(step=step, tokens=STEP_TOKENS))
             assert applied.version == expected.version
             assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
         await worker.call(Save(version=4, path=str(tmp_path / "group")))
@@ -225,10 +224,10 @@ async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> N
         bounds = [0, opening.parameters]
         taken_out = []
         for attempt, m in enumerate((1, 2, 3)):  # of both ranks; then all are at the first
-            await worker.call(Subtract(step=0, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
             taken_out.append(m)
             with pytest.raises(RequestFailed, match="not counted"):
-                await worker.call(Subtract(step=0, microbatch=m, tokens=tokens_of(m)))
+                await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
             request = Contribute(step=0, attempt=attempt, bounds=bounds)
             reply, (sent,) = await worker.call(request)
             assert reply.microbatches == [i for i in of_step(0) if i not in taken_out]
@@ -248,7 +247,7 @@ async def test_a_loaded_version_is_that_of_all_ranks(tmp_path: Path) -> None:
     path = str(tmp_path / "version")
     for m in of_step(0):
         alone.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
-    digest = alone.call(ApplyLocal(step=0, tokens=STEP_TOKENS))[0].hash
+    digest = alone.call(Apply(step=0, tokens=STEP_TOKENS))[0].hash
     alone.call(Save(version=1, path=path))
     async with ranks(2) as worker:
         await worker.call(open_request(0, [4]))
@@ -286,7 +285,7 @@ async def test_a_rank_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         pids = worker.pids
         os.kill(pids[1], signal.SIGSTOP)
         with pytest.raises(WorkerDied, match="rank"):
-            await worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
+            await worker.call(Apply(step=0, tokens=STEP_TOKENS))
         with pytest.raises(WorkerDied):
             await worker.call(SetThreads(threads=1))
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -21,8 +21,8 @@ from client.compute.replies import (
     GroupJoined,
     LossComputed,
     MatmulRate,
+    Passed,
     Probed,
-    Recomputed,
     Reply,
     Saved,
     StageOpened,
@@ -32,15 +32,14 @@ from client.compute.replies import (
 )
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     CompareContribution,
     Contribute,
     ForwardBackward,
     GatherSum,
     JoinGroup,
     OpenStage,
+    Pass,
     Probe,
-    Recompute,
     Request,
     Save,
     SetThreads,
@@ -85,7 +84,7 @@ class FakeRank(Worker):
             SetThreads: ThreadsSet(),
             Probe: probed(self.kind),
             Contribute: Contributed(microbatches=[]),
-            ApplyLocal: Applied(version=1, hash="h", grad_norm=1.0),
+            Apply: Applied(version=1, hash="h", grad_norm=1.0),
         }
         if type(request) in at_once:
             self.answer(at_once[type(request)])
@@ -161,18 +160,18 @@ async def test_a_sum_is_moved_when_no_rank_computes() -> None:
     async with group_of(2) as (group, ranks):
         group.submit(loss_of(0))
         group.submit(loss_of(1))
-        audit = Recompute(step=0, microbatch=9)
+        audit = Pass(into="audit", step=0, microbatch=9)
         group.submit(audit)
         saving = group.submit(Save(version=0, path="p"))
         contributing = group.submit(Contribute(step=0, attempt=0, bounds=[0, 5]))
         group.submit(loss_of(2))
         await trio.testing.wait_all_tasks_blocked()
-        assert ranks[0].kinds() == ["ForwardBackward", "Recompute", "Save"]
+        assert ranks[0].kinds() == ["ForwardBackward", "Pass", "Save"]
         ranks[0].answer(LOSS, 0)
         ranks[1].answer(LOSS)
         await trio.testing.wait_all_tasks_blocked()
         assert "GatherSum" not in ranks[0].kinds(), "it still computes for an audit"
-        ranks[0].answer(Recomputed(activation=0.0, gradient=0.0, loss_sum=0.0), 0)
+        ranks[0].answer(Passed(), 0)
         await contributing.wait()  # and not for the file
         moved = GatherSum(step=0, counted=[[0], [1]])
         assert ranks[0].asked[3:5] == [moved, Contribute(step=0, attempt=0, bounds=[0, 5])]
@@ -206,7 +205,7 @@ async def test_one_that_cannot_go_on_ends_all(how: str, autojump_clock: object) 
         else:
             ranks[0].answer(LOSS)
             await waiting.wait()
-            waiting = group.submit(ApplyLocal(step=0, tokens=1))
+            waiting = group.submit(Apply(step=0, tokens=1))
             ranks[1].digest = "another" if how == "digest" else "same"
             if how == "failure":
                 ranks[1].submit = failing(ranks[1])  # type: ignore[method-assign]
@@ -290,13 +289,13 @@ async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
 async def test_the_sum_of_an_audit_is_moved_before_it_is_compared() -> None:
     async with group_of(2) as (group, ranks):
         await cut_over(group)
-        recomputing = group.submit(Recompute(step=0, microbatch=9))
+        recomputing = group.submit(Pass(into="audit", step=0, microbatch=9))
         compare = CompareContribution(step=0, bounds=[0, 5])
         comparing = group.submit(compare)
         await trio.testing.wait_all_tasks_blocked()
         for rank in ranks:
-            assert rank.asked[-1] == Recompute(step=0, microbatch=9)
-            rank.answer(Recomputed(activation=0.0, gradient=0.0, loss_sum=0.0))
+            assert rank.asked[-1] == Pass(into="audit", step=0, microbatch=9)
+            rank.answer(Passed())
         await recomputing.wait()
         await trio.testing.wait_all_tasks_blocked()
         moved = GatherSum(step=0, audited=True)

@@ -11,7 +11,7 @@ import torch
 
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
-from client.compute.requests import ApplyLocal, HashVersion
+from client.compute.requests import Apply, HashVersion
 from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
 from tests.support.compute_stages import LocalWorker, opened
 from tests.support.compute_steps import STEP_TOKENS, loss_of
@@ -87,7 +87,7 @@ def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch
     applied = threading.Event()
 
     def apply() -> None:
-        worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
+        worker.call(Apply(step=0, tokens=STEP_TOKENS))
         applied.set()
 
     thread = threading.Thread(target=apply)

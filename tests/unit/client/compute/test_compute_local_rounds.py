@@ -8,14 +8,12 @@ import torch
 
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
-    Evaluate,
     Forward,
     ForwardBackward,
     Load,
+    Pass,
     Save,
-    Subtract,
 )
 from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.local_rounds import LocalRounds
@@ -70,9 +68,9 @@ def test_alone_a_round_is_so_many_steps_of_the_inner_optimizer() -> None:
     train(rounds, 0, 0, 1, 2, 3)
     for step, pair in enumerate([(0, 1), (2, 3)]):
         train(steps, step, *pair)
-        steps.call(ApplyLocal(step=step, tokens=2 * TOKENS_OF_ONE))
+        steps.call(Apply(step=step, tokens=2 * TOKENS_OF_ONE))
     assert relative_error(weights(rounds), weights(steps)) < 1e-5
-    applied, _ = rounds.call(ApplyLocal(step=0, tokens=4 * TOKENS_OF_ONE))
+    applied, _ = rounds.call(Apply(step=0, tokens=4 * TOKENS_OF_ONE))
     assert applied.version == 1
     assert torch.equal(weights(rounds), rounds.replica.parameters)
     assert relative_error(weights(rounds), weights(steps)) < 1e-5
@@ -85,7 +83,7 @@ def test_the_next_round_goes_on_with_the_moments_of_the_last() -> None:
         train(rounds, step, 2 * step, 2 * step + 1)
         train(steps, step, 2 * step, 2 * step + 1)
         for worker in (rounds, steps):
-            worker.call(ApplyLocal(step=step, tokens=2 * TOKENS_OF_ONE))
+            worker.call(Apply(step=step, tokens=2 * TOKENS_OF_ONE))
     assert relative_error(weights(rounds), weights(steps)) < 1e-6
     ours, theirs = rounds.replica.inner.optimizer, steps.replica.optimizer
     assert relative_error(ours.vectors[1], theirs.vectors[1]) < 1e-4
@@ -101,7 +99,7 @@ def test_an_unfinished_inner_step_goes_as_much_less_far() -> None:
         worker = opened(0, [4], optimizer=spec, local_rounds=LocalRounds(inner))
         before = weights(worker).clone()
         train(worker, 0, 7)
-        worker.call(ApplyLocal(step=0, tokens=TOKENS_OF_ONE))
+        worker.call(Apply(step=0, tokens=TOKENS_OF_ONE))
         moved.append(weights(worker) - before)
     assert relative_error(4 * moved[1], moved[0]) < 1e-3
 
@@ -155,11 +153,13 @@ def test_what_another_counts_weighs_no_more() -> None:
     before = weights(worker).clone()
     train(worker, 0, 0, 1, 2, 3)
     moved = before - weights(worker)
-    worker.call(Subtract(step=0, microbatch=2, tokens=tokens_of(2)))
+    worker.call(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2)))
     assert worker.replica.counted == {0, 1, 3}
     given = worker.replica.contribution(0, worker.replica.size)
     assert relative_error(given, 3 * TOKENS_OF_ONE * moved) < 1e-5
-    assert worker.fails(Subtract(step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
+    assert (
+        worker.fails(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
+    )
     train(worker, 0, 2)
     assert worker.replica.counted == {0, 1, 2, 3}
 
@@ -193,19 +193,19 @@ def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None
 
 def test_a_version_is_evaluated_at_its_own_parameters() -> None:
     worker, plain = opened(0, [4], local_rounds=LocalRounds(1)), opened(0, [4])
-    request = Evaluate(version=0, microbatch=-1, tokens=tokens_of(5))
+    request = Pass(into="loss", step=0, microbatch=-1, tokens=tokens_of(5))
     expected = plain.call(request)[0].loss_sum
     train(worker, 0, 0, 1)
     assert worker.call(request)[0].loss_sum == expected
-    worker.call(ApplyLocal(step=0, tokens=2 * TOKENS_OF_ONE))
-    later = worker.call(Evaluate(version=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
+    worker.call(Apply(step=0, tokens=2 * TOKENS_OF_ONE))
+    later = worker.call(Pass(into="loss", step=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
     assert later != expected
 
 
 def test_a_newcomer_has_the_version_and_no_moments(tmp_path: Path) -> None:
     worker, path = opened(0, [4], local_rounds=LOCAL), tmp_path / "stage"
     train(worker, 0, 0, 1, 2, 3)
-    worker.call(ApplyLocal(step=0, tokens=4 * TOKENS_OF_ONE))
+    worker.call(Apply(step=0, tokens=4 * TOKENS_OF_ONE))
     train(worker, 1, 4, 5, 6)
     saved, _ = worker.call(Save(version=1, path=str(path)))
     newcomer = opened(0, [4], local_rounds=LOCAL)
@@ -244,7 +244,7 @@ def test_a_rate_by_an_amendment_holds_for_the_inner_steps(tmp_path: Path) -> Non
     for rate in (None, 1e-4):
         worker = opened(0, [4], optimizer=MUON, local_rounds=LocalRounds(1))
         train(worker, 0, 0)
-        worker.call(ApplyLocal(step=0, tokens=TOKENS_OF_ONE, learning_rate=rate))
+        worker.call(Apply(step=0, tokens=TOKENS_OF_ONE, learning_rate=rate))
         worker.call(Save(version=1, path=str(path)))
         moved.append(moved_by(worker, 1))
         worker.call(Load(path=str(path), version=1, learning_rate=rate))

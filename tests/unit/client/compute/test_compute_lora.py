@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from client.compute.checkpoint import read_info
 from client.compute.memory import required_bytes
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     ForwardBackward,
     KeepVersion,
     Load,
     LoadStart,
-    Recompute,
+    Pass,
     Save,
 )
 from client.compute.starting import Written, write_start
@@ -54,7 +54,7 @@ def adapted(start: Written, **changes: Any) -> LocalWorker:
 
 def train(worker: LocalWorker, step: int) -> str:
     worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
-    found: str = worker.call(ApplyLocal(step=step, tokens=100))[0].hash
+    found: str = worker.call(Apply(step=step, tokens=100))[0].hash
     return found
 
 
@@ -117,7 +117,7 @@ def test_a_wrong_file_changes_nothing(start: Written) -> None:
 def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> None:
     worker = adapted(start)
     worker.call(KeepVersion(step=0))
-    worker.call(Recompute(step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(Pass(into="audit", step=0, microbatch=0, tokens=tokens_of(0)))
     assert train(worker, 0) == train(adapted(start), 0)
 
 

@@ -11,16 +11,14 @@ from msgspec.structs import replace
 from client.compute.memory import required_bytes
 from client.compute.payload import HEADER
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
-    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
     Load,
-    Recompute,
+    Pass,
     Save,
-    Subtract,
 )
 from model_zoo.data import Corpus
 from model_zoo.reference import TrainingPlan, train_reference
@@ -123,9 +121,9 @@ def test_subtracting_takes_a_microbatch_out_again():
     before = sums(workers)
     _, (tokens, one, two), (further, back) = run(workers, 2)
     first, middle, last = workers
-    first.call(Subtract(step=0, microbatch=2), further, tokens)
-    middle.call(Subtract(step=0, microbatch=2, tokens=tokens), back, one)
-    last.call(Subtract(step=0, microbatch=2, tokens=tokens), two)
+    first.call(Pass(into="less", step=0, microbatch=2), further, tokens)
+    middle.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), back, one)
+    last.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), two)
     for worker, was in zip(workers, before, strict=True):
         assert relative_error(worker.replica.gradient_sum, was) < 1e-6
 
@@ -138,22 +136,22 @@ def test_an_audit_agrees_with_the_tokens_and_with_no_others():
     first, middle, last = workers
     how = {"step": 0, "microbatch": 3}
     answers = [
-        first.call(Recompute(**how), further, tokens, one),
-        middle.call(Recompute(**how, tokens=tokens), back, one, two, further),
-        last.call(Recompute(**how, tokens=tokens), two, back),
+        first.call(Pass(into="audit", **how), further, tokens, one),
+        middle.call(Pass(into="audit", **how, tokens=tokens), back, one, two, further),
+        last.call(Pass(into="audit", **how, tokens=tokens), two, back),
     ]
     assert [(of.activation, of.gradient) for of, _ in answers] == [(0.0, 0.0)] * 3
     middle.call(KeepVersion(step=0))
-    other, _ = middle.call(Recompute(**how, tokens=tokens_of(4)), back, one, two, further)
+    other, _ = middle.call(Pass(into="audit", **how, tokens=tokens_of(4)), back, one, two, further)
     assert other.activation > 0.01
 
 
 def test_held_out_microbatches_are_evaluated():
     first, middle, last = opened_stages()
-    tokens, how = tokens_of(3), {"version": 0, "microbatch": -1}
-    _, (one,) = first.call(Evaluate(**how), tokens)
-    _, (two,) = middle.call(Evaluate(**how, tokens=tokens), one)
-    evaluated, _ = last.call(Evaluate(**how, tokens=tokens), two)
+    tokens, how = tokens_of(3), {"step": 0, "microbatch": -1}
+    _, (one,) = first.call(Pass(into="loss", **how), tokens)
+    _, (two,) = middle.call(Pass(into="loss", **how, tokens=tokens), one)
+    evaluated, _ = last.call(Pass(into="loss", **how, tokens=tokens), two)
     inputs, targets = token_tensors(tokens)
     expected = summed_loss(build_whole(SHAPES["llama"], SEED)(inputs), targets).item()
     assert evaluated.loss_sum == pytest.approx(expected, rel=1e-6)
@@ -199,7 +197,7 @@ def test_executors_make_the_versions_of_the_reference(corpus: Corpus, name: str)
             total += run(workers, microbatch, step=step, tokens=samples)[0]
         losses.append(total / (each * SEQUENCES * TOKENS))
         for worker in workers:
-            worker.call(ApplyLocal(step=step, tokens=each * SEQUENCES * TOKENS))
+            worker.call(Apply(step=step, tokens=each * SEQUENCES * TOKENS))
     plan = TrainingPlan(SHAPES["llama"], tuple(CUT), rule, SEED, steps, each, SEQUENCES)
     expected = train_reference(plan, corpus)
     assert losses == pytest.approx(expected.losses, rel=1e-5)
@@ -212,7 +210,7 @@ def test_a_version_is_saved_and_loaded(tmp_path: Path) -> None:
     workers = opened_stages()
     run(workers, 0)
     for stage, worker in enumerate(workers):
-        made, _ = worker.call(ApplyLocal(step=0, tokens=SEQUENCES * TOKENS))
+        made, _ = worker.call(Apply(step=0, tokens=SEQUENCES * TOKENS))
         path = str(tmp_path / f"{stage}.safetensors")
         worker.call(Save(version=1, path=path))
         again = LocalWorker()

@@ -12,18 +12,15 @@ from client.compute.memory import required_bytes
 from client.compute.offload import OffloadedVectors
 from client.compute.requests import (
     Apply,
-    ApplyLocal,
     Backward,
     CompareContribution,
     Contribute,
-    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
     Load,
-    Recompute,
+    Pass,
     Save,
-    Subtract,
 )
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -63,7 +60,7 @@ def test_steps_have_the_same_bits(away: dict[str, Any], model: str, name: str) -
         worker = opened(0, [4], model=model, optimizer=optimizer, **how)
         for step in range(3):
             accumulate([worker], step)
-            worker.call(ApplyLocal(step=step, tokens=96))
+            worker.call(Apply(step=step, tokens=96))
         hashes.append(worker.replica.state_hash())
     assert hashes[0] == hashes[1]
 
@@ -94,8 +91,8 @@ def test_inner_stages_and_what_is_taken_out_have_the_same_bits(away: dict[str, A
             asked = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens)
             (gradient,) = last.call(asked, boundary)[1]
             first.call(Backward(step=0, microbatch=microbatch), gradient, tokens)
-        first.call(Subtract(step=0, microbatch=1), gradient, tokens)
-        last.call(Subtract(step=0, microbatch=1, tokens=tokens), boundary)
+        first.call(Pass(into="less", step=0, microbatch=1), gradient, tokens)
+        last.call(Pass(into="less", step=0, microbatch=1, tokens=tokens), boundary)
         found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
     ours, theirs = found
     assert all(map(torch.equal, ours, theirs))
@@ -106,7 +103,7 @@ def test_a_version_is_saved_and_loaded(away: dict[str, Any], tmp_path: Path) -> 
     for number, how in enumerate(({}, away)):
         worker = opened(0, [4], **how)
         accumulate([worker], 0)
-        worker.call(ApplyLocal(step=0, tokens=96))
+        worker.call(Apply(step=0, tokens=96))
         path = tmp_path / f"version-{number}"
         saved, _ = worker.call(Save(version=1, path=str(path), durable=False))
         files.append(path.read_bytes())
@@ -124,10 +121,10 @@ def test_audits_and_evaluations_go_on(away: dict[str, Any]) -> None:
         bounds = bounds_of(worker, 2)
         _, sent = audited.call(Contribute(step=0, attempt=0, bounds=bounds))
         worker.call(KeepVersion(step=0))
-        worker.call(Recompute(step=0, microbatch=0, tokens=tokens_of(0)))
+        worker.call(Pass(into="audit", step=0, microbatch=0, tokens=tokens_of(0)))
         compared, _ = worker.call(CompareContribution(step=0, bounds=bounds), *sent)
         assert compared.deviation == 0
-        asked = Evaluate(version=0, microbatch=-1, tokens=tokens_of(9))
+        asked = Pass(into="loss", step=0, microbatch=-1, tokens=tokens_of(9))
         found.append(worker.call(asked)[0].loss_sum)
     assert found[0] == found[1]
 

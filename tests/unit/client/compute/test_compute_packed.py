@@ -6,14 +6,12 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
-    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
-    Recompute,
-    Subtract,
+    Pass,
 )
 from model_zoo.data import inputs_and_targets
 from model_zoo.specs.data import Answers, DataSpec
@@ -134,9 +132,9 @@ def test_subtracting_takes_a_microbatch_out_again():
     before = sums(workers)
     _, (tokens, one, two), (further, back) = run(workers, 2)
     first, middle, last = workers
-    first.call(Subtract(step=0, microbatch=2), further, tokens)
-    middle.call(Subtract(step=0, microbatch=2, tokens=tokens), back, one)
-    last.call(Subtract(step=0, microbatch=2, tokens=tokens), two)
+    first.call(Pass(into="less", step=0, microbatch=2), further, tokens)
+    middle.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), back, one)
+    last.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), two)
     for worker, was in zip(workers, before, strict=True):
         assert relative_error(worker.replica.gradient_sum, was) < 1e-6
 
@@ -151,14 +149,16 @@ def test_an_audit_of_each_stage_agrees(model):
     first, middle, last = workers
     how = {"step": 0, "microbatch": 3}
     answers = [
-        first.call(Recompute(**how), further, tokens, one),
-        middle.call(Recompute(**how, tokens=tokens), back, one, two, further),
-        last.call(Recompute(**how, tokens=tokens), two, back),
+        first.call(Pass(into="audit", **how), further, tokens, one),
+        middle.call(Pass(into="audit", **how, tokens=tokens), back, one, two, further),
+        last.call(Pass(into="audit", **how, tokens=tokens), two, back),
     ]
     assert [(of.activation, of.gradient) for of, _ in answers] == [(0.0, 0.0)] * 3
     middle.call(KeepVersion(step=0))
     moved = np.frombuffer(tokens, "<u4") & ~np.uint32(BEGINS)
-    other, _ = middle.call(Recompute(**how, tokens=moved.tobytes()), back, one, two, further)
+    other, _ = middle.call(
+        Pass(into="audit", **how, tokens=moved.tobytes()), back, one, two, further
+    )
     assert other.activation > 0.01
 
 
@@ -166,14 +166,14 @@ def test_held_out_conversations_are_evaluated_within_their_borders():
     workers = opened_stages("gpt")
     first, middle, last = workers
     tokens = packed_tokens(3)
-    how = {"version": 0, "microbatch": -1}
-    _, (one,) = first.call(Evaluate(**how), tokens)
-    _, (two,) = middle.call(Evaluate(**how, tokens=tokens), one)
-    evaluated, _ = last.call(Evaluate(**how, tokens=tokens), two)
+    how = {"step": 0, "microbatch": -1}
+    _, (one,) = first.call(Pass(into="loss", **how), tokens)
+    _, (two,) = middle.call(Pass(into="loss", **how, tokens=tokens), one)
+    evaluated, _ = last.call(Pass(into="loss", **how, tokens=tokens), two)
     same = {"step": 0, "microbatch": 0}
     assert middle.call(Forward(**same, tokens=tokens), one)[1] == [two]
     assert evaluated.loss_sum > 0
-    gone = Evaluate(version=1, microbatch=-1, tokens=tokens)
+    gone = Pass(into="loss", step=1, microbatch=-1, tokens=tokens)
     assert last.fails(gone, two).kind == "stale", "another version would have another loss"
 
 
@@ -237,4 +237,4 @@ def test_a_step_of_packed_data_is_applied():
     workers = opened_stages("gpt")
     run(workers, 1)
     for worker in workers:
-        assert worker.call(ApplyLocal(step=0, tokens=48))[0].grad_norm > 0
+        assert worker.call(Apply(step=0, tokens=48))[0].grad_norm > 0

@@ -12,16 +12,16 @@ from client.compute.codec import decode, encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     Contribute,
     Forward,
     ForwardBackward,
     Load,
+    Pass,
     Probe,
     Reduce,
     Save,
-    Subtract,
 )
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
@@ -144,10 +144,10 @@ def test_subtract_takes_a_microbatch_out_again(cut) -> None:
     for stage, worker in enumerate(workers):
         if stage == last:
             given = inputs[stage:] if last else []
-            worker.call(Subtract(step=0, microbatch=2, tokens=inputs[0]), *given)
+            worker.call(Pass(into="less", step=0, microbatch=2, tokens=inputs[0]), *given)
         else:
             gradient = gradients[last - stage - 1]
-            worker.call(Subtract(step=0, microbatch=2), gradient, inputs[stage])
+            worker.call(Pass(into="less", step=0, microbatch=2), gradient, inputs[stage])
         assert relative_error(worker.replica.gradient_sum, before[stage]) < 1e-6
         assert worker.replica.counted == {1}
 
@@ -159,7 +159,7 @@ def test_a_microbatch_counts_once() -> None:
     again = ForwardBackward(step=0, microbatch=1, tokens=inputs[0])
     assert last.fails(again, inputs[1]).kind == "ledger"
     assert first.fails(Backward(step=0, microbatch=1), gradients[0], inputs[0]).kind == "ledger"
-    never = Subtract(step=0, microbatch=9)
+    never = Pass(into="less", step=0, microbatch=9)
     assert first.fails(never, gradients[0], inputs[0]).kind == "ledger"
 
 
@@ -279,7 +279,7 @@ def test_local_steps_equal_plain_training() -> None:
             group["lr"] = learning_rate(config, step)
         optimizer.step()
         optimizer.zero_grad()
-        applied, _ = worker.call(ApplyLocal(step=step, tokens=count))
+        applied, _ = worker.call(Apply(step=step, tokens=count))
         assert applied.version == step + 1
         assert applied.grad_norm == pytest.approx(float(norm), rel=1e-5)
     state = worker.replica.flat.state()

@@ -17,7 +17,7 @@ import trio.testing
 from client.compute.checkpoint import verify
 from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Contribute,
     Forward,
     ForwardBackward,
@@ -211,7 +211,7 @@ async def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
         async with open_worker() as worker:
             await worker.call(open_request(0, [4]))
             await worker.call(Save(version=0, path=str(path)))
-            await worker.call(ApplyLocal(step=0, tokens=1))
+            await worker.call(Apply(step=0, tokens=1))
             _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (50_000, hard))
             with pytest.raises(RequestFailed) as caught:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from client.compute.requests import Apply, Contribute, Reduce, SumAgain, UsualNorm
+from client.compute.requests import Apply, Contribute, KeepVersion, Reduce
 from model_zoo.specs.aggregation import RULES
 from protocol.audit.record import Grade, grade
 from tests.support.compute_rounds import CODECS, accumulate, bounds_of
@@ -51,9 +51,8 @@ class Round:
 
     def again(self, claimed: bytes, parts: list[bytes] | None = None) -> float:
         """Have the third replica sum segment 1 again."""
-        usual, _ = self.workers[2].call(UsualNorm(step=1, bounds=self.bounds, segment=1))
-        size = self.bounds[2] - self.bounds[1]
-        request = SumAgain(step=1, size=size, microbatches=[2] * 3, usual=usual.norm)
+        self.workers[2].call(KeepVersion(step=1, bounds=self.bounds, segment=1))
+        request = Reduce(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=None)
         parts = parts or [one[1] for one in self.sent]
         reply, _ = self.workers[2].call(request, *parts, claimed)
         return reply.deviation

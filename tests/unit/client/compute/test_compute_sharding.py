@@ -26,20 +26,18 @@ from client.compute.memory import held_parameters
 from client.compute.payload import Direction
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
-    ApplyLocal,
+    Apply,
     Backward,
     CompareContribution,
     Contribute,
-    Evaluate,
     Forward,
     ForwardBackward,
     KeepVersion,
     Load,
     LoadStart,
     OpenStage,
-    Recompute,
+    Pass,
     Save,
-    Subtract,
 )
 from client.compute.starting import write_start
 from client.compute.wire import Wire
@@ -139,11 +137,11 @@ async def makes_the_same_versions(worker: Worker, request: OpenStage, path: Path
             loss = (await each.wait())[0].loss_sum
             right = alone.call(learn(step, m))[0].loss_sum
             assert loss == pytest.approx(right, rel=rel if step or low else CLOSE)
-        applied, _ = await worker.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
-        expected, _ = alone.call(ApplyLocal(step=step, tokens=STEP_TOKENS))
+        applied, _ = await worker.call(Apply(step=step, tokens=STEP_TOKENS))
+        expected, _ = alone.call(Apply(step=step, tokens=STEP_TOKENS))
         assert applied.version == expected.version
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=5 * rel)
-    held_out = Evaluate(version=2, microbatch=-1, tokens=tokens_of(99))
+    held_out = Pass(into="loss", step=2, microbatch=-1, tokens=tokens_of(99))
     shown = (await worker.call(held_out))[0].loss_sum
     assert shown == pytest.approx(alone.call(held_out)[0].loss_sum, rel=rel)
     path.mkdir()
@@ -183,8 +181,8 @@ async def runs_an_inner_stage(worker: Worker) -> None:
     assert close(numbers(sum_of_4, bounds[1]), alone.replica.gradient_sum)
     again, (same,) = await worker.call(Contribute(step=0, attempt=1, bounds=bounds))
     assert (again.microbatches, same) == (reply.microbatches, sum_of_4)
-    await worker.call(Subtract(step=0, microbatch=1), [gradients[1], tokens_of(1)])
-    alone.call(Subtract(step=0, microbatch=1), gradients[1], tokens_of(1))
+    await worker.call(Pass(into="less", step=0, microbatch=1), [gradients[1], tokens_of(1)])
+    alone.call(Pass(into="less", step=0, microbatch=1), gradients[1], tokens_of(1))
     reply, (sum_of_3,) = await worker.call(Contribute(step=0, attempt=2, bounds=bounds))
     assert reply.microbatches == [0, 2, 3]
     assert close(numbers(sum_of_3, bounds[1]), alone.replica.gradient_sum)
@@ -208,8 +206,8 @@ async def audits(worker: Worker) -> None:
     for m in (0, 1):
         member.call(learn(0, m))
         await worker.call(learn(0, m))
-    member.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
-    await worker.call(ApplyLocal(step=0, tokens=STEP_TOKENS))
+    member.call(Apply(step=0, tokens=STEP_TOKENS))
+    await worker.call(Apply(step=0, tokens=STEP_TOKENS))
     for m in (6, 7, 8):
         member.call(learn(1, m))
     sent = member.call(Contribute(step=1, attempt=0, bounds=[0, size]))[1][0]
@@ -218,13 +216,13 @@ async def audits(worker: Worker) -> None:
     for audited in ((6, 7, 8), (6,)):
         await worker.call(KeepVersion(step=1))
         for m in audited:
-            await worker.call(Recompute(step=1, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(Pass(into="audit", step=1, microbatch=m, tokens=tokens_of(m)))
         compared, _ = await worker.call(compare, [sent])
         assert (compared.deviation < 1e-4) is (len(audited) == 3), compared
         with pytest.raises(RequestFailed, match="no version is kept"):
             await worker.call(compare, [sent])
         with pytest.raises(RequestFailed, match="no version is kept"):
-            await worker.call(Recompute(step=1, microbatch=7, tokens=tokens_of(7)))
+            await worker.call(Pass(into="audit", step=1, microbatch=7, tokens=tokens_of(7)))
     reply, _ = await worker.call(Contribute(step=1, attempt=0, bounds=[0, size]))
     assert reply.microbatches == [11]
 
@@ -261,7 +259,7 @@ async def begins_with_an_imported_model_and_loads_versions(worker: Worker, tmp_p
     await worker.call(begin)
     loss = (await worker.call(learn(0, 0)))[0].loss_sum
     assert loss == pytest.approx(alone.call(learn(0, 0))[0].loss_sum, rel=CLOSE)
-    digest = alone.call(ApplyLocal(step=0, tokens=STEP_TOKENS))[0].hash
+    digest = alone.call(Apply(step=0, tokens=STEP_TOKENS))[0].hash
     alone.call(Save(version=1, path=str(tmp_path / "version")))
     loaded, _ = await worker.call(
         Load(path=str(tmp_path / "version"), version=1, expected_hash=digest)

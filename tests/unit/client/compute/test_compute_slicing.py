@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from client.compute import passes
-from client.compute.requests import Backward, Forward, ForwardBackward, Subtract
+from client.compute.requests import Backward, Forward, ForwardBackward, Pass
 from client.compute.slicing import is_out_of_memory
 from client.compute.team import Ring, Team
 from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
@@ -120,7 +120,7 @@ def test_what_was_counted_whole_is_taken_out_in_slices() -> None:
     before = worker.replica.gradient_sum.clone()
     worker.call(ForwardBackward(step=0, microbatch=1, tokens=tokens[1]))
     short_of_memory(worker, 2)
-    worker.call(Subtract(step=0, microbatch=1, tokens=tokens[1]))
+    worker.call(Pass(into="less", step=0, microbatch=1, tokens=tokens[1]))
     assert worker.replica.counted == {0}
     assert relative_error(worker.replica.gradient_sum, before) < CLOSE
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client.compute.requests import ApplyLocal, ForwardBackward, LoadStart
+from client.compute.requests import Apply, ForwardBackward, LoadStart
 from client.compute.starting import NotFinite, Written, write_start
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
@@ -91,7 +91,7 @@ def test_training_that_went_on_is_given_up(imported: Imported, tmp_path: Path) -
     request = LoadStart(path=str(start.path), digest=start.digest)
     worker, fresh = opened(0, whole, model="llama"), opened(0, whole, model="llama")
     worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
-    worker.call(ApplyLocal(step=0, tokens=100))
+    worker.call(Apply(step=0, tokens=100))
     worker.call(ForwardBackward(step=1, microbatch=1, tokens=tokens_of(1)))
     assert worker.call(request)[0].hash == fresh.call(request)[0].hash
     assert not worker.replica.counted

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute.requests import Apply, Contribute, DecodeSum, ForwardBackward, Subtract
+from client.compute.requests import Apply, Contribute, DecodeSum, ForwardBackward, Pass
 from tests.support.compute_rounds import (
     CODECS,
     accumulate,
@@ -62,7 +62,7 @@ class TestDecodedAhead:
         if other == "pass":
             busy.call(ForwardBackward(step=0, microbatch=77, tokens=tokens_of(77)))
         elif other == "subtract":
-            busy.call(Subtract(step=0, microbatch=0, tokens=tokens_of(0)))
+            busy.call(Pass(into="less", step=0, microbatch=0, tokens=tokens_of(0)))
         else:
             busy.call(Contribute(step=0, attempt=1, bounds=[0, bounds[-1]]))
         expected, _ = calm.call(self.apply(bounds, norms), *sums)

@@ -8,8 +8,11 @@ import pytest
 
 from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
+from protocol.decree.elector import MAX_TERMS, Term
 from protocol.evidence.statement import Statement
 from protocol.evidence.word import Mark
+from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.wire.parts import Decree
 
 
 def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:
@@ -47,11 +50,21 @@ def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:
     file = MarksFile(path)
     assert file.read() is None
     many = [Mark("plan", Statement(1, era, 7, 2, b"d" * 32)) for era in range(9)]
-    file.write(Kept(many, "one boot"))
-    file.write(Kept(many[:2], "another"))  # shorter than what was there
-    assert MarksFile(path).read() == Kept(many[:2], "another")
+    terms = [Term(1, era, 7, 2, "leader", 2, None) for era in range(9)]
+    file.write(Kept(many, "one boot", terms))
+    file.write(Kept(many[:2], "another", terms[:2]))  # shorter than what was there
+    assert MarksFile(path).read() == Kept(many[:2], "another", terms[:2])
     whole = path.read_bytes()
     for wrong in (whole[:10], whole[:30], whole[:40] + b"\xff" + whole[41:]):
         path.write_bytes(wrong)
         with pytest.raises(DamagedMarks):
             file.read()
+
+
+def test_the_largest_terms_fit_into_the_file(tmp_path: Path) -> None:
+    peers = tuple(f"{number:064d}" for number in range(MAX_REPLICAS_IN_ROUND))
+    decree = Decree(2**31 - 1, b"d" * 32, peers, peers, 0.0)
+    terms = [Term(1, era, 7, 2, peers[0], 2, decree) for era in range(MAX_TERMS)]
+    file = MarksFile(tmp_path / "x.marks")
+    file.write(Kept([], "one boot", terms))
+    assert file.read() == Kept([], "one boot", terms)

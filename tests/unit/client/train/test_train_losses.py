@@ -8,24 +8,35 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from protocol.effects import Publish
+from protocol.effects import Publish, Send
 from protocol.ids import PeerId
 from protocol.membership.progress import Progress, encode_progress
-from protocol.wire.messages import Commit, Message, Ready
+from protocol.wire.messages import Message, Ready
+from protocol.wire.parts import Decree
 from tests.support.cases import usual
 from tests.support.train_swarm import Volunteer, open_swarm
 
 
 def lie_about_losses(liar: Volunteer, lie: float) -> None:
-    """Have a volunteer say ``lie`` for every sum of losses that others are sent."""
+    """Have a volunteer say ``lie`` for every sum of losses that others are sent, and in every
+    decree that it proposes."""
     honest = liar.engine.send
 
     def send(peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        if isinstance(message, Ready | Commit) and peer != liar.engine.signer.peer:
+        if isinstance(message, Ready) and peer != liar.engine.signer.peer:
             message = msgspec.structs.replace(message, loss_sum=lie)
         honest(peer, message, payload)
 
     liar.engine.send = send  # type: ignore[method-assign]
+    driver = liar.held(1).driver
+    assert driver is not None
+    proposer = driver.seat.leader.proposer
+    propose = proposer.propose
+
+    def lying(decree: Decree, now: float) -> list[Send]:
+        return propose(msgspec.structs.replace(decree, loss_sum=lie), now)
+
+    proposer.propose = lying  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("lie", "replicas"), usual(2, [(0.0, 2), (5e26, 3), (0.0, 3), (5e26, 2)]))
@@ -36,6 +47,7 @@ async def test_one_liar_changes_nothing_of_what_the_honest_are_shown(
         first = await swarm.add(0)
         honest = [await swarm.add(1) for _ in range(replicas - 1)]
         liar = await swarm.add(1)
+        await swarm.until(lambda: liar.serves(1))
         lie_about_losses(liar, lie)
         swarm.start()
         await swarm.until_done()

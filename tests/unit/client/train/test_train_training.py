@@ -93,7 +93,7 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(
         pauses.pause(None, "")
         pauser, training, _ = await _pausable(swarm, tmp_path, pauses)
         one, other, liar = (Signer(bytes([n]) * 32) for n in (101, 102, 103))
-        body = CHARGE.encode(Charge(1, liar.peer, 7, 1, b"r" * 32, "lies"))
+        body = CHARGE.encode(Charge(1, liar.peer, 7, 1, "lies"))
         charges = tuple(each.sign(KIND, body, swarm.file.swarm) for each in (one, other))
         pauser.engine.convicted(verdict_of(VotedOut(1, liar.peer, charges)))
         pauses.resume()

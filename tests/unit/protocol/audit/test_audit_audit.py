@@ -1,7 +1,6 @@
 """One audit from the draw to its end: its table, and whatever a member may show instead."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,13 +10,12 @@ from protocol.audit.audit import (
     AHEAD,
     ASK_AGAIN_S,
     PATIENCE_S,
+    STANDBY_S,
     Ask,
-    AskList,
     Audit,
     Judged,
-    Stage,
+    State,
     Subject,
-    SumSubject,
 )
 from protocol.audit.commitment import (
     CONTENTS,
@@ -25,7 +23,6 @@ from protocol.audit.commitment import (
     STATEMENT,
     Contents,
     Microbatch,
-    Statement,
     contents,
     largest_list,
     root_of,
@@ -34,56 +31,67 @@ from protocol.audit.commitment import (
 from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS
-from protocol.pipeline.effects import CompareTask, PayloadKey, RecomputeTask, SumAgainTask
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from protocol.pipeline.effects import (
+    CompareTask,
+    KeepVersionTask,
+    Outcome,
+    PassTask,
+    PayloadKey,
+    ReduceTask,
+)
+from protocol.pipeline.ledger import to_bitmap
+from protocol.wire.messages import Commitment, Plan
+from protocol.wire.parts import PlanMember
 
-MEMBER = PeerId("member")
+ME, MEMBER, THIRD = PeerId("me"), PeerId("member"), PeerId("third")
 IDS = (30, 31, 33)
 TENSORS = tensors_of(first=False, last=False)
-SUBJECT = Subject(
-    member=MEMBER,
-    stage=1,
-    step=3,
-    attempt=2,
-    era=5,
-    counted=frozenset(IDS),
-    bounds=(0, 10, 10, 20),
-    segments=(b"a" * 32, b"", b"b" * 32),
-    held={0},
-    tensors=TENSORS,
-    coarse=False,
-)
 DIGESTS = {m: tuple(bytes([m, n]) * 16 for n in range(len(TENSORS))) for m in IDS}
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
-LIST = contents(DIGESTS, SEGMENTS)
+LIST = contents(DIGESTS)
+SHARES = {MEMBER: IDS, ME: (32, 34), THIRD: (35,)}
+PLAN = Plan(
+    1,
+    3,
+    2,
+    [PlanMember(peer, to_bitmap(ids, 3, 10)) for peer, ids in SHARES.items()],
+    [0, 10, 10, 20],
+    [],
+)
+PARTS = {MEMBER: SEGMENTS[2], ME: b"m" * 32, THIRD: b"t" * 32}
 
 
-ME, THIRD = PeerId("me"), PeerId("third")
-PARTS = ((MEMBER, SEGMENTS[2]), (ME, b"m" * 32), (THIRD, b"t" * 32))
-SUM = SumSubject(segment=2, parts=PARTS, microbatches=(4, 2, 1))
-OWNS_ONLY = replace(SUBJECT, counted=frozenset(), sum=SUM)
-EMPTY = contents({}, SEGMENTS)
-
-
-def audit_of(subject):
-    return Audit(subject, ME, 0.5, 0.0)
-
-
-def statement(encoded=LIST, **changes):
+def subject(encoded=LIST, **changes):
+    """What is audited, with the list that the member has signed."""
+    said = {
+        peer: Commitment(1, 3, 2, root_of(encoded), (*SEGMENTS[:2], part))
+        for peer, part in PARTS.items()
+    }
     fields = {
-        "stage": 1,
-        "step": 3,
-        "attempt": 2,
-        "era": 5,
-        "root": root_of(encoded),
-        "segments": (),
-    } | changes
-    return Statement(**fields)
+        "plan": PLAN,
+        "member": MEMBER,
+        "counted": frozenset(IDS),
+        "segment": None,
+        "said": said,
+        "held": {0},
+        "tensors": TENSORS,
+        "coarse": False,
+    }
+    return Subject(**fields | changes)
 
 
-def listing(encoded=LIST):
-    audit = audit_of(SUBJECT)
-    assert audit.committed(statement(encoded), 0.0) == [AskList(MEMBER, "list")]
+KEEP = KeepVersionTask(3, (0, 10, 10, 20), None)
+
+
+def begun(of, auditor=ME):
+    audit = Audit(of, ME, auditor)
+    return audit, audit.computed(audit.keep(), Outcome(), 0.0)
+
+
+def listing(encoded=LIST, **changes):
+    audit, effects = begun(subject(encoded, **changes))
+    assert effects == [Ask(key("list", 0), root_of(encoded))]
     return audit
 
 
@@ -92,7 +100,7 @@ def key(name, item):
 
 
 def show(audit, effects, now=1.0):
-    """Show what is asked for; what is wanted beside."""
+    """Show what is asked for; return what is wanted beside."""
     wanted = []
     for effect in effects:
         if isinstance(effect, Ask):
@@ -108,22 +116,67 @@ def compares():
     wanted = show(audit, audit.listed(LIST, 0.0))
     for microbatch in IDS:
         assert [task.microbatch for task in wanted] == [microbatch]
-        wanted = show(audit, audit.recomputed(1e-8, 1e-7, 2.0))
+        wanted = show(audit, done(audit, wanted, 1e-8, 1e-7))
     return audit, wanted
+
+
+def done(audit, wanted, *apart, now=2.0):
+    """The worker has done the task that is wanted."""
+    return audit.computed(wanted[0], Outcome(apart=(*apart, 0.0)[:2]), now)
 
 
 def graded(effects, grade):
     (judged,) = effects
     assert isinstance(judged, Judged)
-    return judged.grade is grade and judged.member == MEMBER and judged.words
+    return judged.grade is grade and judged.words
 
 
 def test_an_honest_member_shows_everything_and_agrees():
     audit, wanted = compares()
     segments = (key("segment", 0), None, key("segment", 2))
-    assert wanted == [CompareTask(3, 2, (0, 10, 10, 20), segments)]
-    assert graded(audit.compared(1e-7, 0.0, 3.0), Grade.AGREES)
-    assert audit.state is Stage.OVER
+    assert wanted == [CompareTask(3, (0, 10, 10, 20), segments)]
+    assert graded(done(audit, wanted, 1e-7, 0.0), Grade.AGREES)
+    assert audit.state is State.OVER
+
+
+def test_the_version_is_kept_first_and_nothing_begins_without():
+    assert Audit(subject(), ME, ME).keep() == KEEP
+    audit = Audit(subject(segment=2), ME, ME)
+    assert audit.keep() == KeepVersionTask(3, (0, 10, 10, 20), 2)
+    assert audit.next_deadline() is None
+    assert graded(audit.computed(audit.keep(), Outcome(error="oom"), 0.0), None)
+    assert not audit.begun
+
+
+class TestJudge:
+    """THIRD has drawn the member."""
+
+    def test_it_begins_when_it_is_called(self):
+        audit, effects = begun(subject(), THIRD)
+        assert effects == []
+        assert audit.stands_by
+        assert audit.next_deadline() == STANDBY_S
+        assert audit.result(1.0, agrees=False) == [Ask(key("list", 0), root_of(LIST))]
+        assert not audit.stands_by
+        assert audit.result(1.0, agrees=True) == [], "it was called"
+
+    def test_it_may_be_called_before_the_version_is_kept(self):
+        audit = Audit(subject(), ME, THIRD)
+        assert audit.result(0.0, agrees=False) == []
+        assert audit.computed(KEEP, Outcome(), 0.5) == [Ask(key("list", 0), root_of(LIST))]
+
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_where_the_auditor_agrees_it_has_nothing_to_do(self, kept):
+        audit = begun(subject(), THIRD)[0] if kept else Audit(subject(), ME, THIRD)
+        assert graded(audit.result(1.0, agrees=True), None)
+        assert not audit.begun
+        assert audit.computed(KEEP, Outcome(), 1.0) == []
+
+    def test_it_does_not_wait_for_ever(self):
+        audit, _ = begun(subject(), THIRD)
+        assert audit.tick(STANDBY_S - 0.1) == []
+        assert graded(audit.tick(STANDBY_S), None)
+        assert not audit.begun
 
 
 def test_microbatches_are_asked_for_a_few_at_a_time():
@@ -131,7 +184,7 @@ def test_microbatches_are_asked_for_a_few_at_a_time():
     asked = audit.listed(LIST, 0.0)
     assert [ask.key.item for ask in asked] == [m for m in IDS[:AHEAD] for _ in TENSORS]
     (first, *rest) = show(audit, asked[: len(TENSORS)])
-    assert first == RecomputeTask(3, 30, tuple(key(name, 30) for name in TENSORS))
+    assert first == PassTask(3, 30, "audit", tuple(key(name, 30) for name in TENSORS))
     assert not rest
     assert not show(audit, asked[len(TENSORS) :])  # one is with the worker
 
@@ -141,26 +194,15 @@ def test_what_was_sent_to_us_before_is_not_asked_for():
     wanted = show(audit, audit.listed(LIST, 0.0))
     asked = []
     while wanted:
-        effects = audit.recomputed(0.0, 0.0, 1.0)
+        effects = done(audit, wanted, 0.0)
         asked += [e.key for e in effects if isinstance(e, Ask)]
-        wanted = [e for e in show(audit, effects) if isinstance(e, RecomputeTask)]
+        wanted = [e for e in show(audit, effects) if isinstance(e, PassTask)]
     assert [k.item for k in asked if k.name == "segment"] == [2]  # 0 is here, 1 is empty
 
 
-@pytest.mark.parametrize(
-    "change", [{"attempt": 1}, {"era": 4}, {"step": 2}, {"stage": 0}], ids=lambda c: next(iter(c))
-)
-def test_a_commitment_to_something_else_is_none(change):
-    audit = audit_of(SUBJECT)
-    assert audit.committed(statement(**change), 0.0) == []
-    assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
-
-
-def test_the_first_commitment_stands():
-    audit = listing()
-    other = contents(dict.fromkeys(IDS, DIGESTS[30]), SEGMENTS)
-    assert audit.committed(statement(other), 0.0) == []
-    assert graded(audit.listed(other, 0.0), Grade.REFUSED)
+def test_another_list_than_was_signed_is_refused():
+    other = contents(dict.fromkeys(IDS, DIGESTS[30]))
+    assert graded(listing().listed(other, 0.0), Grade.REFUSED)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +211,11 @@ def test_the_first_commitment_stands():
         b"",
         b"\xc1",
         LIST + b"\x00",
-        contents({m: DIGESTS[m] for m in IDS[:2]}, SEGMENTS),
-        contents(DIGESTS | {34: DIGESTS[30]}, SEGMENTS),
-        contents(DIGESTS | {33: DIGESTS[33][:2]}, SEGMENTS),
-        contents(DIGESTS, SEGMENTS[:2]),
-        contents(DIGESTS, (b"", b"", b"b" * 32)),
-        CONTENTS.encode(
-            Contents(tuple(Microbatch(m, DIGESTS[m]) for m in reversed(IDS)), SEGMENTS)
-        ),
-        CONTENTS.encode(Contents(tuple(Microbatch(m, DIGESTS[m]) for m in (*IDS, 33)), SEGMENTS)),
+        contents({m: DIGESTS[m] for m in IDS[:2]}),
+        contents(DIGESTS | {34: DIGESTS[30]}),
+        contents(DIGESTS | {33: DIGESTS[33][:2]}),
+        CONTENTS.encode(Contents(tuple(Microbatch(m, DIGESTS[m]) for m in reversed(IDS)))),
+        CONTENTS.encode(Contents(tuple(Microbatch(m, DIGESTS[m]) for m in (*IDS, 33)))),
     ],
 )
 def test_a_list_of_anything_but_what_the_plan_counts_is_refused(encoded):
@@ -204,28 +242,20 @@ def test_a_tensor_counts_once():
     ask = audit.listed(LIST, 0.0)[0]
     audit.shown(ask.key, ask.digest, 0.0)
     assert audit.shown(ask.key, b"x" * 32, 0.0) == []
-    assert audit.state is Stage.RECOMPUTING
+    assert audit.state is State.WORKING
 
 
-def test_a_refusal_or_silence_ends_it_at_any_point():
-    for begun in (lambda: audit_of(SUBJECT), listing):
-        assert graded(begun().refused(), Grade.REFUSED)
-        audit = begun()
-        assert audit.next_deadline() == ASK_AGAIN_S
-        assert isinstance(*audit.tick(PATIENCE_S - 0.1), AskList)
-        assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
+def test_silence_ends_it_at_any_point():
+    audit = listing()
+    assert audit.next_deadline() == ASK_AGAIN_S
+    assert audit.tick(PATIENCE_S - 0.1) == [Ask(key("list", 0), root_of(LIST))]
+    assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
     audit = listing()
     asked = audit.listed(LIST, 4.0)
     audit.shown(asked[0].key, asked[0].digest, 6.0)
     again = audit.tick(6.0 + PATIENCE_S - 0.1)
     assert again == [ask for ask in asked if ask != asked[0]]
     assert graded(audit.tick(6.0 + PATIENCE_S), Grade.REFUSED)
-
-
-def test_the_segments_that_all_agree_on_are_the_ones_that_were_signed():
-    audit = audit_of(replace(SUBJECT, segments=(b"x" * 32, *SEGMENTS[1:])))
-    audit.committed(statement(), 0.0)
-    assert graded(audit.listed(LIST, 0.0), Grade.OTHER)
 
 
 def test_our_own_slowness_is_not_held_against_anybody():
@@ -249,16 +279,15 @@ def test_our_own_slowness_is_not_held_against_anybody():
     ],
 )
 def test_only_what_the_member_has_shown_is_held_against_it(error, grade):
-    audit, _ = compares()
-    assert graded(audit.not_computed(error), grade)
+    audit, [task] = compares()
+    assert graded(audit.computed(task, Outcome(error=error), 3.0), grade)
 
 
 def test_nothing_happens_when_it_is_over():
     audit = listing()
     assert graded(audit.void("the member has gone"), None)
-    assert audit.void("again") == audit.refused() == audit.tick(math.inf) == []
-    assert audit.listed(LIST, 0.0) == audit.not_computed("codec") == []
-    assert audit.recomputed(0, 0, 0) == audit.compared(0, 0, 0) == []
+    assert audit.void("again") == audit.tick(math.inf) == audit.listed(LIST, 0.0) == []
+    assert audit.computed(KEEP, Outcome(), 0.0) == audit.result(0.0, agrees=False) == []
     assert audit.next_deadline() is None
 
 
@@ -275,17 +304,17 @@ def test_nothing_happens_when_it_is_over():
 def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
     audit = listing()
     wanted = show(audit, audit.listed(LIST, 0.0))
-    while isinstance(wanted[0], RecomputeTask):
-        wanted = show(audit, audit.recomputed(boundary, 0.0, 1.0))
+    while isinstance(wanted[0], PassTask):
+        wanted = show(audit, done(audit, wanted, boundary))
         boundary = 0.0
-    assert graded(audit.compared(deviation, along, 3.0), grade)
+    assert graded(done(audit, wanted, deviation, along), grade)
 
 
 @pytest.mark.parametrize("count", [1, 20, MAX_MICROBATCHES_PER_STEP])
 def test_a_list_is_as_long_as_said_before_at_most(count):
     of_one, last = tuple(bytes(32) for _ in range(MAX_TENSORS)), 2**40
     ids = range(last - count, last)
-    encoded = contents(dict.fromkeys(ids, of_one), (bytes(32),) * MAX_SEGMENTS)
+    encoded = contents(dict.fromkeys(ids, of_one))
     assert len(encoded) <= largest_list(count) < 1.01 * len(encoded) + 16
     assert len(encoded) < 2**22
 
@@ -323,9 +352,7 @@ def part(peer, segment=2):
 
 def collecting():
     """An audit of a member that has contributed nothing, and owns a segment."""
-    audit = audit_of(OWNS_ONLY)
-    audit.committed(statement(EMPTY), 0.0)
-    return audit, audit.listed(EMPTY, 0.0)
+    return begun(subject(counted=frozenset(), segment=2))
 
 
 def summing():
@@ -336,23 +363,21 @@ def summing():
 
 def test_the_owner_is_asked_for_all_parts_but_ours_and_they_are_summed_in_order():
     audit, asked = collecting()
-    digests = dict(PARTS)
-    assert asked == [Ask(MEMBER, part(peer), digests[peer]) for peer in (MEMBER, THIRD)]
-    assert audit.shown(part(THIRD), digests[THIRD], 1.0) == []
-    [task] = audit.shown(part(MEMBER), digests[MEMBER], 1.0)
+    assert asked == [Ask(part(peer), PARTS[peer]) for peer in (MEMBER, THIRD)]
+    assert audit.shown(part(THIRD), PARTS[THIRD], 1.0) == []
+    [task] = audit.shown(part(MEMBER), PARTS[MEMBER], 1.0)
     parts = (part(MEMBER), part(ME), part(THIRD))
     sent = PayloadKey(3, "reduced", 2, 2, MEMBER)
-    assert task == SumAgainTask(3, 2, parts, 10, (4, 2, 1), 0.5, sent)
+    assert task == ReduceTask(3, 2, 2, parts, 10, (3, 2, 1), compare_to=sent)
 
 
 def test_a_sum_is_made_again_once_the_contribution_agrees():
     for deviation, asked in ((0.0, True), (0.5, False)):
-        audit = audit_of(replace(SUBJECT, sum=SUM))
-        audit.committed(statement(), 0.0)
+        audit = listing(segment=2)
         wanted = show(audit, audit.listed(LIST, 0.0))
-        while isinstance(wanted[0], RecomputeTask):
-            wanted = show(audit, audit.recomputed(0.0, 0.0, 1.0))
-        effects = audit.compared(deviation, 0.0, 2.0)
+        while isinstance(wanted[0], PassTask):
+            wanted = show(audit, done(audit, wanted, 0.0))
+        effects = done(audit, wanted, deviation)
         assert all(isinstance(effect, Ask) for effect in effects) == asked
         assert asked or graded(effects, Grade.LIES)
 
@@ -369,7 +394,8 @@ def test_a_sum_is_made_again_once_the_contribution_agrees():
     ],
 )
 def test_a_sum_is_judged_by_its_distance_from_ours(deviation, grade):
-    assert graded(summing()[0].summed(deviation), grade)
+    audit, task = summing()
+    assert graded(done(audit, [task], deviation), grade)
 
 
 def test_a_part_that_nobody_contributed_is_no_part():
@@ -383,7 +409,7 @@ def test_no_part_is_taken_but_those_that_were_asked_for():
     for foreign in (part(ME), part(PeerId("stranger")), part(MEMBER, 0)):
         assert not audit.waits_for(foreign)
         assert audit.shown(foreign, b"o" * 32, 1.0) == []
-    assert audit.state is Stage.COLLECTING
+    assert audit.state is State.WORKING
 
 
 def test_an_owner_that_is_silent_is_asked_again_and_then_given_up():
@@ -397,13 +423,14 @@ def test_an_owner_that_is_silent_is_asked_again_and_then_given_up():
 
 def test_what_comes_of_a_sum_too_early_or_late_changes_nothing():
     audit, _ = collecting()
-    assert audit.summed(11.0) == [], "nothing is summed yet"
-    done, _ = summing()
-    assert done.next_deadline() is None, "the worker takes its time"
-    assert graded(done.summed(0.0), Grade.AGREES)
-    assert done.summed(11.0) == done.not_computed("oom") == []
+    finished, task = summing()
+    assert done(audit, [task], 11.0) == [], "nothing is summed yet"
+    assert finished.next_deadline() is None, "the worker takes its time"
+    assert graded(done(finished, [task], 0.0), Grade.AGREES)
+    assert done(finished, [task], 11.0) == []
 
 
 @pytest.mark.parametrize(("error", "grade"), [("codec", Grade.REFUSED), ("oom", None)])
 def test_only_what_the_owner_shows_of_its_sum_is_its_fault(error, grade):
-    assert graded(summing()[0].not_computed(error), grade)
+    audit, task = summing()
+    assert graded(audit.computed(task, Outcome(error=error), 2.0), grade)

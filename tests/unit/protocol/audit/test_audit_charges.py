@@ -24,7 +24,7 @@ STAGE = 1
 def charge(
     author: int, member: int, *, swarm: str = SWARM, kind: str = KIND, **changes
 ) -> Envelope:
-    said = {"step": 7, "attempt": 1, "root": b"r" * 32, "reason": "lies"} | changes
+    said = {"step": 7, "attempt": 1, "reason": "lies"} | changes
     body = CHARGE.encode(Charge(STAGE, peer(member), **said))
     return sign(signer(author), kind, body, swarm)
 

@@ -58,6 +58,15 @@ def test_who_is_charged_by_another_is_looked_at_once_soon():
     assert rate(0.03, suspect) == pytest.approx(0.015)
 
 
+def test_a_sum_that_agrees_does_not_clear_who_is_charged_for_its_work():
+    suspect = Record()
+    suspect.suspected = True
+    suspect.note(Grade.AGREES, contributed=False)
+    assert rate(0.03, suspect) == 1.0
+    suspect.note(Grade.AGREES)
+    assert rate(0.03, suspect) < 1.0
+
+
 def test_without_a_budget_nobody_is_audited():
     doubted = record(Grade.DOUBTFUL)
     assert all(

@@ -1,4 +1,4 @@
-"""The statements of plans, Readys and commits, and conflicts between two of one author."""
+"""The statements of plans and Readys, and conflicts between two of one author."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.evidence.word import MAX_MARKS, OwnWord
 from protocol.ids import SwarmId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Commit, Plan, Ready, decode_message, encode_message
+from protocol.wire.messages import Plan, Ready, decode_message, encode_message
 from protocol.wire.parts import PlanMember, Proof
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, messages_of, peer, signer
 
@@ -52,11 +52,11 @@ def shown(number: int, message: Decisive, swarm: SwarmId = SWARM) -> Envelope:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(*map(messages_of, (Plan, Ready, Commit))))
+@given(st.one_of(*map(messages_of, (Plan, Ready))))
 def test_a_statement_is_the_same_after_the_wire(message: Decisive) -> None:
-    assert isinstance(message, Plan | Ready | Commit)
+    assert isinstance(message, Plan | Ready)
     there = decode_message(encode_message(message))
-    assert isinstance(there, Plan | Ready | Commit)
+    assert isinstance(there, Plan | Ready)
     assert statement_of(there) == statement_of(message)
     assert statement_of(replace(there, signature=bytes(64))) == statement_of(message)
 
@@ -78,12 +78,6 @@ def test_a_plan_states_all_that_it_says(changed: dict[str, object]) -> None:
     assert other is not None
     assert one[1].digest != other[1].digest
     assert replace(one[1], digest=b"x" * 32) == replace(other[1], digest=b"x" * 32)
-
-
-def test_the_loss_is_no_part_of_what_is_decided() -> None:
-    """A commit that is completed by another leader does not know it."""
-    told, unknown = (Commit(1, 7, 2, b"d" * 32, loss) for loss in (2.5, None))
-    assert statement_of(told) == statement_of(unknown)
 
 
 def test_a_refusal_states_nothing() -> None:
@@ -131,16 +125,8 @@ def test_an_honest_leader_contradicts_nothing(other: Plan) -> None:
 
 
 def test_two_leaders_may_use_one_attempt() -> None:
-    """Each of two that do not see each other plans the next one."""
+    """Of two later ones that ask for the same, at most one has the electors' promises."""
     assert contradiction(shown(1, plan()), shown(2, plan(electors=(2, 1)))) is None
-
-
-def test_a_plan_and_a_commit_of_one_attempt_are_two_things() -> None:
-    heard = Heard(SWARM)
-    heard.take(LEADER, by(1, plan()))
-    assert heard.take(LEADER, by(1, Commit(1, 7, 1, b"d" * 32, None, era=5)))[1] == []
-    [proof] = heard.passed_on(BORIS, shown(1, Commit(1, 7, 1, b"e" * 32, None, era=5)))
-    assert isinstance(proof, Proof)
 
 
 def test_a_repeated_statement_is_passed_on_once() -> None:
@@ -189,8 +175,8 @@ def test_a_forgery_that_came_first_is_found_when_the_author_speaks() -> None:
     assert heard.take(LEADER, by(1, plan())) == (None, [])
 
 
-@pytest.mark.parametrize("kind", ["ready", "advert", "posting"])
-def test_only_plans_and_commits_are_passed_on(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["ready", "commit", "advert", "posting"])
+def test_only_plans_are_passed_on(kind: str) -> None:
     envelope = signer(1).sign(kind, encode_statement(Statement(1, 5, 7, 1, b"d" * 32)), SWARM)
     with pytest.raises(RemoteProtocolError):
         Heard(SWARM).passed_on(BORIS, envelope)
@@ -231,7 +217,7 @@ def test_we_say_the_same_again_or_something_newer() -> None:
 def test_kinds_stages_and_lineages_are_apart() -> None:
     word = OwnWord()
     assert word.may_say("plan", said(3))
-    assert word.may_say("commit", said(2))
+    assert word.may_say("ready", said(2))
     assert word.may_say("plan", said(1, era=4))  # it returns to the most followed lineage
     assert word.may_say("plan", replace(said(1), stage=0))
     assert not word.may_say("plan", said(1))

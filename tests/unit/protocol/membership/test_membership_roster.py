@@ -26,6 +26,7 @@ from protocol.membership.roster import (
 )
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
 from protocol.rounds.quorum import Quorum
+from protocol.view import SwarmView
 from protocol.wire.messages import Heartbeat, Records
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
@@ -280,7 +281,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
     assert machine.next_deadline() is None
     machine.describe(advert(), 0.0, WALL)
     quorum = Quorum(me, 0, machine.contacts)
-    quorum.observe(0.0)
+    quorum.observe(SwarmView(((),) * 4), 0.0)
     held = []
     for second in range(60):
         deadline = machine.next_deadline()
@@ -290,7 +291,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
         if second == 20:
             machine.link_up(other, second)
             machine.receive(other, Heartbeat(1, [], echo=machine._heartbeat_seq + 1), second, WALL)
-            quorum.settle([me, other], [me, other], second)
+            quorum.settle([me, other], [me, other], 1, second)
         elif second == 21:
             machine.link_down(other, "reset", second, by_peer=True)
         else:
@@ -298,7 +299,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
         missing = quorum.roll - {me}
         if quorum.holds(second + 0.5) and quorum.may_go_on_without(missing, second + 0.5):
             held.append(second)
-    assert held == list(range(6, 60))
+    assert held == list(range(60))
 
 
 def test_a_flood_of_valid_identities_leaves_memory_bounded_and_links_known() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId
-from protocol.pipeline.delivery import ASK_S, BUSY_RETRY_S, Deliveries
+from protocol.pipeline.delivery import ASK_S, Deliveries
 from protocol.pipeline.effects import SendPayload
-from protocol.pipeline.next_hop import SUSPEND_AFTER_STRIKES
-from protocol.pipeline.timing import ANSWER_S, GRADIENT, MIN_SAMPLES, RECEIPT
+from protocol.pipeline.next_hop import REST_S
+from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import LEAST_S, TIMES
 from protocol.wire.messages import Forward, Receipt
 from tests.support.pipeline_deliveries import (
@@ -35,17 +35,11 @@ from tests.support.pipeline_deliveries import (
     reroutes,
 )
 
-SILENT_AT = GRADIENT.unmeasured_s + ANSWER_S
-"""A silent peer that was held for alive at 0, before any measurement."""
-
 
 def given_up(made: Deliveries) -> list[object]:
-    """The effects of a silent holder."""
-    now = made.next_deadline()
-    assert now is not None
-    [(_, attempt)] = questions(list(made.tick(now)))  # are you there?
-    assert attempt == made._open[M].attempt
-    return list(made.tick(now + ANSWER_S))
+    """The effects of a late holder, before any measurement."""
+    assert made.next_deadline() == UNMEASURED_S
+    return list(made.tick(UNMEASURED_S))
 
 
 class TestTheUsualWay:
@@ -53,9 +47,8 @@ class TestTheUsualWay:
         made = deliveries(A)
         peer, attempt = offered(made)
         assert (peer, attempt) == (A, 1)
-        assert made.next_deadline() == RECEIPT.unmeasured_s
         made.receipt(A, receipt("accepted", 1), 1.0)
-        assert made.next_deadline() == 1.0 + GRADIENT.unmeasured_s
+        assert made.next_deadline() == UNMEASURED_S
         assert made.gradient(A, STEP, M, 2.0)
         assert made.next_deadline() is None
         assert made.tick(1000.0) == []
@@ -77,7 +70,7 @@ class TestTheUsualWay:
         made = deliveries()
         assert made.start(STEP, M, again=False, now=0.0) == []
         assert made.next_deadline() is None
-        assert offers(list(made.update(rated({B}), 0, 5.0))) == [(B, 1)]
+        assert offers(list(made.update(rated({B}), STEP, 5.0))) == [(B, 1)]
 
     def test_work_is_spread(self) -> None:
         made = deliveries(A, B)
@@ -139,7 +132,7 @@ class TestRefusals:
             pauses.append(deadline - now)
             now = deadline
             [(_, attempt)] = offers(list(made.tick(now)))
-        assert pauses == pytest.approx([BUSY_RETRY_S * 2**n for n in range(4)])
+        assert pauses == pytest.approx([REST_S * 2**n for n in range(4)])
 
     def test_absent_asks_who_else_has_it(self) -> None:
         made = deliveries(A, B)
@@ -175,19 +168,18 @@ class TestLosses:
         if returned:
             assert made.gradient(lost, STEP, M, 0.5)
         other = B if lost == A else A
-        effects = list(made.update(rated({other}), 0, 1.0))
+        effects = list(made.update(rated({other}), STEP, 1.0))
         assert questions(effects) == [(other, 2)]
         assert reroutes(effects) == [(lost, None)]
         answer = list(made.receipt(other, receipt("absent", 2), 1.1))
         assert offers(answer) == [(other, 3)]
         assert made.was_rerouted(M)
-        assert made.rerouted == 1
 
     def test_whoever_knows_it_already_is_not_sent_it_again(self) -> None:
         made = deliveries(A, B, C)
         lost = held(made)
         left = {A, B, C} - {lost}
-        made.update(rated(left), 0, 1.0)
+        made.update(rated(left), STEP, 1.0)
         knows = min(left)
         assert made.receipt(knows, receipt("known", 2), 1.1) == []
         assert held_by(made) == knows
@@ -197,7 +189,7 @@ class TestLosses:
         made = deliveries(A, B)
         lost = held(made)
         other = B if lost == A else A
-        made.update(rated({other}), 0, 1.0)
+        made.update(rated({other}), STEP, 1.0)
         assert made.tick(1.0 + ASK_S / 2) == []
         assert offers(list(made.tick(1.0 + ASK_S))) == [(other, 3)]
 
@@ -222,18 +214,19 @@ class TestLosses:
         assert not offers(effects)
         assert not questions(effects)
 
-    def test_a_late_holder_is_passed_over(self) -> None:
+    def test_what_is_late_goes_to_another_one_too(self) -> None:
         made = deliveries(A, B)
         late = held(made)
         effects = given_up(made)
-        assert {peer for peer, _ in questions(effects)} == {A, B}
-        assert reroutes(effects) == [(late, None)]
+        assert questions(effects) == [(late, 1)]
+        assert offers(effects) == [(A if late == B else B, 2)]
+        assert reroutes(effects) == []
 
     def test_the_late_one_may_come_through_after_all(self) -> None:
         made = deliveries(A, B)
         late = held(made)
         given_up(made)
-        assert made.gradient(late, STEP, M, SILENT_AT + 2)
+        assert made.gradient(late, STEP, M, UNMEASURED_S + 2)
         assert held_by(made) == late
         assert made.next_deadline() is None
 
@@ -261,9 +254,9 @@ class TestCrowdsThatHaveShownNothing:
         """A is measured; a microbatch is out at B or C, which is lost; who is left of the two."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop.settle(A, 1.0)
-        for sent_at in range(SUSPEND_AFTER_STRIKES if suspended else 0):
-            assert made.next_hop.timed_out(A, sent_at + 0.5, float(sent_at))
+            made.next_hop.settle(A, 1.0, 1, 0.0)
+        if suspended:
+            made.next_hop.struck(A, 0.5)
         lost = offered(made)[0]
         while lost == A:
             made.discard(M)
@@ -271,7 +264,7 @@ class TestCrowdsThatHaveShownNothing:
             lost = offered(made)[0]
         for _ in range(9):
             made.next_hop.charge(A)
-        made.update(rated({A, B, C} - {lost}), 0, 1.0)
+        made.update(rated({A, B, C} - {lost}), STEP, 1.0)
         [left] = {B, C} - {lost}
         return made, left
 
@@ -289,14 +282,14 @@ class TestCrowdsThatHaveShownNothing:
         """They wait for what it has of the step, and cannot see for whom it waits itself."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop.acknowledged(A, 0.01, 1)
-            made.next_hop.settle(A, 0.1)
+            made.next_hop.settle(A, 0.1, 1, 0.0)
         for _ in range(99):
             made.next_hop.charge(A)
         assert offered(made)[0] != A
         now, sent_to = 0.0, None
         while sent_to is None:
             now = made.next_deadline() or 0.0
+            made.next_hop.brought(A, now)
             sent_to = next((peer for peer, _ in offers(list(made.tick(now)))), None)
         assert sent_to == A
         assert now + 1.0 < LEAST_S * TIMES["work"]
@@ -323,8 +316,8 @@ class TestHostileAnswers:
         made = deliveries(A)
         offered(made)
         assert made.receipt(sender, answer, 1.0) == []
-        assert made._open[M].state == "offered"
-        assert made.next_deadline() == RECEIPT.unmeasured_s
+        assert made._open[M].peer == A
+        assert made.next_deadline() == UNMEASURED_S
 
     @pytest.mark.parametrize(
         ("sender", "step", "microbatch"),
@@ -338,7 +331,7 @@ class TestHostileAnswers:
     def test_a_stranger_cannot_claim_to_know(self) -> None:
         made = deliveries(A, B)
         lost = held(made)
-        made.update(rated({A, B} - {lost}), 0, 1.0)
+        made.update(rated({A, B} - {lost}), STEP, 1.0)
         for answer in (receipt("known", 2), receipt("known", 1)):
             assert made.receipt(STRANGER, answer, 1.1) == []
         assert held_by(made) is None
@@ -356,7 +349,7 @@ class TestHostileAnswers:
             match source.randrange(5):
                 case 0:
                     live = set(source.sample([A, B, C], source.randint(0, 3)))
-                    made.update(rated(live), 0, now)
+                    made.update(rated(live), STEP, now)
                 case 1:
                     made.tick(now)
                 case 2:
@@ -367,8 +360,8 @@ class TestHostileAnswers:
                 case 4:
                     verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
-        made.update({}, 0, now)  # everybody is gone: their microbatches have to be sent again
-        pending = list(made.update(rated({A}), 0, now))
+        made.update({}, STEP, now)  # everybody is gone: their microbatches have to be sent again
+        pending = list(made.update(rated({A}), STEP, now))
         for _ in range(10):
             if sent := offers(pending):
                 made.receipt(A, receipt("accepted", sent[-1][1]), now)

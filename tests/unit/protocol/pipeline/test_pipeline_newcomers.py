@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.lease_server import HOLD_S, LeaseServer
+from protocol.pipeline.leases import HOLD_S, Leases
 from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
 from protocol.pipeline.next_hop import NextHop
 from protocol.view import Replica
@@ -83,6 +83,14 @@ class TestWhoIsOne:
         assert len(newcomers._known) <= MAX_KNOWN
 
 
+@dataclass(frozen=True)
+class Report:
+    """A replica's ledger."""
+
+    done: frozenset[int]
+    in_flight: frozenset[int] = frozenset()
+
+
 @dataclass
 class Step:
     """A step of stage 0 whose leader leases by a bound; replicas come back for more.
@@ -93,37 +101,39 @@ class Step:
     bound: Bound
     takes: dict[PeerId, float]
     per_step: int = PER_STEP
-    got: Counter[PeerId] = field(default_factory=Counter)
+    got: dict[PeerId, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, greedy: Collection[PeerId] = ()) -> float:
         """Return the seconds until all is done; who is ``greedy`` asks for the whole step."""
-        server = LeaseServer(0, self.per_step)
-        server.bound = self.bound
-        server.start_step(0, fresh=True)
+        leases = Leases(0, self.per_step)
+        leases.bound = self.bound
+        leases.start_step(0, leads=True)
         now, done = 0.0, 0
         ends: list[tuple[float, PeerId]] = []
         free_at = dict.fromkeys(self.takes, 0.0)
         for peer in [*greedy, *(p for p in self.takes if p not in greedy)]:
-            server.ask(peer, 0, self.per_step if peer in greedy else 2)
+            leases.ask(peer, 0, self.per_step if peer in greedy else 2, 0)
         while done < self.per_step:
-            for peer, _, ids in server.grant({}, set(self.takes), now):
-                self.got[peer] += len(ids)
-                for _ in ids:
+            reports = {peer: Report(frozenset(ids)) for peer, ids in self.got.items()}
+            for grant in leases.grant(reports, self.takes, self.takes, now):
+                peer = grant.peer
+                self.got[peer] += grant.ids
+                for _ in grant.ids:
                     free_at[peer] = max(now, free_at[peer]) + self.takes[peer]
                     heapq.heappush(ends, (free_at[peer], peer))
             if not ends:
-                due = server.next_deadline()
+                due = leases.next_deadline()
                 assert due is not None
                 assert due > now
                 now = due
                 continue
             now, peer = heapq.heappop(ends)
             done += 1
-            server.ask(peer, 0, self.per_step if peer in greedy else 1)
+            leases.ask(peer, 0, self.per_step if peer in greedy else 1, self.per_step)
         return now
 
     def share(self, peers: Collection[PeerId]) -> float:
-        return sum(self.got[peer] for peer in peers) / self.per_step
+        return sum(len(self.got[peer]) for peer in peers) / self.per_step
 
 
 class TestLeases:
@@ -169,17 +179,17 @@ class TestLeases:
         assert Step(Bound({NEW[0]: 0}, 3), takes).run() == Step(NOBODY, takes).run()
 
     def test_work_does_not_wait_for_others_that_take_none(self) -> None:
-        server = LeaseServer(0, PER_STEP)
-        server.bound = Bound({NEW[0]: 0}, 3)
-        server.start_step(0, fresh=True)
-        server.ask(NEW[0], 0, PER_STEP)
-        [(_, _, ids)] = server.grant({}, {NEW[0]}, 0.0)
-        assert len(ids) == PER_STEP // 4
-        assert server.grant({}, {NEW[0]}, HOLD_S - 0.1) == []
-        assert server.next_deadline() is not None
-        assert server.next_deadline() <= HOLD_S  # type: ignore[operator]
-        [(_, _, rest)] = server.grant({}, {NEW[0]}, HOLD_S)
-        assert len(ids) + len(rest) == PER_STEP
+        leases, here = Leases(0, PER_STEP), {NEW[0]}
+        leases.bound = Bound({NEW[0]: 0}, 3)
+        leases.start_step(0, leads=True)
+        leases.ask(NEW[0], 0, PER_STEP, 0)
+        [got] = leases.grant({}, here, here, 0.0)
+        assert len(got.ids) == PER_STEP // 4
+        reports = {NEW[0]: Report(frozenset(got.ids))}
+        assert leases.grant(reports, here, here, HOLD_S - 0.1) == []
+        assert leases.next_deadline() <= HOLD_S  # type: ignore[operator]
+        [rest] = leases.grant(reports, here, here, HOLD_S)
+        assert len(got.ids) + len(rest.ids) == PER_STEP
 
 
 def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 480) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -9,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.holding import Holder
 from protocol.pipeline.next_hop import (
     RELAYED_MORE,
-    SUSPEND_AFTER_STRIKES,
+    STRIKES,
     SUSPEND_S,
     NextHop,
 )
@@ -28,7 +28,7 @@ def taught(hop_s: dict[PeerId, float]) -> NextHop:
     hops.update(dict.fromkeys(hop_s, 0.0))
     for peer, seconds in hop_s.items():
         for _ in range(200):
-            hops.settle(peer, seconds)
+            hops.settle(peer, seconds, 1, 0.0)
     return hops
 
 
@@ -127,15 +127,25 @@ def test_rates_decide_once_everybody_has_said_one() -> None:
 def test_a_gradient_tells_how_long_who_brought_it_and_whom_it_overtook_take() -> None:
     hops = NextHop()
     hops.update({A: 0.0, B: 0.0, C: 0.0})
-    late = Holder(C, 1, sent_at=0.0, held_since=3.0, alone=False)
-    assert hops.idle(10.0) == []
     for _ in range(MIN_SAMPLES):
-        hops.learn([Holder(A, 0, 0.0, held_since=2.0), late], A, 10.0)
-    assert hops.idle(10.0) == [A], "its time is measured"
+        hops.settle(A, 8.0, 1, 10.0)
     assert hops.charge(A) > hops.charge(B) == hops.charge(C)
     before = hops.charge(A)
-    hops.learn([Holder(A, 0, 0.0, held_since=0.0), late], C, 40.0)
+    hops.overtaken(A, 40.0, 1, 40.0)
     assert hops.charge(A) > before, "it has had it for longer than usual"
+    assert not hops.timing(B).samples
+
+
+def test_spare_is_who_has_nothing_or_brings_something() -> None:
+    hops = NextHop()
+    hops.update({A: 0.0, B: 0.0, C: 0.0})
+    hops.charge(A)
+    hops.charge(B)
+    hops.brought(B, 5.0)
+    assert hops.spare(4.0, 9.0) == {B, C}
+    assert hops.spare(6.0, 9.0) == {C}
+    hops.struck(C, 9.0)
+    assert hops.spare(4.0, 9.0 + SUSPEND_S) == {B}, "it has brought nothing since"
 
 
 def test_what_comes_back_is_replaced_at_once_and_what_stays_is_not() -> None:
@@ -181,7 +191,7 @@ def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
     hops = taught({A: 1.0, B: 9.0})
     hops.avoid([A])
     assert choices(hops, 5) == {B: 5}
-    assert A not in hops.idle(0.0)
+    assert A not in hops.spare(math.inf, 0.0)
     hops.avoid([A, B])
     assert choices(hops, 5)[A] > 0, "where all leave together they still take the step whole"
     hops.avoid([])
@@ -196,34 +206,41 @@ def test_a_release_undoes_a_charge() -> None:
     assert hops.choose(0.0) == first
 
 
-def test_timeouts_halve_the_share_then_suspend() -> None:
+def test_who_is_struck_gets_nothing_for_a_while() -> None:
     hops = taught({A: 1.0, B: 1.0})
-    hops.timed_out(A, 0.0)
-    assert hops.expected_s(A) == pytest.approx(2.0, rel=0.01)
-    counts = choices(hops, 30)
-    assert counts[B] == pytest.approx(2 * counts[A], abs=2)
-    for _ in range(SUSPEND_AFTER_STRIKES - 1):
-        hops.timed_out(A, 10.0)
-    assert choices(hops, 10) == {B: 10}
-    assert hops.choose(10.0, exclude={B}) is None
-    choice = hops.choose(10.0 + SUSPEND_S, exclude={B})
-    assert choice is not None
-    assert choice[0] == A
+    assert not hops.struck(A, 10.0)
+    assert hops.overdue() == {A: 10.0}
+    assert {hops.choose(39.9)[0] for _ in range(9)} == {B}  # type: ignore[index]
+    assert hops.choose(39.9, exclude={B})[0] == A, "where there is no other"  # type: ignore[index]
+    assert A in {hops.choose(10.0 + SUSPEND_S)[0] for _ in range(9)}  # type: ignore[index]
 
 
-def test_a_gradient_in_time_clears_the_strikes() -> None:
+def test_a_gradient_clears_the_strikes() -> None:
     hops = taught({A: 1.0})
-    for _ in range(3 * SUSPEND_AFTER_STRIKES):
-        hops.timed_out(A, 0.0)
-        hops.settle(A, 1.0)
-    assert choices(hops, 1) == {A: 1}
+    for n in range(3):
+        now = 1000.0 * n
+        found = [hops.struck(A, now + SUSPEND_S * i) for i in range(STRIKES)]
+        assert found == [False, False, True]
+        hops.brought(A, now + 999.0)
+        assert hops.overdue() == {}
+
+
+def test_all_that_rest_are_waited_for() -> None:
+    hops = taught({A: 1.0, B: 1.0})
+    for now in (1.0, 1.05):
+        hops.refused(A, now)
+    hops.refused(B, 1.05)
+    assert hops.choose(1.05) is None
+    assert hops.open_at(1.05) == pytest.approx(1.07)
+    hops.accepted(A)
+    assert hops.choose(1.05)[0] == A  # type: ignore[index]
 
 
 def test_strangers_change_nothing() -> None:
     hops = taught({A: 1.0})
     hops.release(B, 1.0)
-    hops.settle(B, 1.0)
-    hops.timed_out(B, 0.0)
+    hops.settle(B, 1.0, 1, 0.0)
+    hops.struck(B, 0.0)
     assert len(hops) == 1
     assert choices(hops, 1) == {A: 1}
 
@@ -232,6 +249,6 @@ def test_strangers_change_nothing() -> None:
 def test_an_impossible_time_is_bounded(seconds: float) -> None:
     hops = taught({A: 1.0, B: 1.0})
     for _ in range(500):
-        hops.settle(A, seconds)
-    assert hops.expected_s(A) > 0
+        hops.settle(A, seconds, 1, 0.0)
+    assert hops.timing(A).mean_s > 0
     assert choices(hops, 20_002)[B] >= 1

@@ -6,18 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.pipeline.timing import (
-    ANSWER_S,
-    GRADIENT,
-    MIN_SAMPLES,
-    MOST_ANSWER_S,
-    MOST_TIMES,
-    RECEIPT,
-    Bounds,
-    Timing,
-    answer_s,
-    wait_s,
-)
+from protocol.ids import peer_id_from_key
+from protocol.pipeline.next_hop import LEAST_LATE_S, MOST_TIMES, NextHop
+from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S, Timing
 
 
 def taught(*seconds: float, queue: int = 1) -> Timing:
@@ -56,39 +47,36 @@ def test_what_is_not_done_yet_counts_only_if_it_has_taken_long() -> None:
     assert not unknown.samples
 
 
-def test_an_answer_may_take_what_receipts_take_within_bounds() -> None:
-    assert answer_s(Timing()) == answer_s(taught(9.0)) == ANSWER_S
-    assert answer_s(taught(0.1, 0.1, 0.1)) == ANSWER_S
-    slow = taught(*[2.0] * 20)
-    assert answer_s(slow) == slow.late_s() > ANSWER_S
-    assert answer_s(taught(*[60.0] * 20)) == MOST_ANSWER_S
-
-
-@pytest.mark.parametrize("bounds", [RECEIPT, GRADIENT])
-def test_generous_until_measured(bounds: Bounds) -> None:
-    few = taught(*[0.1] * (MIN_SAMPLES - 1))
-    assert wait_s(Timing(), [], bounds) == bounds.unmeasured_s
-    assert wait_s(few, [few], bounds) == bounds.unmeasured_s
-    assert wait_s(taught(*[0.1] * MIN_SAMPLES), [], bounds) < bounds.most_s
+def test_generous_until_measured() -> None:
+    assert taught(*[0.1] * (MIN_SAMPLES - 1)).late_s() == UNMEASURED_S
+    assert taught(*[0.1] * MIN_SAMPLES).late_s() < 1.0
 
 
 def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() -> None:
-    fast, slow = taught(*[1.0] * 9), taught(*[4.0] * 9)
-    assert wait_s(Timing(), [Timing(), Timing()], GRADIENT) == GRADIENT.unmeasured_s
-    assert wait_s(Timing(), [fast, Timing()], GRADIENT) == wait_s(Timing(), [fast], GRADIENT) == 3.0
-    assert wait_s(Timing(), [fast, slow], GRADIENT) == 3 * slow.mean_s - ANSWER_S
+    new, fast, slow, other = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+    hops = NextHop()
+    hops.update(dict.fromkeys([new, other], 0.0))
+    assert hops.late_s(new, 1) == UNMEASURED_S
+    hops.update(dict.fromkeys([new, fast, slow, other], 0.0))
+    for _ in range(9):
+        hops.settle(fast, 0.1, 1, 0.0)
+    assert hops.late_s(new, 1) == hops.late_s(fast, 1) == LEAST_LATE_S
+    for _ in range(9):
+        hops.settle(slow, 4.0, 1, 0.0)
+    assert hops.late_s(new, 1) == MOST_TIMES * 4.0
+    assert hops.late_s(slow, 1) == 6.0
 
 
-@given(st.lists(st.floats(1e-6, 1e4), min_size=MIN_SAMPLES, max_size=60), st.integers(1, 64))
-def test_the_hung_are_given_up_in_time_whatever_was_measured(
-    samples: list[float], queue: int
+@given(
+    st.lists(st.floats(1e-6, 1e4), min_size=MIN_SAMPLES, max_size=60),
+    st.integers(1, 64),
+    st.floats(0, 9),
+)
+def test_late_is_clearly_more_than_usual(
+    samples: list[float], queue: int, deviations: float
 ) -> None:
     timing = taught(*samples)
-    normal_s = timing.expected_s(queue)
-    for bounds, most_s in ((GRADIENT, 6.0), (RECEIPT, 3.0)):
-        waited_s = wait_s(timing, [], bounds, queue) + ANSWER_S
-        assert waited_s <= max(most_s, MOST_TIMES * normal_s) + 1e-9
-        assert waited_s >= bounds.least_s + ANSWER_S
+    assert timing.late_s(queue, deviations) >= 1.49 * timing.expected_s(queue)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0, 1e-12])

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.electorates import MAX_ELECTORATES, Electorates
-from protocol.recovery.machine import OUTVOTED_S, STALLED_S, Adopt, Recovery, RecoveryContext
+from protocol.recovery.machine import STALLED_S, FetchLine, Recovery, RecoveryContext
+from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
 BY_RANK = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
-ME, MEMBERS, GUESTS = PEERS[0], PEERS[:4], PEERS[4:12]
+ME, MEMBERS, GUESTS, BESIDE = PEERS[0], PEERS[:4], PEERS[4:12], PEERS[12:14]
 FIRST = Lineage(1, electors=tuple(sorted(MEMBERS)))
 AGAIN = Lineage((1 << ERA_BITS) + 7, electors=FIRST.electors)
 """The run from the seed, one roll-back later."""
+FAR = (Copy(0, 230, bytes(32)),)
 
 
 def nobody(_peer: PeerId) -> bool:
@@ -89,40 +91,45 @@ def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
     return made
 
 
-def context(version: int) -> RecoveryContext:
-    live = frozenset(PEERS[:12])
-    return RecoveryContext(live, (version, version), dict.fromkeys(MEMBERS[1:], (FIRST.era,)))
+def context(version: int, followers: Collection[PeerId] = ()) -> RecoveryContext:
+    """The followers serve the other lineage, which is far ahead."""
+    with_us = {peer for peer in (*MEMBERS, *BESIDE) if peer not in followers}
+    seats = dict.fromkeys(with_us - {ME}, FIRST.era) | dict.fromkeys(followers, AGAIN.era)
+    return RecoveryContext(
+        frozenset(PEERS[:14]),
+        (version, version),
+        {peer: (era,) for peer, era in seats.items()},
+        reached=dict.fromkeys(followers, 200 + version),
+        serving=(frozenset(with_us),),
+    )
 
 
-def goes_on(
-    made: Recovery, followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(sorted(MEMBERS))
-) -> list[Lineage]:
-    """Return what it adopts while these say that they follow another lineage, and it trains."""
-    effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN), 40.0)]
-    for step in range(40, 40 + 2 * int(OUTVOTED_S)):
-        if made.lineage == AGAIN:
-            break
+def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(MEMBERS)) -> bool:
+    """Whether a replica that trains wants the state of another line, which these train."""
+    made = training(electors)
+    effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN, FAR), 40.0)]
+    for step in range(40, 40 + 2 * int(MEET_S)):
         made.closed(0, step, bytes([step]) * 32, set(MEMBERS), float(step), electors)
-        effects += made.update(context(step), float(step))
-    return [effect.lineage for effect in effects if isinstance(effect, Adopt)]
+        effects += made.update(context(step, followers), float(step))
+    return any(isinstance(effect, FetchLine) for effect in effects)
 
 
 def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains() -> None:
-    assert goes_on(training(), GUESTS) == []
+    assert not goes_over(GUESTS)
 
 
 def test_without_electors_they_would() -> None:
     """The test before shows something only because this one ends otherwise."""
-    assert goes_on(training(()), GUESTS, ()) == [AGAIN]
+    assert goes_over(GUESTS, ())
 
 
 def test_a_majority_of_the_electors_takes_us_along() -> None:
-    assert goes_on(training(), [*MEMBERS[1:], *GUESTS]) == [AGAIN]
+    assert goes_over([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]])
 
 
 def test_half_of_the_electors_and_many_voices_do_not() -> None:
     last = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
-    assert goes_on(training(), [last, *GUESTS]) == []
+    assert not goes_over([last, *GUESTS], [ME, last, *BESIDE])
 
 
 def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_are() -> None:

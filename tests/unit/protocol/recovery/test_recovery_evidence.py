@@ -31,7 +31,6 @@ from protocol.recovery.machine import (
     LOST_S,
     MAX_SETTLE_S,
     MAX_TURNS,
-    OUTVOTED_S,
     PATIENCE_S,
     STALLED_S,
     TURN_S,
@@ -41,6 +40,7 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
+from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
     MAX_ERAS_MISSED,
     MAX_NUMBER,
@@ -115,7 +115,7 @@ class TestInventedMembers:
     def test_nor_have_links_and_seats_by_word(self) -> None:
         made = training(SIBLING, NEXT)
         live = (ME, SIBLING, NEXT, *STRANGERS[:80])
-        for now in (11.0, 10.0 + HEALTHY_S + 1, 10.0 + HEALTHY_S + OUTVOTED_S + 2):
+        for now in (11.0, 10.0 + HEALTHY_S + 1, 10.0 + HEALTHY_S + MEET_S + 2):
             made.update(context(27, 27, live=live), now)
             for author in STRANGERS[:80]:
                 said = stored((0, 26), (1, 26), lineage=lineage(1, 0))
@@ -189,7 +189,7 @@ class TestForgedVersions:
         forged = stored((0, 20), (1, 20), lineage=lineage(1, 20, forged=9), forged=9)
         made.update(context(27, None, live=(ME, NEXT)), 30.0)
         assert adopted(made.receive(NEXT, forged, 31.0)) is None
-        assert adopted(made.tick(31.0 + OUTVOTED_S)) != forged.lineage
+        assert adopted(made.tick(31.0 + MEET_S)) != forged.lineage
 
     def test_but_who_is_the_odd_one_out_does_not_insist(self) -> None:
         made = training(SIBLING, NEXT)
@@ -236,17 +236,10 @@ class TestHealth:
         made = training(SIBLING, NEXT)
         for other in (SIBLING, NEXT):
             assert adopted(made.receive(other, stored(lineage=lineage(1, 0)), 11.0)) is None
-        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + OUTVOTED_S - 1)
-        assert adopted(made.tick(11.0 + OUTVOTED_S - 0.1)) is None
+        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + MEET_S - 1)
+        assert adopted(made.tick(11.0 + MEET_S - 0.1)) is None
 
-    def test_but_does_not_go_on_apart_from_most_of_those_it_works_with(self) -> None:
-        made = training(SIBLING, NEXT)
-        for other in (SIBLING, NEXT):
-            made.receive(other, stored(lineage=lineage(1, 0)), 11.0)
-        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + OUTVOTED_S)
-        assert adopted(made.tick(11.0 + OUTVOTED_S)) == lineage(1, 0)
-
-    def test_one_alone_outvotes_nobody(self) -> None:
+    def test_nor_in_a_swarm_of_two(self) -> None:
         made = training(NEXT)
         assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 0)), 11.0)) is None
         for second in range(12, 200):
@@ -261,7 +254,7 @@ class TestHealth:
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
         now += HEALTHY_S + 1
         effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
-        assert adopted([*effects, *made.tick(now + OUTVOTED_S)]) is None
+        assert adopted([*effects, *made.tick(now + MEET_S)]) is None
 
     def test_half_of_those_it_works_with_are_no_reason_where_it_sees_no_trouble(self) -> None:
         made, now = training(SIBLING, NEXT), 10.0 + HEALTHY_S + 1
@@ -305,7 +298,7 @@ class TestHealth:
     def test_the_last_step_of_the_run_stands(self) -> None:
         made = training(NEXT, until=30, steps=30)
         assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 20)), 500.0)) is None
-        assert adopted(made.tick(500.0 + OUTVOTED_S + STALLED_S)) is None
+        assert adopted(made.tick(500.0 + MEET_S + STALLED_S)) is None
 
     def test_it_stands_only_once_every_stage_has_made_it(self) -> None:
         """What the other stage still needs may be with those that have left, though it moves."""
@@ -408,7 +401,7 @@ class TestLongAbsence:
         for other in (SIBLING, NEXT):
             far = lineage(MAX_ERAS_MISSED + 1, 20)
             assert adopted(made.receive(other, stored(lineage=far), 30.0)) is None
-        assert adopted(made.tick(30.0 + OUTVOTED_S + 1)) != far
+        assert adopted(made.tick(30.0 + MEET_S + 1)) != far
 
 
 class TestBrick:

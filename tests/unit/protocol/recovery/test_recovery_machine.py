@@ -11,17 +11,19 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.recovery.choice import SEED, holders, newest_whole
+from protocol.limits import MAX_ELECTORS
+from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
     LOST_S,
-    OUTVOTED_S,
     PATIENCE_S,
     REFRESH_S,
+    REFUSED_S,
     SETTLE_S,
     SILENT_SHARE,
+    STALLED_S,
     STUCK_S,
     TURN_S,
     Adopt,
@@ -29,8 +31,8 @@ from protocol.recovery.machine import (
     RecoveryContext,
     RecoveryEffect,
 )
+from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
-    MOST_FIRST_ELECTORS,
     STORED,
     Copy,
     Lineage,
@@ -182,7 +184,7 @@ class TestLost:
         rogue = Lineage(9 << 32, electors=FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=rogue), 20.0)) is None
 
-    def test_who_is_not_followed_goes_back_to_the_majority(self) -> None:
+    def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
         alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + HEALTHY_S
         for other in PEERS[1:]:
@@ -190,46 +192,15 @@ class TestLost:
         assert made.lineage == alone
         for other in PEERS[1:]:
             assert adopted(made.receive(other, stored((0, 20), (1, 20)), idle + 1)) is None
-        since = idle + 1
-        assert adopted(made.tick(since + OUTVOTED_S - 0.1)) is None, "they may follow yet"
-        assert made.next_deadline() == since + OUTVOTED_S, "it looks again though nothing changes"
-        assert adopted(made.tick(since + OUTVOTED_S)) == FIRST
-
-    def test_who_was_outvoted_does_not_leave_again_with_one_that_has_yet_to_return(self) -> None:
-        five = [*PEERS, peer_id_from_key(bytes([4]) * 32)]
-        decider = first(five)
-        made = running(decider)
-        made.update(context(27, None, live=five), 20.0)
-        ours = adopted(made.tick(20.0 + LOST_S))
-        assert ours is not None
-        companion, *most = (peer for peer in five if peer != decider)
-        made.receive(companion, stored((0, 20), (1, 20), lineage=ours), 22.0)
-        for other in most:
-            made.receive(other, stored((0, 20), (1, 20)), 22.0)
-        for now in (22.0 + OUTVOTED_S, 23.0 + OUTVOTED_S):
-            made.tick(now)
-            assert made.lineage == FIRST, "its trouble was not that of the swarm"
-
-    def test_who_decides_the_same_again_begins_another_lineage(self) -> None:
-        """In the first one there may be versions that it or others have made since."""
-        made = running(first(PEERS))
-        made.update(context(27, None), 20.0)
-        ours = adopted(made.tick(20.0 + LOST_S))
-        assert ours is not None
-        for now in (22.0, 22.0 + OUTVOTED_S):
-            for other in PEERS:
-                made.receive(other, stored((0, 20), (1, 20)), now)
-            made.tick(now)
-        assert made.lineage == FIRST
-        made.update(context(27, 27), 50.0)
-        made.update(context(27, None), 60.0)
-        again = adopted([*made.tick(60.0 + LOST_S), *made.tick(90.0)])
-        assert again is not None
-        assert (again.number, again.version) == (ours.number, ours.version)
-        assert again.era != ours.era
+        back, seats = None, dict.fromkeys(PEERS[1:], (FIRST.era,))
+        for second in range(2, int(REFUSED_S + MEET_S) + 2):
+            reached = dict.fromkeys(seats, 27 + second)
+            train = replace(context(None, None), eras=seats, reached=reached)
+            back = back or adopted(made.update(train, idle + second))
+        assert back == FIRST
 
     def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
-        made, idle = running(PEERS[0]), 10.0 + HEALTHY_S
+        made, idle = running(PEERS[0]), 10.0 + HEALTHY_S + STALLED_S
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
         assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
@@ -394,7 +365,7 @@ class TestBeginning:
         begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
         assert begun is not None
         by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
-        assert begun.electors == tuple(sorted(by_rank[:MOST_FIRST_ELECTORS]))
+        assert begun.electors == tuple(sorted(by_rank[:MAX_ELECTORS]))
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
@@ -584,18 +555,25 @@ def test_the_record_is_said_again_before_it_expires() -> None:
 
 
 class TestChoice:
+    def test_who_decides_the_same_again_begins_another_lineage(self) -> None:
+        """In the first one there may be versions that it or others have made since."""
+        one, two = (next_era(FIRST, FIRST, PEERS[0], seq, FIRST.electors) for seq in (1, 2))
+        assert one.number == two.number == 1
+        assert one.era != two.era
+
     def test_a_lying_copy_decides_nothing_where_there_are_others(self) -> None:
         honest = stored((0, 10), (1, 10))
         liar = Stored(FIRST, (Copy(1, 10, digest(1, 10, 9)),))
-        found = newest_whole({PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}, 2, FIRST)
+        said = {PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}
+        found = Claims(said, FIRST).newest_whole(2)
         assert found.hashes == (digest(0, 10), digest(1, 10))
 
     def test_copies_of_another_lineage_do_not_count(self) -> None:
         later = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
         old = stored((0, 30), (1, 30), (0, 10), (1, 10))
-        assert newest_whole({PEERS[0]: old}, 2, later).version == 0
+        assert Claims({PEERS[0]: old}, later).newest_whole(2).version == 0
         new = stored((0, 10), (1, 10), (0, 20), lineage=later)
-        assert newest_whole({PEERS[0]: old, PEERS[1]: new}, 2, later).version == 10
+        assert Claims({PEERS[0]: old, PEERS[1]: new}, later).newest_whole(2).version == 10
 
     def test_holders_have_just_that_state(self) -> None:
         lineage = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))

@@ -27,7 +27,9 @@ from protocol.recovery.machine import (
 from protocol.recovery.meeting import FETCH_S, MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
-ME, FRIEND, THIRD, FOURTH, *_ = PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
+ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
+    peer_id_from_key(bytes([n]) * 32) for n in range(8)
+)
 EVERY, TOGETHER = 10, 35
 OURS, THEIRS = 7, 8
 """What a state is made of, in each line."""
@@ -56,8 +58,10 @@ class Trained:
         others: Iterable[PeerId] = (FRIEND,),
         founder: PeerId | None = None,
         beside: Iterable[PeerId] = (),
+        lineage: Lineage | None = None,
     ) -> None:
-        self.lineage, self.version, self.beside = begun(1, TOGETHER, OURS), version, tuple(beside)
+        self.lineage = begun(1, TOGETHER, OURS) if lineage is None else lineage
+        self.version, self.beside = version, tuple(beside)
         self.machine = Recovery(ME, 1, EVERY, self.lineage, seq=5, founder=founder)
         self.machine.set_copies(stored(self.lineage, OURS, version - version % EVERY).copies, 0.0)
         for step in range(1, version + 1):
@@ -328,10 +332,52 @@ class TestReturning:
         assert not made.fetches
 
     def test_who_has_far_more_steps_goes_on_with_them(self) -> None:
-        """The others follow once it serves."""
+        """The others follow once it serves; until then they help it to close no step."""
         made = self.back(300, 370, theirs=begun(1, 0, THEIRS), at=15, copies=(10,))
         made.take(made.machine.tick(PATIENCE_S + 60.0))
         assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
+        assert made.machine.lineage.electors == (ME,)
+
+
+class TestBegunApart:
+    """Two groups have begun the run without each other: they have worked with none of the other."""
+
+    ours, theirs = begun(0, 0, OURS), begun(0, 0, THEIRS)
+
+    def group(self, founder: PeerId | None, beside: tuple[PeerId, ...]) -> Trained:
+        made = Trained(200, others=(), beside=beside, founder=founder, lineage=self.ours)
+        made.meet(self.theirs, 40, FRIEND, FIFTH, copies=(50, 60))
+        return made
+
+    @pytest.mark.parametrize("beside", [(THIRD,), (THIRD, FOURTH)])
+    def test_the_founders_stands_however_far_the_other_has_gone(
+        self, beside: tuple[PeerId, ...]
+    ) -> None:
+        made = self.group(FRIEND, beside)
+        (wanted,) = made.fetches
+        assert wanted.copies == (Copy(0, 60, digest(60, THEIRS)),)
+        made.take(made.machine.fetched(80.0))
+        assert [one.lineage for one in made.adopted] == [self.theirs]
+
+    @pytest.mark.parametrize("founder", [ME, THIRD, None])
+    def test_no_other_is_believed(self, founder: PeerId | None) -> None:
+        assert not self.group(founder, (THIRD,)).fetches
+
+    def test_nor_is_the_founders_before_it_has_a_checkpoint(self) -> None:
+        made = Trained(200, others=(), beside=(THIRD,), founder=FRIEND, lineage=self.ours)
+        made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 8), 11.0)
+        for second in range(60):
+            made.go_on(11.0 + second)
+            made.see({FRIEND: (self.theirs, second // 6)}, 11.0 + second)
+        assert not made.fetches
+
+    @pytest.mark.parametrize("version", [EVERY, EVERY + 1])
+    def test_the_founder_goes_over_alone_until_then(self, version: int) -> None:
+        made = Trained(version, others=(), founder=ME, lineage=self.ours)
+        made.machine.receive(FRIEND, stored(self.theirs, THEIRS, 300), 11.0)
+        for second in range(60):
+            made.see({FRIEND: (self.theirs, 300 + second)}, 11.0 + second)
+        assert bool(made.fetches) == (version == EVERY)
 
 
 class TestFounding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from protocol.pipeline.effects import ApplyLocalTask, ContributeTask, Fault
+from protocol.pipeline.effects import ApplyTask, ContributeTask, Fault
 from protocol.rounds.plans import plan_digest
 from protocol.wire.messages import Ready
 from tests.support.round_members import IDS, LEADER, ME, STEP, B, Table, plan, sent, tasks
@@ -43,4 +43,4 @@ def test_a_version_stays_until_its_hash_is_known() -> None:
     agreed = plan_digest(LEADER, order, [])
     assert sent(list(table.member.plan(LEADER, order)), Ready) == []
     assert tasks(list(table.member.committed(1, agreed))) == []
-    assert tasks(list(table.member.hashed(STATE))) == [ApplyLocalTask(STEP)]
+    assert tasks(list(table.member.hashed(STATE))) == [ApplyTask(STEP)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pipeline.effects import (
     ApplyTask,
     ContributeTask,
@@ -75,24 +74,6 @@ class TestHostile:
         table = Table(8)
         assert table.member.plan(C, plan({B: set(IDS)})) == []
         assert table.member.promised == 0
-
-    def test_an_attempt_far_above_all_that_we_know_of(self) -> None:
-        table = Table(8, 9)
-        far = plan({ME: {8, 9}, B: {10, 11}}, attempt=MAX_ATTEMPT)
-        assert blamed(list(table.member.plan(C, far))) == [(C, "attempt-out-of-range")]
-        assert table.member.promised == 0
-        assert tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
-        assert table.member.promised == 1
-
-    def test_who_missed_very_many_attempts_is_not_locked_out(self) -> None:
-        """The leader says its plan again to whoever has not promised it."""
-        table = Table(8, 9)
-        late = plan({ME: {8, 9}, B: {10, 11}}, attempt=3 * MAX_ATTEMPTS_MISSED)
-        assert [bool(tasks(list(table.member.plan(LEADER, late)))) for _ in range(3)] == [
-            False,
-            False,
-            True,
-        ]
 
     @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
     def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:

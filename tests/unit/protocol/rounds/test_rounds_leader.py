@@ -1,14 +1,15 @@
-"""The leader: plans only what is complete, commits only what all agree on, decides once."""
+"""The leader: plans only what is complete, and proposes only what all agree on."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER
+from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
 from protocol.rounds.leader import (
     FEW,
@@ -26,18 +27,21 @@ from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Commit,
-    CommitAck,
     LedgerReport,
+    Propose,
     Ready,
     Reduced,
+    Vote,
     decode_message,
     encode_message,
 )
+from protocol.wire.parts import Decree
 from tests.support.round_leaders import (
     DIGEST,
     HALVES,
     IDS,
     ME,
+    NEW,
     PER_STEP,
     SIZE,
     STAGE,
@@ -48,9 +52,11 @@ from tests.support.round_leaders import (
     leader,
     planned,
     plans,
+    proposals,
     ready,
     report,
     view,
+    vote,
 )
 
 
@@ -173,29 +179,29 @@ class TestVoidPlans:
         assert plans(effects)[ME].attempt == plan.attempt + 1
         assert any(isinstance(effect, Explain) for effect in effects)
 
-    def test_attempts_rise_over_what_anybody_has_promised(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, report(range(16, 20), promised=6), 0.0)
-        sent = plans(list(made.report(B, report(range(20, 24), promised=9), 0.0)))
-        assert sent[ME].attempt == 10
+    def test_an_attempt_that_is_planned_again_is_promised_by_the_electors(self) -> None:
+        made, _ = planned(*HALVES, electors=(ME, B, C))
+        made.report(B, report(range(21, 24), seq=2), 0.5)
+        effects = list(made.report(ME, report(range(16, 21), seq=2), 0.6))
+        assert set(proposals(effects)) == {ME, B, C}
+        assert not plans(effects), "one of three is no majority"
+        assert not made.may_plan
+        again = plans(list(made.vote(C, vote(2), 0.7)))
+        assert again[B].attempt == 2
+        assert {promise.peer for promise in again[B].promises} == {ME, C}
 
-    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
-    def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
+    def test_a_later_seat_of_ours_plans_later_attempts(self) -> None:
+        """The one before has planned the first: its plan, and its members' Ready, are signed."""
+        made = leader(ME, B)
+        made.report(B, report(range(20, 24), promised=1), 0.0)
+        sent = plans(list(made.report(ME, report(range(16, 20), promised=1), 0.0)))
+        assert sent[B].attempt == 2
+
+    def test_what_others_say_of_attempts_does_not_exhaust_them(self) -> None:
         made = leader(ME, B)
         made.report(ME, report(range(16, 20)), 0.0)
-        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), 0.0)))
-        assert sent[ME].attempt == MAX_ATTEMPTS_MISSED
-        assert decode_message(encode_message(sent[ME])) == sent[ME]
-
-    def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
-        """It has believed somebody else: nothing of it is to be blamed."""
-        made, promised, now = leader(ME, B), 5 * MAX_ATTEMPTS_MISSED, 0.0
-        made.report(ME, report(range(16, 20)), now)
-        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), now)))
-        for _ in range(5):
-            now = made.next_deadline() or now
-            sent = plans(list(made.tick(now)))
-        assert sent[B].attempt == promised + 1
+        sent = plans(list(made.report(B, report(range(20, 24), promised=MAX_ATTEMPT), 0.0)))
+        assert sent[ME].attempt == 1
 
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
         made, plan = planned(*HALVES)
@@ -210,39 +216,34 @@ class TestVoidPlans:
         assert plans(effects)[ME].attempt == plan.attempt + 1
 
 
-class TestCommit:
-    def test_others_first_and_itself_when_one_of_them_knows(self) -> None:
-        made, _ = planned(*HALVES)
+class TestDecree:
+    def test_what_all_are_ready_for_is_proposed_and_told_to_all_once_voted_for(self) -> None:
+        made, plan = planned(*HALVES, electors=(ME, C, NEW))
         assert made.ready(ME, ready(), 1.0) == []
-        effects = list(made.ready(B, ready(), 1.0))
-        assert commits(effects) == [B]
-        acknowledged = list(made.acknowledged(B, CommitAck(STAGE, STEP, 1)))
-        assert commits(acknowledged) == [ME]
-        [send] = acknowledged
-        assert isinstance(send, Send)
-        assert isinstance(send.message, Commit)
-        assert send.message.loss_sum == 3.0
-        assert made.acknowledged(B, CommitAck(STAGE, STEP, 1)) == []
+        asked = list(made.ready(B, ready(), 1.0))
+        decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0)
+        assert proposals(asked) == dict.fromkeys(
+            sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
+        )
+        assert not commits(asked), "one of three is no majority"
+        told = list(made.vote(C, vote(voted=1), 2.0))
+        assert sorted(commits(told)) == sorted((ME, B, C, NEW))
+        [commit] = {e.message for e in told if isinstance(e, Send)}
+        assert isinstance(commit, Commit)
+        assert (commit.attempt, commit.leader, commit.decree) == (1, ME, decree)
+        assert [peer for peer, _ in commit.votes] == sorted((ME, C))
+        assert decode_message(encode_message(commit)) == commit
+        assert made.vote(NEW, vote(voted=1), 2.1) == []
 
     def test_alone_it_commits_at_once(self) -> None:
         made, _ = planned((ME, IDS))
         assert commits(list(made.ready(ME, ready(), 1.0))) == [ME]
 
-    def test_it_applies_when_nobody_else_is_left(self) -> None:
-        made, _ = planned(*HALVES)
-        made.ready(ME, ready(), 1.0)
-        made.ready(B, ready(), 1.0)
-        assert commits(list(made.update_view(view(ME), True, 2.0))) == [ME]
-
-    def test_no_other_attempt_is_followed_than_the_one_that_was_decided(self) -> None:
-        made, _ = planned(*HALVES)
-        assert made.decided is None
-        assert made.may_follow(7)
-        made.ready(ME, ready(), 1.0)
-        made.ready(B, ready(), 1.0)
-        assert made.decided == (1, DIGEST)
-        assert made.may_follow(1)
-        assert made.may_follow(2).reason == "we have committed attempt 1"
+    def test_who_is_let_in_hears_of_it(self) -> None:
+        made = leader(ME)
+        made.join(NEW, 0.0)
+        made.report(ME, report(IDS), 1.0)
+        assert set(commits(list(made.ready(ME, ready(), 1.0)))) == {ME, NEW}
 
     def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
         made = leader(ME, B, C)
@@ -253,25 +254,25 @@ class TestCommit:
         made.update_view(view(ME, B, C), True, 2.0)
         assert plans(list(made.report(B, report(range(20, 24)), 2.0)))
 
-    def test_plans_after_another_leaders_are_counted_as_restarts(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, report(range(16, 20)), 0.0)
-        sent = plans(list(made.report(B, report(range(20, 24), promised=4), 0.0)))
-        assert {plan.attempt for plan in sent.values()} == {5}
-        assert made.restarts["leader changed"] == 1
-        made.ready(B, ready(5, REFUSED), 1.0)
-        assert made.restarts["leader changed"] == 1, "that one was ours"
-
-    def test_a_decision_is_final(self) -> None:
-        made, _ = planned(*HALVES)
+    def test_a_proposal_is_final_whatever_becomes_of_the_members(self) -> None:
+        made, _ = planned(*HALVES, electors=(ME, C, NEW))
         made.ready(ME, ready(), 1.0)
         made.ready(B, ready(), 1.0)
         assert made.report(B, report(IDS, seq=5), 2.0) == []
-        again = made.tick(10 * ROUND_TIMEOUT_S)  # said again, for it may have been lost
-        assert commits(again) == [B]
         assert made.ready(B, ready(digest=b"\1" * 32), 3.0) == []
-        made.acknowledged(B, CommitAck(STAGE, STEP, 1))
+        assert made.update_view(view(ME), True, 3.0) == []
+        again = list(made.tick(10 * ROUND_TIMEOUT_S))  # said again, for it may have been lost
+        assert set(proposals(again)) == {C, NEW}
+        assert not plans(again)
+        assert B in commits(list(made.vote(C, vote(voted=1), 400.0)))
         assert made.next_deadline() is None
+
+    def test_who_does_not_lead_any_more_still_closes_what_it_has_proposed(self) -> None:
+        made, _ = planned(*HALVES, electors=(ME, C, NEW))
+        made.ready(ME, ready(), 1.0)
+        made.ready(B, ready(), 1.0)
+        made.update_view(view(ME, B), False, 2.0)
+        assert ME in commits(list(made.vote(C, vote(voted=1), 2.0)))
 
     @pytest.mark.parametrize(
         ("sender", "message"),
@@ -286,22 +287,23 @@ class TestCommit:
         made, _ = planned(*HALVES)
         made.ready(ME, ready(), 1.0)
         assert made.ready(sender, message, 1.0) == []
-        assert commits(list(made.ready(B, ready(), 1.0))) == [B]
+        assert commits(list(made.ready(B, ready(), 1.0))) == [ME, B]
 
     @pytest.mark.parametrize(
         ("sender", "message"),
         [
-            (C, CommitAck(STAGE, STEP, 1)),
-            (B, CommitAck(STAGE, STEP, 2)),
-            (B, CommitAck(STAGE, STEP + 1, 1)),
+            (B, vote()),  # no elector
+            (C, vote(2)),
+            (C, msgspec.structs.replace(vote(), step=STEP + 1)),
         ],
     )
-    def test_acknowledgements_that_do_not_count(self, sender: PeerId, message: CommitAck) -> None:
-        made, _ = planned(*HALVES)
-        assert made.acknowledged(B, CommitAck(STAGE, STEP, 1)) == []  # nothing is decided
+    def test_votes_that_do_not_count(self, sender: PeerId, message: Vote) -> None:
+        made, _ = planned(*HALVES, electors=(ME, C, NEW))
+        made.vote(C, vote(), 0.5)  # nothing is proposed
         made.ready(ME, ready(), 1.0)
         made.ready(B, ready(), 1.0)
-        assert made.acknowledged(sender, message) == []
+        assert made.vote(sender, message, 1.0) == []
+        assert commits(list(made.vote(C, vote(), 1.0)))
 
     def test_the_same_member_twice_is_not_two(self) -> None:
         made, _ = planned(*HALVES)
@@ -383,6 +385,18 @@ class TestRefusal:
         made.update_view(view(ME, C), True, 4.0)
         assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
 
+    def test_a_disagreement_counts_once_however_often_the_leader_looks(self) -> None:
+        """The attempt after the refused ones is left to run out of time."""
+        made, _ = planned(*HALVES)
+        for attempt in range(1, MAX_REFUSALS + 1):
+            made.ready(ME, ready(attempt), 1.0)
+            made.ready(B, ready(attempt, REFUSED), 1.0)
+        made.ready(ME, ready(MAX_REFUSALS + 1), 1.0)
+        made.ready(B, ready(MAX_REFUSALS + 1, b"\1" * 32), 1.0)
+        for tick in range(1, 5):
+            made.tick(1.0 + tick)
+        assert ("spoilt", B) not in made.awaited(None, 5.0, leases=False)
+
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 2):
@@ -399,7 +413,8 @@ def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:
     for peer in (ME, B):
         said = Ready(STAGE, STEP, plan.attempt, DIGEST, MAX_NUMBER)
         effects += made.ready(peer, said, 1.0)
-    [commit] = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+    said = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+    [commit] = set(said)
     assert decode_message(encode_message(commit)) == commit
 
 

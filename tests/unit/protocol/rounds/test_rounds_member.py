@@ -8,15 +8,14 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
     ApplyTask,
     Compute,
     ContributeTask,
     Fault,
     Outcome,
+    PassTask,
     PayloadKey,
     ReduceTask,
-    SubtractTask,
 )
 from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.progress import Progress
@@ -76,7 +75,7 @@ class TestTheUsualRound:
         order = plan({ME: set(IDS)})
         [(_, message)] = sent(list(table.member.plan(LEADER, order)), Ready)
         assert isinstance(message, Ready)
-        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyLocalTask(STEP)]
+        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyTask(STEP)]
 
     def test_alone_with_an_observer_it_broadcasts(self) -> None:
         table = Table(*IDS)
@@ -192,7 +191,7 @@ class TestTheLedger:
         table = Table(8, 9, 10)
         order = plan({ME: {8, 9}, B: {10, 11}})
         doing = tasks(list(table.member.plan(LEADER, order)))
-        assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
         assert table.done == {8, 9}
 
     def test_a_double_finished_after_the_plan_was_made_is_subtracted_too(self) -> None:
@@ -204,7 +203,7 @@ class TestTheLedger:
         table.done.add(10)
         table.worker.accumulating = False
         doing = tasks(list(table.member.advance()))
-        assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
 
 
 class TestAttempts:
@@ -282,17 +281,18 @@ class TestCommits:
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))))
         assert isinstance(task, ContributeTask)
 
-    def test_a_commit_may_come_before_the_last_shard(self) -> None:
-        """A sibling's heartbeat may be faster than our own link to an owner."""
-        _, _, agreed = ready()
-        late, _ = exchanging()
-        [reduce] = tasks(list(late.member.segment(B, Segment(STAGE, STEP, 1, 0))))
-        assert isinstance(reduce, ReduceTask)
-        late.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-        assert late.member.committed(1, agreed) == []
-        effects = list(late.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
-        [task] = tasks(decoded(late.member, effects))
-        assert isinstance(task, ApplyTask)
+    def test_who_does_not_hold_what_is_committed_is_left_out(self) -> None:
+        table, _, agreed = ready()
+        assert not table.member.is_left_out
+        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        table.member.committed(1, agreed)
+        assert table.member.is_left_out, "it has begun another attempt"
+        for other in (Table(8, 9), exchanging()[0]):
+            other.member.committed(1, agreed)
+            assert other.member.is_left_out, "it was closed without it"
+        whole, _, agreed = ready()
+        whole.member.committed(1, agreed)
+        assert not whole.member.is_left_out
 
     @pytest.mark.parametrize("change", [lambda d: digest(7), lambda d: d[::-1]])
     def test_a_commit_of_other_bytes_is_not_applied(self, change: Callable[[bytes], bytes]) -> None:
@@ -329,6 +329,17 @@ class TestObservers:
         assert table.member.committed(1, agreed) == []
         table.member.loaded = True
         [task] = tasks(list(table.member.try_apply()))
+        assert isinstance(task, ApplyTask)
+
+    def test_a_commit_may_come_before_the_last_sum(self) -> None:
+        """Its leader's link may be faster than that of an owner."""
+        table = Table()
+        order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
+        table.member.plan(LEADER, order)
+        table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
+        assert table.member.committed(1, plan_digest(LEADER, order, BROADCASTS)) == []
+        effects = table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+        [task] = tasks(decoded(table.member, list(effects)))
         assert isinstance(task, ApplyTask)
 
     def test_named_as_a_member_it_contributes_nothing_before_it_is_loaded(self) -> None:

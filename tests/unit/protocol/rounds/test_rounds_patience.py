@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from protocol.rounds.patience import MOST_DOUBLINGS, ROUND_TIMEOUT_S, USUAL_TIMES, Patience
-from protocol.rounds.quorum import LOOK_AROUND_S
 
 
 def test_it_runs_out_when_nothing_has_come() -> None:
@@ -49,43 +48,6 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
     patience.start_step()
     patience.planned(0, 100.0)
     assert patience.until == 100.0 + max(ROUND_TIMEOUT_S, USUAL_TIMES * 20.0)
-
-
-@pytest.mark.parametrize("usual_s", [1.0, 15.0])
-def test_what_was_on_its_way_at_a_break_is_sent_again_soon(usual_s: float) -> None:
-    patience = Patience()
-    patience.planned(0, 0.0)
-    patience.decided(usual_s)
-    patience.planned(0, 100.0)
-    patience.unbroken(90.0, 1)
-    assert patience.until == 100.0 + ROUND_TIMEOUT_S, "it was over before the plan"
-    patience.unbroken(110.0, 2)
-    patience.unbroken(110.0, 2)
-    soon = 110.0 + max(LOOK_AROUND_S, usual_s)
-    assert patience.until == soon
-    assert not patience.ran_out(2, soon - 0.1)
-    assert patience.ran_out(2, soon)
-    patience.planned(2, soon)
-    assert patience.until == soon + ROUND_TIMEOUT_S, "that was no failure"
-
-
-def test_a_break_costs_no_round_of_which_something_comes() -> None:
-    patience = Patience()
-    patience.planned(0, 0.0)
-    patience.decided(1.0)
-    patience.planned(0, 100.0)
-    for tenth in range(200):
-        now = 110.0 + tenth / 10
-        patience.unbroken(110.0, 2 + tenth // 30)
-        assert not patience.ran_out(2 + tenth // 30, now)
-    assert patience.until == 100.0 + ROUND_TIMEOUT_S
-
-
-def test_what_the_first_round_takes_is_not_known() -> None:
-    patience = Patience()
-    patience.planned(0, 100.0)
-    patience.unbroken(110.0, 2)
-    assert patience.until == 100.0 + ROUND_TIMEOUT_S
 
 
 @pytest.mark.parametrize(("took_s", "given_s"), [(1.0, 30.0), (15.0, 30.0), (40.0, 80.0)])

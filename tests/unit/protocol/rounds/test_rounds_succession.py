@@ -1,110 +1,159 @@
-"""A leader that takes over: a decided attempt is completed, and nobody is wrongly left out."""
+"""A leader that takes over: what may be decreed is completed, and nobody is wrongly left out."""
 
 from __future__ import annotations
 
-import msgspec
+import pytest
 
-from protocol.effects import Send
+from protocol.decree.proposer import AGAIN_S
+from protocol.effects import Explain
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.membership.contacts import Contacts
-from protocol.pipeline.place import Place
-from protocol.rounds.leader import (
-    OwnPart,
-    RoundLeader,
-)
+from protocol.rounds.leader import VOTE_S, OwnPart
 from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Commit, CommitAck
+from protocol.wire.messages import Propose, decode_message, encode_message
+from protocol.wire.parts import Decree
 from tests.support.round_leaders import (
     DIGEST,
     IDS,
     ME,
-    PER_STEP,
-    SIZE,
+    NEW,
     STAGE,
     STEP,
     B,
     C,
+    Led,
     commits,
     leader,
     plans,
+    proposals,
     ready,
-    ready_report,
     report,
     view,
+    vote,
 )
+
+EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0)
+"""What the leader that is lost has proposed."""
+
+
+def successor(*electors: PeerId) -> Led:
+    """One that takes over, and has asked the electors."""
+    made = leader(ME, B, electors=electors or (ME, B, C))
+    made.proposer.start_step(STEP, 0)
+    made._quorum.designated = NEW  # it was the leader, and is lost
+    made.report(ME, report(range(16, 20)), 0.0)
+    asked = list(made.report(B, report(range(20, 24)), 0.0))
+    assert set(proposals(asked).values()) == {Propose(STAGE, STEP, 2)}
+    assert not plans(asked)
+    return made
 
 
 class TestTakingOver:
-    """A leader died when its members were Ready: it may have told the commit to another dead."""
+    def test_it_plans_once_a_majority_has_voted_for_nothing(self) -> None:
+        made = successor()
+        assert made.may_plan.reason.startswith("waiting for what")
+        sent = plans(list(made.vote(C, vote(2), 1.0)))
+        assert set(sent) == {ME, B}
+        assert sent[B].attempt == 2
 
-    def test_the_attempt_for_which_all_are_ready_is_completed(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        effects = list(made.report(B, ready_report(3), 1.0))
+    def test_what_an_elector_has_voted_for_is_completed(self) -> None:
+        made = successor()
+        effects = list(made.vote(C, vote(2, voted=1, decree=EARLIER), 1.0))
         assert not plans(effects)
-        sent = [e.message for e in effects if isinstance(e, Send)]
-        assert sent == [Commit(STAGE, STEP, 3, DIGEST, None)]
-        assert commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 3)))) == [ME]
+        asked = proposals(effects)
+        assert set(asked) == {ME, B, C}
+        assert {said.decree for said in asked.values()} == {EARLIER}
+        assert [promise.voted for promise in asked[B].promises] == [0, 1]
+        assert any(isinstance(effect, Explain) for effect in effects)
+        told = list(made.vote(B, vote(2, voted=2), 1.1))
+        assert set(commits(told)) == {ME, B, C}
 
-    def test_one_that_is_not_ready_proves_that_nothing_was_decided(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        effects = list(made.report(B, report(range(20, 24), promised=3), 1.0))
-        assert {plan.attempt for plan in plans(effects).values()} == {4}
+    def test_of_several_votes_the_latest_binds(self) -> None:
+        fifth = peer_id_from_key(bytes(31) + b"5")
+        made = successor(ME, B, C, NEW, fifth)
+        later = Decree(3, b"\3" * 32, (ME, B), (ME, B, C), 3.0)
+        for elector in (B, C, NEW):
+            made.vote(elector, vote(2, 3), 1.0)
+        assert {said.attempt for said in proposals(list(made.tick(9.0))).values()} == {4}
+        assert not made.vote(B, vote(4, voted=3, decree=later), 9.1)
+        effects = list(made.vote(C, vote(4, voted=1, decree=EARLIER), 9.1))
+        assert {said.decree for said in proposals(effects).values()} == {later}
 
-    def test_an_attempt_of_its_own_that_it_has_not_decided_is_not_completed(self) -> None:
-        """B is a member that never got the plan; nobody but us would hold what is committed."""
-        made = leader(ME, B, C)
-        for peer, done in ((ME, range(16, 20)), (B, range(20, 24)), (C, ())):
-            made.report(peer, report(done), 0.0)
-        made.ready(ME, ready(), 1.0)
-        made.report(ME, msgspec.structs.replace(ready_report(1), seq=2), 1.0)
-        effects = list(made.update_view(view(ME, B), True, 2.0))
-        assert not commits(effects)
-        assert {plan.attempt for plan in plans(effects).values()} == {2}
+    def test_who_is_refused_leaves_the_step_to_another_for_a_while(self) -> None:
+        made = successor()
+        assert made.vote(B, vote(2, 9), 1.0) == []
+        assert not made.vote(C, vote(2, 9), 1.0)
+        assert not made.tick(1.0 + VOTE_S)
+        again_at = made.next_deadline()
+        assert again_at is not None
+        assert 1.0 + VOTE_S < again_at < 3.0
+        asked = proposals(list(made.tick(again_at)))
+        assert {said.attempt for said in asked.values()} == {10}
+        assert plans(list(made.vote(C, vote(10), again_at)))[B].attempt == 10
+
+    def test_one_elector_alone_does_not_stop_it(self) -> None:
+        made = successor()
+        for _ in range(9):
+            made.vote(B, vote(2, 9), 1.0)
+        assert plans(list(made.vote(C, vote(2), 1.1)))[B].attempt == 2
+        made.ready(ME, ready(2), 2.0)
+        made.ready(B, ready(2), 2.0)
+        made.vote(B, vote(2, 9), 2.1)
+        assert ME in commits(list(made.vote(C, vote(2, voted=2), 2.2)))
+
+    def test_a_refusal_counts_once_the_others_have_not_answered(self) -> None:
+        made = successor()
+        made.vote(B, vote(2, 9), 0.1)  # C is cut off
+        assert not made.tick(AGAIN_S - 0.1)
+        assert not made.tick(AGAIN_S)
+        asked = proposals(list(made.tick(made.next_deadline() or 0.0)))
+        assert {said.attempt for said in asked.values()} == {10}
+
+    def test_who_is_refused_while_a_plan_is_out_plans_anew(self) -> None:
+        made = successor()
+        made.vote(C, vote(2), 1.0)
+        made.ready(ME, ready(2), 2.0)
+        made.ready(B, ready(2), 2.0)
+        for elector in (B, C):
+            made.vote(elector, vote(2, 5), 2.1)
+        assert made.restarts["leader changed"] == 1
+        at = made.next_deadline()
+        assert at is not None
+        effects = [*made.tick(at), *made.vote(C, vote(6), at)]
+        completed = {said.decree for said in proposals(effects).values() if said.decree}
+        assert {decree.digest for decree in completed} == {DIGEST}, "we had voted for it"
+
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
+        made = successor()
+        for _ in range(100):
+            made.vote(B, vote(2, promised), 1.0)
+            made.vote(C, vote(2, promised), 1.0)
+        asked = proposals(list(made.tick(100.0)))
+        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_MISSED + 3
+        assert decode_message(encode_message(asked[B])) == asked[B]
+
+    def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
+        made, promised, now = successor(), 5 * MAX_ATTEMPTS_MISSED, 1.0
+        while made.proposer.attempt <= promised:
+            attempt = made.proposer.attempt
+            for elector in (B, C):
+                made.vote(elector, vote(attempt, promised), now)
+            now += 100.0
+            assert made.tick(now), "it asks again"
+            assert made.proposer.attempt > attempt
+        assert plans(list(made.vote(C, vote(made.proposer.attempt), now)))
 
     def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
         """A sibling has applied another attempt and died; we cannot apply it."""
-        for own in (ready_report(3), report(IDS)):
-            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP)
-            knows = OwnPart(closed=True)
-            made.update_view(view(ME), True, 0.0, knows)
-            assert made.report(ME, own, 1.0, knows) == []
-            assert made.tick(1.0 + ROUND_TIMEOUT_S, knows) == []
-
-    def test_who_has_decided_follows_no_other_plan(self) -> None:
-        """Nobody may know the commit yet but a member that is silent just now."""
-        made = leader(ME, B)
-        for peer, done in ((ME, range(16, 20)), (B, range(20, 24))):
-            made.report(peer, report(done), 0.0)
-        assert made.may_follow(2)
-        made.ready(ME, ready(), 1.0)
-        assert commits(list(made.ready(B, ready(), 1.0))) == [B]
-        assert made.may_follow(1)
-        assert not made.may_follow(2)
-        assert not commits(list(made.acknowledged(C, CommitAck(STAGE, STEP, 2))))
-        assert not made.may_follow(2), "C was not told"
-        assert not commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 2))))
-        assert made.may_follow(2), "B never applies what it was told, nor does anybody"
-
-    def test_who_has_promised_a_later_attempt_decides_its_own_no_more(self) -> None:
-        """The others may close the step with that one, and it is Ready for it."""
-        for newest, told in ((1, [B]), (2, [])):
-            made, part = leader(ME, B), OwnPart(promised=newest)
-            for peer, done in ((ME, range(16, 20)), (B, range(20, 24))):
-                made.report(peer, report(done), 0.0, part)
-            made.ready(ME, ready(), 1.0, part)
-            assert commits(list(made.ready(B, ready(), 1.0, part))) == told
-
-    def test_different_digests_are_of_different_plans(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        assert not commits(list(made.report(B, ready_report(3, b"\1" * 32), 1.0)))
-
-    def test_a_siblings_word_alone_closes_no_step(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, report(range(16, 20)), 1.0)
-        assert not commits(list(made.report(B, ready_report(2**30), 1.0)))
+        made, knows = leader(), OwnPart(closed=True)
+        made.update_view(view(ME), True, 0.0, knows)
+        assert made.report(ME, report(IDS), 1.0, knows) == []
+        assert made.tick(1.0 + ROUND_TIMEOUT_S, knows) == []
+        bound = successor()
+        assert bound.vote(C, vote(2, voted=1, decree=EARLIER), 1.0, knows) == []
 
 
 class TestQuorum:
@@ -114,8 +163,8 @@ class TestQuorum:
         contacts.heard(B, (), (STAGE,), 1, 0.0)
         contacts.heard(C, (), (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
-        quorum.settle([ME, B], [ME, B, C], 0.0)
-        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        quorum.settle([ME, B], [ME, B, C], STEP, 0.0)
+        made = Led(quorum)
         contacts.said(2, 3.0)
         contacts.said(3, 6.0)
         contacts.heard(C, (), (), 3, 6.0)
@@ -133,8 +182,8 @@ class TestQuorum:
         contacts.heard(B, (), (STAGE,), 1, 0.0)
         contacts.heard(C, (), (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
-        quorum.settle([ME, B, C], [ME, B, C], 0.0)
-        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        quorum.settle([ME, B, C], [ME, B, C], STEP, 0.0)
+        made = Led(quorum)
         made.update_view(view(ME, B), True, 0.1)
         made.report(ME, report(range(16, 20)), 0.1)
         first = plans(list(made.report(B, report(range(20, 24)), 0.2)))
@@ -144,10 +193,12 @@ class TestQuorum:
             "the round goes on as long as it can"
         )
         made.ready(ME, ready(), 0.4)
-        assert not commits(list(made.ready(B, ready(), 0.4)))
-        second = plans(list(made.report(C, report(), 0.5)))
+        assert not proposals(list(made.ready(B, ready(), 0.4)))
+        assert proposals(list(made.report(C, report(), 0.5)))
+        second = plans(list(made.vote(B, vote(2), 0.5)))
         assert set(second) == {ME, B, C}
         assert second[C].attempt == first[B].attempt + 1
         for peer in (ME, B):
-            assert not commits(list(made.ready(peer, ready(2), 0.6)))
-        assert commits(list(made.ready(C, ready(2), 0.6)))
+            assert not proposals(list(made.ready(peer, ready(2), 0.6)))
+        assert set(proposals(list(made.ready(C, ready(2), 0.6)))) == {ME, B, C}
+        assert set(commits(list(made.vote(B, vote(2, voted=2), 0.7)))) == {ME, B, C}

@@ -10,14 +10,15 @@ from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
 from protocol.amendments.book import Amendments
 from protocol.effects import Send
-from protocol.pipeline.effects import ApplyLocalTask, Compute, Outcome
+from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Commit, Plan, Ready, Returned
+from protocol.wire.messages import Plan, Ready, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
+from tests.support.decrees import commit_of, promised_by
 from tests.support.protocol_examples import SWARM, peer
 
 ME, LEADER, UPSTREAM, OTHER = (peer(n) for n in (1, 2, 4, 5))
@@ -45,6 +46,7 @@ def seat(book: Amendments) -> Seat:
         amendments=book,
     )
     made.allow_training(0.0)
+    made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made._unsure = False  # it has closed steps
     return made
 
@@ -63,7 +65,9 @@ def told(seat: Seat, *lists: AgreedList, now: float = 0.0) -> list[SeatEffect]:
 def plan(amended: AgreedList, attempt: int = 1) -> Plan:
     """A plan in which the leader has counted everything."""
     members = [PlanMember(ME, b"\x00"), PlanMember(LEADER, b"\x0f")]
-    return Plan(STAGE, STEP, attempt, members, [0, 256, 384], [], amended=amended)
+    promises = promised_by(ME, LEADER) if attempt > 1 else ()
+    cut = [0, 256, 384]
+    return Plan(STAGE, STEP, attempt, members, cut, [], amended=amended, promises=promises)
 
 
 def follows(seat: Seat, amended: AgreedList, attempt: int = 1) -> bool:
@@ -128,10 +132,11 @@ def alone(book: Amendments | None, step: int = STEP) -> Seat:
         amendments=book,
     )
     made.update_view(SwarmView.of([[Replica(ME, step, True)]]), 0.0)
+    made.quorum.settle([ME], [ME], step, 0.0)
     return made
 
 
-def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEffect]]:
+def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]]:
     """A replica that is alone follows its own plan and applies it."""
     mine = [PlanMember(ME, b"\x0f")]
     seat.pipeline.done = lambda: {  # type: ignore[method-assign]
@@ -140,10 +145,8 @@ def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyLocalTask, list[SeatEf
     effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
     ready = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Ready)]
     digest = ready[0].digest if ready else seat.member.ready
-    effects += seat.receive(ME, Commit(0, seat.step, 1, digest, 1.0), 1.0)
-    [task] = [
-        e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyLocalTask)
-    ]
+    effects += seat.receive(ME, commit_of(0, seat.step, 1, digest, [ME], loss_sum=1.0), 1.0)
+    [task] = [e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyTask)]
     return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))
 
 

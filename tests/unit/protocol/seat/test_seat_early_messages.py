@@ -17,6 +17,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, Plan, Reduced
 from protocol.wire.parts import PlanMember
+from tests.support.decrees import commit_of
 
 ME, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 STEP = 5
@@ -31,7 +32,7 @@ def plan(step: int, attempt: int = 1) -> Plan:
 
 
 def commit(step: int, attempt: int = 1) -> Commit:
-    return Commit(0, step, attempt, bytes(32), 0.0)
+    return commit_of(0, step, attempt, bytes(32), [B])
 
 
 def seat(*, serving: bool) -> Seat:

@@ -13,9 +13,9 @@ from protocol.limits import MAX_HELD_OUT, MAX_PATHS
 from protocol.manifest import Evaluation
 from protocol.pipeline.effects import (
     Compute,
-    EvaluateTask,
     Keep,
     Outcome,
+    PassTask,
     PayloadKey,
     SendPayload,
 )
@@ -50,13 +50,13 @@ def message(stage: int, item: int = 0, number: int = 0, version: int = STEP) -> 
     return HeldOut(stage, version, item, number)
 
 
-def first_task(of: Evaluating) -> EvaluateTask | None:
+def first_task(of: Evaluating) -> PassTask | None:
     found = of.work(may_begin=True, free=True)
     if not found:
         return None
     (effect,) = found
     assert isinstance(effect, Compute)
-    assert isinstance(effect.task, EvaluateTask)
+    assert isinstance(effect.task, PassTask)
     return effect.task
 
 
@@ -81,7 +81,7 @@ def test_a_path_is_run_item_by_item_from_the_first_stage_to_a_number() -> None:
     numbers = []
     for item in range(TERMS.microbatches):
         task = first_task(one)
-        assert task == EvaluateTask(STEP, item)
+        assert task == PassTask(STEP, -1 - item, "loss")
         assert one.work(may_begin=True, free=True) == [], "one at a time"
         (sent,) = one.computed(task, Outcome())
         assert sent == SendPayload(
@@ -154,7 +154,7 @@ def test_what_comes_a_step_early_is_run_at_its_version() -> None:
     assert late.held_out(PeerId(first), message(1), 0.0) != []
     assert first_task(late) is None
     late.start_step(STEP)
-    assert first_task(late) == EvaluateTask(STEP, 0)
+    assert first_task(late) == PassTask(STEP, -1, "loss")
 
 
 def test_a_version_that_is_gone_is_given_up() -> None:

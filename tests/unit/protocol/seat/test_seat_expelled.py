@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
+from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.pipeline.effects import Compute, ContributeTask
 from protocol.pipeline.place import Place
 from protocol.rounds.progress import Progress
-from protocol.seat.auditing import AuditTerms
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
@@ -17,6 +17,7 @@ from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan, Returned
 from protocol.wire.parts import PlanMember
+from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer, signer
 
 ME, SIBLING, LIAR, UPSTREAM = (peer(n) for n in (1, 2, 3, 4))
@@ -34,11 +35,11 @@ def seat() -> Seat:
         tokens_per_step=1,
         step=STEP,
         serving=True,
-        audits=AuditTerms(0.1, bytes(32), coarse=False, swarm=SWARM, charges=charges),
+        audits=AuditTerms(0.1, bytes(32), charges=charges),
     )
     ours = [Replica(member, STEP, True) for member in NUMBER]
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
-    made.quorum.settle(tuple(NUMBER), tuple(NUMBER), 0.0)
+    made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
     made.allow_training(0.0)
     made.receive(UPSTREAM, Returned(STAGE, STEP), 0.0)
     return made
@@ -49,12 +50,13 @@ def plan(attempt: int, *, liar: bool) -> Plan:
     members = [PlanMember(ME, b"\x00"), PlanMember(SIBLING, b"\x03" if liar else b"\x0f")]
     members += [PlanMember(LIAR, b"\x0c")] if liar else []
     bounds = [0, 128, 256, 384] if liar else [0, 256, 384]
-    return Plan(STAGE, STEP, attempt, members, bounds, [])
+    promises = promised_by(*NUMBER) if attempt > 1 else ()
+    return Plan(STAGE, STEP, attempt, members, bounds, [], promises=promises)
 
 
 def charge(author: int) -> Envelope:
     """Return a charge of the liar about the step before."""
-    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, b"r" * 32, "lies"))
+    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, "lies"))
     return sign(signer(author), KIND, body, SWARM)
 
 

@@ -4,10 +4,10 @@ not count."""
 from __future__ import annotations
 
 import pytest
+from protocol.membership.alarms import MAX_PEERS, MAX_TIMES, WINDOW_S, Alarms
 
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.membership.alarms import MAX_PEERS, MAX_TIMES, WINDOW_S, Alarms
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place

@@ -7,7 +7,7 @@ import pytest
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
+    ApplyTask,
     Committed,
     Compute,
     Fault,
@@ -18,7 +18,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
-from protocol.seat.following import BEHIND_S
+from protocol.seat.following import OUT_OF_TOUCH_S, STUCK_S
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
@@ -34,7 +34,7 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
     seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=True)
     seat.allow_training(0.0)
     seat.update_view(view(STEP), 0.0)
-    effects = seat.computed(ApplyLocalTask(STEP), Outcome(grad_norm=2.0), 1.0)
+    effects = seat.computed(ApplyTask(STEP), Outcome(grad_norm=2.0), 1.0)
     return seat, [*effects, *seat.update_view(view(STEP + 1), 1.0)]
 
 
@@ -91,9 +91,9 @@ def test_who_is_slow_to_hash_is_not_left_behind() -> None:
     seat, _ = made_version()
     ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True, 1, bytes(32))]
     seat.update_view(SwarmView.of([[Replica(BEFORE, STEP + 1, True)], ahead]), 2.0)
-    for now in (2.0 + BEHIND_S, 9 * BEHIND_S):
+    for now in (2.0 + STUCK_S, 9 * OUT_OF_TOUCH_S):
         assert not [effect for effect in seat.tick(now) if isinstance(effect, Fault)]
-    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10 * BEHIND_S)
+    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10 * OUT_OF_TOUCH_S)
     assert [effect.version for effect in later if isinstance(effect, Committed)] == [STEP + 1]
 
 
@@ -105,7 +105,7 @@ def test_who_catches_up_hashes_no_version_that_others_have_left(ahead: int) -> N
     members = [PlanMember(SIBLING, b"\x0f")]
     plan = Plan(1, STEP + ahead, 1, members, [0, SIZE], [ME])
     seat.receive(SIBLING, plan, 1.0)
-    effects = seat.computed(ApplyLocalTask(STEP), Outcome(), 2.0)
+    effects = seat.computed(ApplyTask(STEP), Outcome(), 2.0)
     assert tasks(effects) == ([] if ahead == 2 else [HashTask(STEP + 1)])
     assert seat.step == STEP + 1
 

@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.decree.elector import Elector
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Fault, Keep, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Compute, Fault, Keep, Outcome, Task
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
+from protocol.rounds.quorum import Quorum
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Backward,
-    Commit,
     Forward,
     LedgerReport,
     Message,
@@ -33,6 +34,7 @@ from protocol.wire.messages import (
     Segment,
 )
 from protocol.wire.parts import PlanMember
+from tests.support.decrees import commit_of
 from tests.support.protocol_examples import any_message
 
 ME = peer_id_from_key(bytes(32))
@@ -43,6 +45,8 @@ ROGUE = peer_id_from_key(b"\4" * 32)
 """Says that it fetches our stage, and lies."""
 PER_STEP = 4
 SIZE = 512
+SIGNED = b"s" * 64
+"""A signature that holds."""
 
 
 def seat(stage: int = 1, stages: int = 2) -> Seat:
@@ -53,6 +57,7 @@ def seat(stage: int = 1, stages: int = 2) -> Seat:
         tokens_per_step=1,
         step=3,
         serving=True,
+        elector=Elector(ME, lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
     )
     view = SwarmView.of(
         [
@@ -140,7 +145,7 @@ def test_no_message_raises_or_applies_a_step(
         target.status(rate=0.0)
         target.next_deadline()
         target.why()
-    applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyLocalTask)]
+    applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyTask)]
     assert not applied, "a step was applied although no round was ever closed"
     assert target.step == 3
 
@@ -163,15 +168,16 @@ def plan(attempt: int, *, members: list[PeerId], counted: dict[PeerId, list[int]
 
 def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
     target = seat()
+    target.quorum.designated = SIBLING
     target.member.state = b"s"
     foreign = msgspec.structs.replace(
         plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), state=b"x"
     )
     assert not [e for e in target.receive(ROGUE, foreign, 0.0) if isinstance(e, Fault)]
     assert [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
-    effects = target.receive(ROGUE, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
-    assert [e.reason for e in effects if isinstance(e, Penalise)] == ["not-from-a-neighbour"]
-    assert not target.member.knows_commit
+    for sender in (ROGUE, SIBLING):
+        target.receive(sender, commit_of(1, 3, 9, bytes(32), [ME, SIBLING]), 0.0)
+    assert not target.member.knows_commit, "nobody has voted for it"
     target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), 1.0)
     assert target.member.plan_followed is not None
 
@@ -184,6 +190,7 @@ def test_who_broadcasts_what_cannot_be_applied_is_blamed(
     error: str, part: int | None, blamed: set[PeerId]
 ) -> None:
     target = seat()
+    target.quorum.designated = SIBLING
     target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), 1.0)
     apply = ApplyTask(3, 1, (0, 256, SIZE), (None, None), (0.0, 0.0))
     effects = target.computed(apply, Outcome(error=error, part=part), 2.0)
@@ -207,7 +214,9 @@ def test_a_stranger_cannot_make_us_keep_tensors() -> None:
 
 def test_a_replica_whose_state_differs_from_its_siblings_takes_its_stage_anew() -> None:
     place = Place(ME, 1, 2, PER_STEP)
-    leader = RoundLeader(place, SIZE, 3)
+    quorum = Quorum(ME, 1, None)
+    quorum.designated = ME
+    leader = RoundLeader(place, SIZE, 3, quorum)
     view = SwarmView.of([[], [Replica(p, 3, True) for p in (ME, SIBLING, ROGUE)]])
     leader.update_view(view, leading=True, now=0.0)
     sent: list[object] = []

@@ -141,6 +141,7 @@ def per_message(per_step: int, stage: int) -> tuple[float, float]:
 def per_plan(per_step: int) -> tuple[float, float]:
     """Per microbatch of a plan that counts half of them for a sibling: all those are taken out."""
     line = filled(per_step, 1)
+    line.seat.quorum.designated = SIBLING
     mine = set(range(0, per_step, 2))
     halves = {ME: mine, SIBLING: set(range(per_step)) - mine}
     members = [PlanMember(peer, to_bitmap(ids, 0, per_step)) for peer, ids in halves.items()]

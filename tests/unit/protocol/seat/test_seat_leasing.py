@@ -8,7 +8,7 @@ import pytest
 
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pipeline.effects import ApplyLocalTask, Outcome
+from protocol.pipeline.effects import ApplyTask, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -61,7 +61,7 @@ class Desk:
 
     def start_step(self) -> None:
         """The round of our step is applied."""
-        self.note(self.seat.computed(ApplyLocalTask(self.seat.step), Outcome(hash="h"), 0.0))
+        self.note(self.seat.computed(ApplyTask(self.seat.step), Outcome(hash="h"), 0.0))
 
     def hear(self, sender: PeerId, message: Message) -> None:
         self.note(self.seat.receive(sender, message, 0.0))

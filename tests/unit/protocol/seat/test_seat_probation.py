@@ -44,7 +44,7 @@ def probation(*, settled: bool = True) -> Probation:
     place = Place(ME, 0, 2, 8)
     quorum = Quorum(ME, 0, None)
     if settled:
-        quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 0.0)
+        quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 5, 0.0)
     return Probation(place, quorum, PROVEN.__contains__)
 
 

@@ -4,6 +4,7 @@ from protocol.ids import short
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import OwnPart, RoundLeader
+from protocol.rounds.quorum import Quorum
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
@@ -29,7 +30,9 @@ def report(ids: object, seq: int = 1) -> LedgerReport:
 
 
 def leading(*ours: Replica) -> RoundLeader:
-    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP)
+    quorum = Quorum(ME, 1, None)
+    quorum.designated = ME
+    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP, quorum)
     made.update_view(view(*ours), True, 0.0)
     return made
 
@@ -89,3 +92,10 @@ def test_a_straggler_is_named() -> None:
     made = leading(HERE, Replica(SIBLING, STEP - 1, True))
     made.report(ME, report(IDS), 0.0)
     assert made.may_plan.reason == f"{short(SIBLING)} still applies the step before"
+
+
+def test_the_electors_are_named_whose_promises_a_later_attempt_lacks() -> None:
+    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP, Quorum(ME, 1, None, electors=[SIBLING]))
+    made.update_view(view(HERE), True, 0.0)
+    made.report(ME, report(IDS), 0.0)
+    assert made.may_plan.reason == f"waiting for what {short(SIBLING)} may have voted for"

@@ -164,8 +164,7 @@ def test_every_chunk_is_stored_once_whatever_happens(seed: int, chunks: int, hon
                     assert not stored(list(fetch.chunk(donor, chunk(index), digest(index), 1.0)))
         result += stored(effects)
         requests += asked(effects)
-        outstanding = fetch.served_by()
-        assert all(count <= WINDOW for count in outstanding.values())
+        assert all(len(donor.outstanding) <= WINDOW for donor in fetch._donors.values())
     assert sorted(result) == list(range(chunks)), f"seed {seed}"
     assert fetch.done
 
@@ -322,7 +321,7 @@ def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
     fetch = begin(A, B)
     requests = asked([*fetch.offered(A, offer(12), 0.0), *fetch.offered(B, offer(12), 20.0)])
     effects = list(fetch.tick(CHUNK_TIMEOUT_S))
-    assert A not in fetch.served_by()
+    assert A not in fetch._donors
     of_b = [(peer, index) for peer, index in requests if peer == B] + asked(effects)
     assert sorted(serve_all(fetch, of_b)) == list(range(12))
 

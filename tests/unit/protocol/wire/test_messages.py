@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from protocol import limits
 from protocol.transfer.blob import DIGEST_BYTES, chunk_count
-from protocol.wire.messages import Commitment, Plan, decode_message, encode_message
-from protocol.wire.parts import PlanMember
+from protocol.wire.messages import Commit, Commitment, Plan, Propose, decode_message, encode_message
+from protocol.wire.parts import Decree, PlanMember, Promise
 from tests.support.protocol_examples import peer
+
+EVERYBODY = [peer(n) for n in range(limits.MAX_REPLICAS_IN_ROUND)]
+ELECTORS = EVERYBODY[: limits.MAX_ELECTORS]
 
 
 def test_the_largest_plan_fits_a_header() -> None:
@@ -18,11 +21,29 @@ def test_the_largest_plan_fits_a_header() -> None:
         attempt=2**31 - 1,
         members=members,
         bounds=[2**47] * (limits.MAX_SEGMENTS + 1),
-        observers=[peer(n) for n in range(limits.MAX_REPLICAS_IN_ROUND)],
+        observers=EVERYBODY,
+        electors=ELECTORS,
+        promises=tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS),
+        signature=bytes(64),
     )
     header = encode_message(plan)
     assert len(header) <= limits.MAX_HEADER_BYTES
     assert decode_message(header) == plan
+
+
+def test_the_largest_decree_fits_a_header_with_its_votes_or_promises() -> None:
+    everybody = tuple(EVERYBODY)
+    decree = Decree(2**31 - 1, bytes(32), everybody, tuple(ELECTORS), 1e30)
+    where = limits.MAX_STAGES - 1, limits.MAX_STEP, 2**31 - 1
+    votes = tuple((one, bytes(64)) for one in ELECTORS)
+    promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS)
+    for made in (
+        Commit(*where, everybody[0], decree, votes, era=2**31 - 1),
+        Propose(*where, decree, promises, era=2**31 - 1),
+    ):
+        header = encode_message(made)
+        assert len(header) <= limits.MAX_HEADER_BYTES
+        assert decode_message(header) == made
 
 
 def test_the_largest_commitment_fits_a_header() -> None:

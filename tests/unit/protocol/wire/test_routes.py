@@ -15,24 +15,29 @@ from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
+from protocol.seat.charging import Charging
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.seat import Seat
+from protocol.seat.showing import Showing
 from protocol.wire.messages import MESSAGES, Message
 
 ROOT = Path(__file__).parents[4]
 PARTS = {
     "auditing": Auditing,
+    "charging": Charging,
     "chunks": ChunkServer,
     "evaluating": Evaluating,
     "member": RoundMember,
     "pipeline": Pipeline,
     "reach": Reach,
     "shelf": Shelf,
+    "showing": Showing,
     "waypoints": WaypointDriver,
 }
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Moving end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
+    "client/train/engine.py": "what decides a round is signed; a commit also teaches our elector",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
     "client/train/recovery/buddies.py": "whether a blob is one of its copies",
@@ -45,6 +50,7 @@ MAY_LOOK = {
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/leaf_supply.py": "the two answers that a request for leaves gets",
     "client/train/transfer/text_search.py": "an offer or a refusal",
+    "protocol/decree/elector.py": "a commit is asked for, or a vote",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",
     "protocol/membership/gossip.py": "what counts as gossip in its budget",

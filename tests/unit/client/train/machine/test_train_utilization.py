@@ -15,7 +15,7 @@ from client.train.machine import capacity
 from client.train.machine.utilization import WINDOW_S, PassCosts, Utilization, pass_costs
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import whole_slice
-from protocol.pipeline.effects import BackwardTask, ForwardTask, HashTask, LossTask, SubtractTask
+from protocol.pipeline.effects import BackwardTask, ForwardTask, HashTask, LossTask, PassTask
 from tests.support.protocol_examples import manifest
 
 COSTS = PassCosts(forward=10.0, whole=30.0)
@@ -26,7 +26,7 @@ def test_only_what_the_model_needs_counts() -> None:
     used.note(ForwardTask(0, 1), 1.0, 101.0)
     used.note(BackwardTask(0, 1), 2.0, 103.0)
     used.note(LossTask(0, 2), 3.0, 106.0)
-    used.note(SubtractTask(0, 2), 4.0, 110.0)
+    used.note(PassTask(0, 2, "less"), 4.0, 110.0)
     assert used.flop_per_s(110.0) == 60.0 / 10
     assert used.computing_flop_per_s(110.0) == 60.0 / 10
     assert used.flop_per_s(120.0) == 60.0 / 20

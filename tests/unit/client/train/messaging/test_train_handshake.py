@@ -9,7 +9,7 @@ from protocol.effects import Effect, Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Goodbye, Hello, Message
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message
 
 SWARM = SwarmId("ab" * 32)
 OTHER = Signer(b"\x02" * 32).peer
@@ -59,3 +59,16 @@ def test_ours_is_admitted_without_a_word() -> None:
     me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
     assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert (ports.sent, ports.effects) == ([], [])
+
+
+@pytest.mark.parametrize("greets", [True, False])
+def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
+    ports, me = Noted(), Signer(b"\x01" * 32).peer
+    signature = bytes(64)
+    made = Handshake(
+        me, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
+    )
+    assert not made.hello(OTHER, Hello(PROTOCOL + 1, None, "volunteer/9"))
+    assert ports.sent == [ManifestReply(b"manifest", signature)]
+    assert not made.admitted
+    assert not made.early

@@ -16,7 +16,7 @@ from client.train.recovery.waypoints import WaypointDriver
 from protocol.effects import Publish
 from protocol.ids import PeerId
 from protocol.membership.view import RecordChanged
-from protocol.recovery.machine import OUTVOTED_S
+from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.waypoints.part import PART, Part, SignedPart, encode_part, encode_said
 from protocol.wire.parts import SeatStatus
@@ -82,7 +82,7 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(
     async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
         honest, late = await beside_an_invented_majority(swarm)
         await swarm.until(lambda: late.serves(1))
-        await trio.sleep(3 * OUTVOTED_S)
+        await trio.sleep(3 * MEET_S)
         assert len({era(v) for v in (*honest, late)} - {FALSE.era}) == 1
         assert late.step(1) == STEPS
         newest = honest[1].engine.waypoints.machine.newest

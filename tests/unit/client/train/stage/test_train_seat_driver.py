@@ -189,7 +189,6 @@ class TestPayloads:
         assert signed.root == root_of(listed)
         found = CONTENTS.parse(listed)
         assert [row.digests for row in found.microbatches] == [()], "an auditor will see that"
-        assert found.segments == signed.segments
         assert [bool(one) for one in signed.segments] == [True, False]
         driven.of.seat.committed.reset_mock()
         driven.ports.sign_once.side_effect = lambda message: None

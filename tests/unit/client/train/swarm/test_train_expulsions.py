@@ -217,7 +217,7 @@ def proof_of(number: int, swarm: str = SWARM) -> Proof:
 
 
 def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
-    body = CHARGE.encode(Charge(STAGE, member, 7, 1, b"r" * 32, "lies"))
+    body = CHARGE.encode(Charge(STAGE, member, 7, 1, "lies"))
     return VotedOut(STAGE, member, tuple(sign(signer(n), CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
 
 

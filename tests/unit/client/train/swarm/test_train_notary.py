@@ -9,15 +9,18 @@ import trio
 from msgspec.structs import replace
 
 from client.train.swarm.notary import LEFT_OUT, Notary
+from protocol.decree.decree import PROMISE, VOTE, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
-from protocol.evidence.statement import Decisive, envelope_of
+from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId
 from protocol.membership.contacts import LOST_AFTER_S
-from protocol.wire.messages import Commit, Message, Plan, Ready, Statements
+from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Statements, Vote
+from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.train_swarm import open_swarm
 
-COMMIT = Commit(1, 7, 2, b"d" * 32, 2.5, era=5)
+PLAN = Plan(1, 7, 2, [PlanMember(peer(1), b"\xff")], [0, 8], [], electors=[peer(1)], era=5)
+OTHER = replace(PLAN, electors=[peer(2)])
 
 
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
@@ -30,28 +33,27 @@ def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
 
 def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
     made, _ = notary(tmp_path / "marks")
-    signed = made.signed(COMMIT)
+    signed = made.signed(PLAN)
     assert signed is not None
     assert Heard(SWARM).take(peer(1), signed)[1] == []
 
 
 def test_a_second_body_is_not_sent_and_the_owner_is_told(tmp_path: Path) -> None:
     made, told = notary(tmp_path / "marks")
-    first, again = made.signed(COMMIT), made.signed(replace(COMMIT, loss_sum=None))
+    first, again = made.signed(PLAN), made.signed(PLAN)
     assert first is not None
-    assert again is not None
-    assert again.signature == first.signature  # the loss is no part of the decision
-    assert made.signed(replace(COMMIT, digest=b"e" * 32)) is None
+    assert again == first
+    assert made.signed(OTHER) is None
     assert "step 7, attempt 2" in told[-1]
 
 
 def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> None:
     first, _ = notary(tmp_path / "marks")
-    assert first.signed(COMMIT) is not None
+    assert first.signed(PLAN) is not None
     second, told = notary(tmp_path / "marks")  # after kill -9: nothing is said at the end
     assert second.promised(1, 5, 7) == (7, 2)
-    assert second.signed(replace(COMMIT, digest=b"e" * 32)) is None
-    assert second.signed(COMMIT) is not None
+    assert second.signed(OTHER) is None
+    assert second.signed(PLAN) is not None
     assert len(told) == 1
 
 
@@ -60,7 +62,7 @@ def test_after_a_reboot_what_the_disk_may_lack_is_left_out(
 ) -> None:
     """A power loss, or a home from a backup: the file may be older than what was signed."""
     first, _ = notary(tmp_path / "marks")
-    first.signed(COMMIT)
+    first.signed(PLAN)
     monkeypatch.setattr("client.train.swarm.notary.this_boot", lambda: "the next boot")
     second, _ = notary(tmp_path / "marks")
     assert second.promised(1, 5, 8) == (8, LEFT_OUT)
@@ -75,16 +77,92 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     made, told = notary(path)
     assert "beginning anew" in told[0]
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
-    assert made.signed(COMMIT) is not None
+    assert made.signed(PLAN) is not None
     blocked, told = notary(tmp_path / "folder" / "marks")
     (tmp_path / "folder" / "marks").mkdir()
-    assert blocked.signed(COMMIT) is not None
+    assert blocked.signed(PLAN) is not None
     assert "cannot be written down" in told[0]
 
 
-@pytest.mark.parametrize("kind", [Plan, Commit])
+LEADER, SECOND = peer(2), peer(3)
+QUESTION = Propose(1, 7, 2, era=5)
+
+
+def decree(digest: bytes = b"d") -> Decree:
+    return Decree(2, digest * 32, (peer(2),), (peer(1),), 0.0)
+
+
+def promised(made: Notary, leader: PeerId, attempt: int) -> Vote:
+    """The promise of an attempt."""
+    answer = made.elector.answer(leader, Propose(1, 7, attempt, era=5))
+    assert isinstance(answer, Vote)
+    assert answer.signature
+    return answer
+
+
+def voted(made: Notary) -> Vote:
+    """A vote for the decree of the leader's attempt, which the promise of this elector allows."""
+    given = promised(made, LEADER, 2)
+    promise = Promise(peer(1), 0, b"", given.signature)
+    said = Propose(1, 7, 2, decree(), (promise,), era=5)
+    answer = made.elector.answer(LEADER, said)
+    assert isinstance(answer, Vote)
+    assert answer.signature
+    return answer
+
+
+def test_what_the_elector_has_voted_for_outlives_the_process(tmp_path: Path) -> None:
+    first, _ = notary(tmp_path / "marks")
+    voted(first)
+    second, _ = notary(tmp_path / "marks")  # after kill -9
+    again = second.elector.answer(SECOND, Propose(1, 7, 2, era=5))
+    assert isinstance(again, Vote)
+    assert not again.signature, "another leader has the attempt"
+    later = promised(second, SECOND, 3)
+    assert (later.voted, later.decree) == (2, decree())
+
+
+def test_a_vote_shows_who_has_voted_and_for_what(tmp_path: Path) -> None:
+    made, _ = notary(tmp_path / "marks")
+    answer, verify = voted(made), made.elector.verify
+    body = encode_ballot(Ballot(1, 5, 7, 2, LEADER, 2, digest_of(decree())))
+    assert verify(peer(1), VOTE, body, answer.signature)
+    assert not verify(peer(2), VOTE, body, answer.signature)
+    assert not verify(peer(1), PROMISE, body, answer.signature)
+    assert not verify(peer(1), VOTE, body + b"x", answer.signature)
+    assert not verify(peer(1), VOTE, body, b"")
+    assert not verify(PeerId("nobody"), VOTE, body, answer.signature)
+
+
+def test_after_a_reboot_the_elector_stays_out_of_the_lineage_until_a_step_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = notary(tmp_path / "marks")
+    voted(first)
+    monkeypatch.setattr("client.train.swarm.notary.this_boot", lambda: "the next boot")
+    second, _ = notary(tmp_path / "marks")
+    second.resume(5)
+    for step in (7, 8):
+        assert second.elector.answer(SECOND, Propose(1, step, 3, era=5)) is None
+    assert isinstance(second.elector.answer(SECOND, Propose(1, 7, 3, era=6)), Vote)
+    closed = Commit(1, 8, 2, LEADER, decree(), ((peer(1), bytes(64)),), era=5)
+    second.elector.take(closed, frozenset({peer(1)}))
+    assert isinstance(second.elector.answer(SECOND, Propose(1, 9, 3, era=5)), Vote)
+
+
+def test_an_elector_whose_file_is_damaged_stays_out_too(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    path.write_bytes(b"rubbish that is long enough to be read")
+    made, _ = notary(path)
+    made.resume(5)
+    assert made.elector.answer(SECOND, QUESTION) is None
+    other, _ = notary(tmp_path / "a new home")
+    other.resume(5)
+    assert isinstance(other.elector.answer(SECOND, QUESTION), Vote)
+
+
 async def test_a_leader_that_tells_its_members_two_things_is_out(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, kind: type[Message]
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Three replicas of one stage: the leader tells the other two something else each."""
     async with open_swarm(tmp_path) as swarm:
@@ -99,10 +177,9 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(
         send = liar.engine.send
 
         def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:
-            if not isinstance(message, kind) or to != other:
+            if not isinstance(message, Plan) or to != other:
                 send(to, message, payload)
                 return
-            assert isinstance(message, Plan | Commit)
             false = lies.signed(_another(message))
             if false is not None:
                 liar.engine._outbox.put(to, false, b"")
@@ -117,9 +194,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(
         assert all(one.engine.error_boundary.internal_errors == 0 for one in honest)
 
 
-def _another(message: Plan | Commit) -> Decisive:
-    if isinstance(message, Commit):
-        return replace(message, digest=b"x" * 32)
+def _another(message: Plan) -> Plan:
     return replace(message, electors=[*message.electors[1:], *message.electors[:1]])
 
 
@@ -167,7 +242,7 @@ async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
             handler(sender, message)
 
         monkeypatch.setattr(one.engine, "on_statements", hear)
-        signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(COMMIT)
+        signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(PLAN)
         assert signed is not None
         envelope = envelope_of(peer(9), signed)
         assert envelope is not None

@@ -7,14 +7,11 @@ import pytest
 from client.train.workers.tasks import SeatConstants, to_call
 from protocol.pipeline.effects import (
     BackwardTask,
-    EvaluateTask,
     ForwardTask,
     LossTask,
+    PassTask,
     PayloadKey,
-    RecomputeTask,
-    SubtractTask,
     Task,
-    held_out_key,
 )
 from tests.support.protocol_examples import peer
 
@@ -26,7 +23,7 @@ def tokens_of(task: Task, place: tuple[bool, bool], *, packed: bool) -> PayloadK
     return to_call(task, SeatConstants(peer(0), *place, 64, packed)).tokens
 
 
-@pytest.mark.parametrize("task", [ForwardTask(5, 9), BackwardTask(5, 9), SubtractTask(5, 9)])
+@pytest.mark.parametrize("task", [ForwardTask(5, 9), BackwardTask(5, 9), PassTask(5, 9, "less")])
 def test_a_stage_in_between_gets_the_borders(task: Task) -> None:
     assert tokens_of(task, FIRST, packed=True) is None  # they are its input, or it reads them
     assert tokens_of(task, MIDDLE, packed=True) == TOKENS
@@ -35,13 +32,13 @@ def test_a_stage_in_between_gets_the_borders(task: Task) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_last_stage_gets_the_tokens_always(packed: bool) -> None:
-    for task in (LossTask(5, 9), SubtractTask(5, 9)):
+    for task in (LossTask(5, 9), PassTask(5, 9, "less")):
         assert tokens_of(task, LAST, packed=packed) == TOKENS
 
 
 def test_borders_of_held_out_microbatches_are_theirs() -> None:
-    task = EvaluateTask(5, 2)
-    held_out = held_out_key(5, "tokens", 2)
+    task = PassTask(5, -3, "loss")
+    held_out = PayloadKey(5, "tokens", -3)
     assert tokens_of(task, FIRST, packed=True) is None
     assert tokens_of(task, MIDDLE, packed=True) == held_out
     assert tokens_of(task, MIDDLE, packed=False) is None
@@ -51,6 +48,6 @@ def test_borders_of_held_out_microbatches_are_theirs() -> None:
 def test_an_auditor_recomputes_with_the_borders_that_it_was_shown() -> None:
     names = ("grad_in", "input", "tokens", "output", "grad_out")
     shown = tuple(PayloadKey(5, name, 9) for name in names)
-    call = to_call(RecomputeTask(5, 9, shown), SeatConstants(peer(0), *MIDDLE, 64, True))
+    call = to_call(PassTask(5, 9, "audit", shown), SeatConstants(peer(0), *MIDDLE, 64, True))
     assert call.tokens == TOKENS
     assert call.sources == tuple(key for key in shown if key.name != "tokens")

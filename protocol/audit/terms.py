@@ -1,0 +1,57 @@
+"""What audits of a volunteer go by, in all its seats: it outlives them. No rules of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from protocol.audit.charges import Charges
+from protocol.audit.record import Record
+from protocol.ids import PeerId, SwarmId
+from protocol.verdicts import Verdicts
+
+
+@dataclass(slots=True)
+class AuditTerms:
+    """See the module's docstring.
+
+    Fields:
+        budget: share of all contributions that the run wants to be audited; 0: there are no audits.
+        secret: 32 bytes that only we know.
+        coarse: whether the averaging codec loses anything.
+        charges: who charges whom.
+        records: what our audits came to, by stage and member.
+        verdicts: who is out, which all of this process share.
+        plans: members of the plans that closed the newest steps, by stage, step and attempt.
+        mixed: whether passes compute in few bits.
+    """
+
+    budget: float = 0.0
+    secret: bytes = b""
+    coarse: bool = False
+    charges: Charges = field(default_factory=lambda: Charges(SwarmId("")))
+    records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
+    mixed: bool = False
+
+    def share(self, verdicts: Verdicts, now: float) -> None:
+        """Go by these verdicts, and take the charges of earlier ones: others of the stage may not
+        know all of them, and go on with the member unless somebody tells them again."""
+        self.verdicts = verdicts
+        for out in verdicts.votes:
+            self.charges.restore(out, now)
+
+    def record(self, stage: int, peer: PeerId) -> Record:
+        """Return the record of a member of a stage."""
+        return self.records.setdefault((stage, peer), Record())
+
+    def open_charges(self) -> dict[tuple[int, PeerId], list[PeerId]]:
+        """Return who charges whom, where that has expelled nobody; not the charges of those who
+        are expelled themselves."""
+        found: dict[tuple[int, PeerId], list[PeerId]] = {}
+        for kept in self.charges.all(-math.inf):
+            member, author = PeerId(kept.charge.member), PeerId(kept.envelope.signer)
+            if member not in self.verdicts and author not in self.verdicts:
+                found.setdefault((kept.charge.stage, member), []).append(author)
+        return found

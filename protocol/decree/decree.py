@@ -1,0 +1,115 @@
+"""Decrees: what a stage has agreed on to close a step, and the proof that it has.
+
+Decree t of a stage names the members whose work is in version t + 1, the digest of the sums that
+all of them apply, and the *electors* of step t + 1. A decree is in force once a majority of the
+electors that the decree before named has voted for it; their signatures are its *certificate*. Of
+two majorities of the same electors one elector is in both, and it keeps what it has signed. So no
+step has two decrees, whatever clocks and networks do (Lamport, "The Part-Time Parliament", ACM TOCS
+16(2), 1998; a decree is a value, an elector an acceptor, an attempt a ballot). The first electors
+of a lineage are named by the lineage.
+
+Pure values and their checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from typing import Final
+
+from msgspec.structs import replace
+
+from protocol import limits
+from protocol.ids import PeerId, rank
+from protocol.wire.canonical import Canonical
+from protocol.wire.messages import Commit
+from protocol.wire.parts import Ballot, Decree, Promise
+
+VOTE: Final = "vote"
+PROMISE: Final = "promise"
+
+_ballots = Canonical(Ballot, "ballot")
+_decrees = Canonical(Decree, "decree")
+Sign = Callable[[str, bytes], bytes]
+"""Signs a body of a kind (``VOTE``, ``PROMISE``) as ourselves: 64 bytes; empty: it may not."""
+Verify = Callable[[PeerId, str, bytes, bytes], bool]
+"""Whether a peer has signed a body of a kind: peer, kind, body, signature."""
+
+
+def designated(members: Iterable[str], stage: int, step: int) -> PeerId:
+    """Return who may propose the decree of ``step`` as its first attempt, without asking for
+    promises: the first by rank of the ``members`` that the decree before names; of none, nobody."""
+    return PeerId(min(members, key=lambda peer: rank("leader", stage, step, peer), default=""))
+
+
+def digest_of(decree: Decree) -> bytes:
+    """Return the BLAKE2b-256 of a decree, which votes name."""
+    return hashlib.blake2b(_decrees.encode(decree), digest_size=32).digest()
+
+
+def free_to(
+    leader: PeerId, ballot: Ballot, promises: Iterable[Promise], verify: Verify
+) -> tuple[frozenset[PeerId], bytes]:
+    """Return who has promised a leader an attempt, and the digest of the decree to which they bind
+    it; empty: to none.
+
+    Args:
+        leader: of the attempt.
+        ballot: stage, lineage, step and attempt.
+        promises: the signed promises.
+        verify: checks a signature.
+    """
+    found, last, bound = set[PeerId](), 0, b""
+    for promise in promises:
+        peer = PeerId(promise.peer)
+        said = replace(ballot, leader=leader, voted=promise.voted, value=promise.value)
+        if verify(peer, PROMISE, encode_ballot(said), promise.signature):
+            found.add(peer)
+            if promise.voted > last:
+                last, bound = promise.voted, promise.value
+    return frozenset(found), bound
+
+
+def encode_ballot(ballot: Ballot) -> bytes:
+    """Return what an elector signs."""
+    return _ballots.encode(ballot)
+
+
+def voters(commit: Commit, verify: Verify) -> frozenset[PeerId]:
+    """Return the peers whose signatures a commit carries, each verified."""
+    where = (commit.stage, commit.era, commit.step, commit.attempt, commit.leader)
+    body = encode_ballot(Ballot(*where, commit.attempt, digest_of(commit.decree)))
+    signed = {PeerId(peer): signature for peer, signature in commit.votes}
+    return frozenset(p for p, signature in signed.items() if verify(p, VOTE, body, signature))
+
+
+def is_majority(
+    some: Collection[PeerId],
+    electors: frozenset[PeerId],
+    is_gone: Callable[[PeerId], bool] = lambda _peer: False,
+) -> bool:
+    """Whether some of the electors are more than half of them, or half with the first by rank.
+
+    Args:
+        some: peers; who is no elector does not count.
+        electors: all of them.
+        is_gone: whether an elector's process has certainly ended: it counts for neither side.
+    """
+    left = [peer for peer in electors if peer in some or not is_gone(peer)]
+    here = electors.intersection(some)
+    return 2 * len(here) + (first(electors) in here) > len(left)
+
+
+@lru_cache(maxsize=64)
+def first(electors: frozenset[PeerId]) -> PeerId:
+    """Return the elector that decides between two halves."""
+    return min(electors, key=lambda peer: rank("elector", peer), default=PeerId(""))
+
+
+def first_electors(members: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Return the electors of a lineage's first steps: of the members that are there, a few by
+    rank."""
+    return tuple(
+        sorted(sorted(members, key=lambda peer: rank("elector", peer))[: limits.MAX_ELECTORS])
+    )

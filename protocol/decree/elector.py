@@ -1,0 +1,310 @@
+"""The elector of a volunteer: it votes for decrees, of its own stage and of those beside it.
+
+For each stage and lineage it keeps one *term*: the step that it votes in, the last attempt that it
+takes part in, and what it has voted for. A term is written down before what it says is sent, so
+that the next process of this home does not contradict it. It answers
+
+- a question of the leader of a later attempt with a promise: from now on it takes part in no
+  earlier attempt, and names what it has voted for;
+- a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
+  promises, and so belongs to one leader alone: the one that the decree before designates.
+
+Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
+peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
+more than its file knows (a reboot, a home from a backup) it takes part in nothing of a stage before
+a commit moves the term on.
+
+State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from protocol import limits
+from protocol.decree.decree import (
+    PROMISE,
+    VOTE,
+    Sign,
+    Verify,
+    designated,
+    digest_of,
+    encode_ballot,
+    free_to,
+    is_majority,
+    voters,
+)
+from protocol.ids import PeerId
+from protocol.wire.fields import Attempt, Era, PeerText, StageIndex, StepIndex
+from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.parts import Ballot, Decree
+
+MAX_TERMS: Final = 64
+"""Eight lineages of eight stages; the oldest is forgotten."""
+MAX_COMMITS: Final = 64
+"""Kept of one stage: a replica that is further behind fetches the state."""
+
+
+class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an elector has said of one step of a stage in a lineage."""
+
+    stage: StageIndex
+    era: Era
+    step: StepIndex
+    promised: Attempt = 0
+    leader: PeerText | None = None
+    """Who leads the promised attempt."""
+    voted: Attempt = 0
+    decree: Decree | None = None
+    """For which it has voted."""
+
+
+def _nobody(_era: int, _step: int) -> Collection[str]:
+    return ()
+
+
+Named = tuple[tuple[PeerId, ...], frozenset[PeerId]]
+"""Members of a decree, and the electors that it names."""
+
+
+def _always(_stage: int, _era: int, _step: int) -> bool:
+    return True
+
+
+class Elector:
+    """See the module's docstring.
+
+    Args:
+        me: our id.
+        sign: signs a ballot as ourselves.
+        verify: checks another's signature of one.
+        keep: writes the terms down; False: it could not, and nothing may be said.
+        may_be: whether a stage of a lineage may be at a step, as far as we see.
+        is_gone: whether a peer's process has certainly ended.
+        first: who elects the first step of a lineage, if a step is that.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        sign: Sign,
+        verify: Verify,
+        keep: Callable[[tuple[Term, ...]], bool] = lambda _terms: True,
+        may_be: Callable[[int, int, int], bool] = _always,
+        is_gone: Callable[[PeerId], bool] = lambda _peer: False,
+        first: Callable[[int, int], Collection[str]] = _nobody,
+    ) -> None:
+        self._me, self._sign, self.verify, self._keep = me, sign, verify, keep
+        self.may_be, self.is_gone, self.first = may_be, is_gone, first
+        self._terms = OrderedDict[tuple[int, int], Term]()
+        self._barred, self._moved = -1, set[tuple[int, int]]()
+        """The lineage in which we may have said more than we know, and the terms that a commit has
+        moved on since then."""
+        self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
+        self._named: dict[tuple[int, int], tuple[int, Named]] = {}
+        self.serving: Callable[[int], frozenset[PeerId]] = lambda _stage: frozenset()
+        """Who serves a stage, as far as we see."""
+        self._leapt: dict[tuple[int, int], int] = {}
+        """By term: up to which attempt we have let ourselves be asked to leap. A true question is
+        repeated and answered in time, and one lie does not exhaust the attempts of a step."""
+
+    def load(self, terms: Iterable[Term]) -> None:
+        """Take the terms of the process before."""
+        self._terms = OrderedDict(((term.stage, term.era), term) for term in terms)
+
+    def bar(self, era: int) -> None:
+        """The terms of a lineage may lack what was said last."""
+        self._barred = era
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Everything that the next process has to know."""
+        return tuple(self._terms.values())
+
+    # --- commits ---------------------------------------------------------------------------
+
+    def commit(self, stage: int, era: int, step: int) -> Commit | None:
+        """Return the commit of a step, if we have it."""
+        kept = self._commits.get((stage, era))
+        return None if kept is None else kept.get(step)
+
+    def _newest(self, stage: int, era: int, step: int) -> Commit | None:
+        """Return the newest commit that we have, if a step was closed before it."""
+        kept = self._commits.get((stage, era))
+        newest = max(kept, default=-1) if kept else -1
+        return kept[newest] if kept and newest > step else None
+
+    def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
+        """Take a commit that our own replica has checked, or that is borne out by what we know: a
+        majority of the electors of its step by the commit before, if we have that one.
+
+        Args:
+            commit: the commit.
+            by: who has voted for it, if that is known.
+        """
+        key = commit.stage, commit.era
+        if self.commit(*key, commit.step) is not None:
+            return
+        before = self.commit(*key, commit.step - 1)
+        if by is None:
+            if before is None and not self.may_be(*key, commit.step):
+                return
+            signed = voters(commit, self.verify)
+            named = self._electors(*key, commit.step) or signed
+            if not is_majority(signed, named, self.is_gone):
+                return
+        kept = self._commits.setdefault(key, OrderedDict())
+        kept[commit.step] = commit
+        while len(kept) > MAX_COMMITS:
+            kept.popitem(last=False)
+        while len(self._commits) > MAX_TERMS:
+            del self._commits[next(iter(self._commits))]
+        term = self._terms.get(key)
+        if term is None or term.step <= commit.step:
+            self._moved.add(key)
+            self._begin(*key, commit.step + 1)
+        elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
+            self._begin(*key, term.step)
+
+    # --- voting ----------------------------------------------------------------------------
+
+    def answer(
+        self, sender: PeerId, message: Propose | CommitRequest
+    ) -> Vote | Commit | CommitRequest | None:
+        """Answer a leader with a vote or a refusal, and anyone with the commit of a step that is
+        closed. We ask for the commit before, if only that says whose the first attempt is."""
+        key = message.stage, message.era
+        if (closed := self.commit(*key, message.step)) is not None:
+            return closed
+        if isinstance(message, CommitRequest):
+            return self._newest(*key, message.step)
+        term = self._term(*key, message.step)
+        if term is None:
+            return None
+        known = self._named_before(*key, message.step)
+        if message.step and (known is None or (message.attempt == 1 and not term.promised)):
+            return CommitRequest(message.stage, message.step - 1, era=message.era)
+        if known is not None and not self._may_lead(message.stage, sender, known[0]):
+            return None
+        if message.decree is None:
+            return self._promise(term, sender, message)
+        return self._vote(term, sender, message, message.decree)
+
+    def _term(self, stage: int, era: int, step: int) -> Term | None:
+        """Return our term of a step; None: we take no part in it."""
+        key = stage, era
+        term = self._terms.get(key)
+        if term is None or step > term.step:
+            if not self.may_be(stage, era, step):
+                return None
+            term = self._begin(stage, era, step)
+        barred = era == self._barred and key not in self._moved
+        return None if barred or step < term.step else term
+
+    def _begin(self, stage: int, era: int, step: int) -> Term:
+        known = self._named_before(stage, era, step)
+        leader = designated(() if known is None else known[0], stage, step)
+        term = Term(stage, era, step, 1 if leader else 0, leader or None)
+        self._leapt.pop((stage, era), None)
+        self._put(term)
+        return term
+
+    def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote | None:
+        key = term.stage, term.era
+        most = max(term.promised, self._leapt.get(key, 0)) + limits.MAX_ATTEMPTS_MISSED
+        if message.attempt > most:
+            self._leapt[key] = most
+            return None
+        again = (term.promised, term.leader) == (message.attempt, sender)
+        if message.attempt <= (1 if again else max(term.promised, 1)):
+            return self._refusal(term, message)
+        promised = replace(term, promised=message.attempt, leader=sender)
+        value = b"" if term.decree is None else digest_of(term.decree)
+        return self._say(PROMISE, promised, message, value)
+
+    def _vote(self, term: Term, sender: PeerId, message: Propose, decree: Decree) -> Vote:
+        """The first attempt is that of the leader who is designated; for a later one the leader has
+        to show that it may propose this decree."""
+        attempt, value = message.attempt, digest_of(decree)
+        if (term.promised, term.leader) == (attempt, sender):
+            if term.voted == attempt and term.decree != decree:
+                return self._refusal(term, message)
+        elif attempt <= max(term.promised, 1):
+            return self._refusal(term, message)
+        if attempt > 1 and not self._may_propose(term, sender, message, value):
+            return self._refusal(term, message)
+        voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
+        return self._say(VOTE, voted, message, value)
+
+    def _may_propose(self, term: Term, leader: PeerId, message: Propose, value: bytes) -> bool:
+        where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
+        promised, bound = free_to(leader, where, message.promises, self.verify)
+        named = self._electors(term.stage, term.era, term.step) or promised
+        return is_majority(promised, named, self.is_gone) and bound in (b"", value)
+
+    def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
+        """Return the electors of a step; nobody, if we do not know them."""
+        known = self._named_before(stage, era, step)
+        return frozenset() if known is None else known[1]
+
+    def _named_before(self, stage: int, era: int, step: int) -> Named | None:
+        """Return the members of the decree before a step, and the electors that it names."""
+        if (before := self.commit(stage, era, step - 1)) is not None:
+            decree = before.decree
+            return tuple(map(PeerId, decree.members)), frozenset(map(PeerId, decree.electors))
+        if (named := self._named.get((stage, era))) is not None and named[0] == step:
+            return named[1]
+        first = frozenset(map(PeerId, self.first(era, step)))
+        return ((), first) if first else None
+
+    def named(self, stage: int, era: int, step: int, named: Named) -> None:
+        """Take what our own seat knows of its step: the members of the decree before, and the
+        electors that it names."""
+        self._named.pop((stage, era), None)
+        self._named[stage, era] = step, named
+        while len(self._named) > MAX_TERMS:
+            del self._named[next(iter(self._named))]
+        term = self._terms.get((stage, era))
+        if term is not None and term.step == step and not term.promised:
+            self._begin(stage, era, step)
+
+    def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
+        """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
+        there = self.serving(stage).intersection(members)
+        return peer in there or not there
+
+    def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
+        """Write a term down, and sign what it says."""
+        where = (term.stage, term.era, term.step, term.promised, term.leader or "")
+        body = encode_ballot(Ballot(*where, term.voted, value))
+        kept = self._terms.get((term.stage, term.era)) == term or self._put(term)
+        if not kept or not (signature := self._sign(kind, body)):
+            return self._refusal(term, message)
+        decree = term.decree if kind == PROMISE else None
+        said = (message.stage, message.step, message.attempt, message.attempt)
+        return Vote(*said, term.voted, decree, signature, era=message.era)
+
+    @staticmethod
+    def _refusal(term: Term, message: Propose) -> Vote:
+        promised = min(max(term.promised, message.attempt + 1), limits.MAX_ATTEMPT)
+        return Vote(message.stage, message.step, message.attempt, promised, era=message.era)
+
+    def _put(self, term: Term) -> bool:
+        key = term.stage, term.era
+        self._terms.pop(key, None)
+        self._terms[key] = term
+        while len(self._terms) > MAX_TERMS:
+            forgotten, _ = self._terms.popitem(last=False)
+            self._moved.discard(forgotten)
+            self._leapt.pop(forgotten, None)
+        return self._keep(self.terms)
+
+
+def unsigned_elector(me: PeerId) -> Elector:
+    """Return an elector for worlds in which nobody forges a vote."""
+    return Elector(me, lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)

@@ -1,0 +1,209 @@
+"""The leader's way to a decree: ask the electors for promises, propose, count votes.
+
+    idle -> asking -> free -> proposing -> closed
+                  \\-> bound -/
+
+The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
+say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
+the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
+elector may lie: we go back to ``idle`` when the others are no majority, or have not been one for
+``AGAIN_S``.
+
+State: of one step, the electors' answers. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from protocol import limits
+from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot
+from protocol.effects import Send
+from protocol.ids import PeerId
+from protocol.wire.messages import Commit, Propose, Vote
+from protocol.wire.parts import Ballot, Decree, Promise
+
+AGAIN_S: Final = 1.0
+"""A question or a proposal may have been lost with a link."""
+
+
+class State(enum.Enum):
+    """See the module's docstring."""
+
+    IDLE = "idle"
+    ASKING = "asking"
+    FREE = "free"
+    BOUND = "bound"
+    PROPOSING = "proposing"
+    CLOSED = "closed"
+
+
+class Electors(Protocol):
+    """The electors of a step, as its leader sees them."""
+
+    @property
+    def electors(self) -> frozenset[PeerId]:
+        """All of them."""
+
+    @property
+    def designated(self) -> PeerId:
+        """Who leads the first attempt."""
+
+    def suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether these are a majority."""
+
+    def can_suffice_without(self, peers: Collection[PeerId]) -> bool:
+        """Whether the others are a majority."""
+
+
+class Proposer:
+    """See the module's docstring.
+
+    Args:
+        me: our id.
+        stage: ours.
+        quorum: knows the electors of our step.
+        verify: checks an elector's signature.
+    """
+
+    def __init__(self, me: PeerId, stage: int, quorum: Electors, verify: Verify) -> None:
+        self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
+        self.start_step(0, 0)
+
+    def start_step(self, step: int, era: int) -> None:
+        """Begin a step, of which we have led nothing."""
+        self._step, self._era = step, era
+        self.state, self.attempt, self._known = State.IDLE, 0, 0
+        self._promised: dict[PeerId, Promise] = {}
+        self._votes: dict[PeerId, bytes] = {}
+        """The answers to this attempt."""
+        self._refused: dict[PeerId, int] = {}
+        """By elector: the later attempt for which it refuses this one."""
+        self.decree: Decree | None = None
+        """What we propose, or are bound to."""
+        self._voted = 0
+        self._say_at: float | None = None
+
+    # --- asking ----------------------------------------------------------------------------
+
+    def ask(self, now: float, after: int = 0) -> list[Send]:
+        """Begin a new attempt with a question. The first one needs none if it is ours.
+
+        Args:
+            now: monotonic seconds.
+            after: the last attempt in which our replica takes part, maybe that of a seat before.
+        """
+        self.attempt = min(max(self.attempt, self._known, after) + 1, limits.MAX_ATTEMPT)
+        self._promised, self._votes, self.decree, self._voted = {}, {}, None, 0
+        self._refused = {}
+        if self.attempt == 1:
+            if self._quorum.designated == self._me:
+                self.state = State.FREE
+                return []
+            self.attempt = 2
+        self.state = State.ASKING
+        return self._say(now)
+
+    def give_up(self) -> None:
+        """This attempt comes to nothing."""
+        if self.state is not State.CLOSED:
+            self.state = State.IDLE
+
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """Return what shows others that we may plan this attempt, or propose what it binds us to;
+        nothing, if the attempt is the first one."""
+        return tuple(sorted(self._promised.values()))
+
+    # --- proposing -------------------------------------------------------------------------
+
+    def propose(self, decree: Decree, now: float) -> list[Send]:
+        """Ask the electors to vote for a decree."""
+        self.state, self.decree, self._votes = State.PROPOSING, decree, {}
+        self._refused = {}
+        return self._say(now)
+
+    def commit(self) -> Commit | None:
+        """Return the commit, once a majority has voted."""
+        if self.state is not State.PROPOSING or self.decree is None:
+            return None
+        if not self._quorum.suffice(self._votes):
+            return None
+        self.state = State.CLOSED
+        votes = tuple(sorted(self._votes.items()))
+        said = (self._stage, self._step, self.attempt, self._me, self.decree, votes)
+        return Commit(*said, era=self._era)
+
+    # --- answers ---------------------------------------------------------------------------
+
+    def vote(self, sender: PeerId, message: Vote) -> None:
+        """Take an elector's answer."""
+        if sender not in self._quorum.electors or message.step != self._step:
+            return
+        if message.attempt != self.attempt:
+            return
+        if message.promised > message.attempt:
+            self._refused[sender] = message.promised
+            if not self._quorum.can_suffice_without(self._refused):
+                self._give_way()
+            return
+        where = (self._stage, self._era, self._step, self.attempt, self._me)
+        if self.state is State.PROPOSING and self.decree is not None:
+            body = encode_ballot(Ballot(*where, self.attempt, digest_of(self.decree)))
+            if self._verify(sender, VOTE, body, message.signature):
+                self._votes[sender] = message.signature
+        elif self.state is State.ASKING:
+            value = b"" if message.decree is None else digest_of(message.decree)
+            body = encode_ballot(Ballot(*where, message.voted, value))
+            if not self._verify(sender, PROMISE, body, message.signature):
+                return
+            if message.voted > self._voted:
+                self._voted, self.decree = message.voted, message.decree
+            promise = Promise(sender, message.voted, value, message.signature)
+            self._promised[sender] = promise
+            self.count()
+
+    def count(self) -> None:
+        """Electors that have not answered may have ended, and count no more."""
+        if self.state is State.ASKING and self._quorum.suffice(self._promised):
+            self.state = State.FREE if self.decree is None else State.BOUND
+
+    def _give_way(self) -> None:
+        """Electors take part in later attempts only: so is our next one."""
+        if self.state in (State.ASKING, State.PROPOSING):
+            most = self.attempt + limits.MAX_ATTEMPTS_MISSED
+            self._known = min(max(self._refused.values()), most)
+            self.state = State.IDLE
+
+    # --- time ------------------------------------------------------------------------------
+
+    def _say(self, now: float) -> list[Send]:
+        self._say_at = now + AGAIN_S
+        proposing = self.state is State.PROPOSING
+        said = Propose(self._stage, self._step, self.attempt, era=self._era)
+        if proposing:
+            said = replace(said, decree=self.decree, promises=self.promises)
+        return [Send(peer, said) for peer in self.missing()]
+
+    def tick(self, now: float) -> list[Send]:
+        """Say again what has not been answered, unless some have refused it."""
+        waits = self.state in (State.ASKING, State.PROPOSING)
+        if not waits or self._say_at is None or now < self._say_at:
+            return []
+        if self._refused:
+            self._give_way()
+            return []
+        return self._say(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self._say_at if self.state in (State.ASKING, State.PROPOSING) else None
+
+    def missing(self) -> list[PeerId]:
+        """Return the electors that have not answered."""
+        answers = self._votes if self.state is State.PROPOSING else self._promised
+        return sorted(self._quorum.electors - answers.keys())

@@ -1,0 +1,170 @@
+"""Who charges whom, in our stage and those beside it: told, counted, and a verdict in the end.
+
+A charge is one word of a stage, and a majority of it expels (``audit/charges.py``): three are the
+least that can convict. Every member tells its own charges, and, of a member that is expelled, all:
+others may not have got all of them. A charge that expels nobody yet is told a few times, for
+messages that are lost.
+
+State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
+
+from protocol import limits
+from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.audit.terms import AuditTerms
+from protocol.effects import Explain, Send
+from protocol.ids import PeerId, short
+from protocol.pipeline.place import Place
+from protocol.seat.effects import SeatEffect, SignCharge
+from protocol.view import SwarmView
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Charged, Plan
+
+TELL_AGAIN_S: Final = 3.0
+TELL_TIMES: Final = 4
+PLANS: Final = 256
+"""Steps of which the members are remembered: an audit may last some."""
+
+_Near = frozenset[tuple[int, PeerId]]
+"""Holders of our stage and those beside it, each with its stage."""
+
+
+class Charging:
+    """See the module's docstring.
+
+    Args:
+        place: where this replica stands.
+        terms: what audits go by.
+        judges: returns the members of a stage whose charges count, as we know them.
+    """
+
+    def __init__(
+        self, place: Place, terms: AuditTerms, judges: Callable[[int], Collection[PeerId]]
+    ) -> None:
+        self._place, self._terms, self._judges = place, terms, judges
+        self._near: _Near = frozenset()
+        self._told = Counter[tuple[int, PeerId, bytes]]()
+        """How often a peer was told a charge, by its signature; until it leaves the swarm: who is
+        on probation for a while is told afterwards what was said meanwhile, and nothing twice."""
+        self._again_at: float | None = None
+
+    def closing(self, plan: Plan, members: Collection[PeerId]) -> None:
+        """A step is about to be applied: these count when one of them is charged with it."""
+        plans = self._terms.plans
+        plans[plan.stage, plan.step, plan.attempt] = frozenset(members)
+        while len(plans) > PLANS:
+            del plans[next(iter(plans))]
+
+    def found_out(self) -> set[PeerId]:
+        """Return whom we have found out ourselves and charge, of any stage."""
+        return self._terms.charges.found_out_by(self._place.me)
+
+    def charge(self, charge: Charge) -> list[SeatEffect]:
+        """Charge a member, unless we have: what is doubtful is charged once more if it is sure."""
+        me, member = self._place.me, PeerId(charge.member)
+        known = self._terms.charges.of(charge.stage, member, me)
+        if member == me or (known is not None and known.reason != "fails"):
+            return []
+        effects: list[SeatEffect] = [SignCharge(KIND, CHARGE.encode(charge))]
+        if len({*self._members(charge), member}) < limits.LEAST_TO_CONVICT:
+            words = f"{short(member)} and we are alone in stage {charge.stage}: nobody can decide"
+            effects.append(Explain("round", words, "warning"))
+        return effects
+
+    def charged(self, envelope: Envelope, now: float) -> list[SeatEffect]:
+        """Our own charge is signed: tell everybody whom it concerns."""
+        if self._terms.charges.take(envelope, now) is None:
+            return []
+        return [*self._tell(now), *self.verdicts(now)]
+
+    def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
+        """Take a charge of a member of our stage, or of one beside it."""
+        author, charges = PeerId(message.charge.signer), self._terms.charges
+        if not self._terms.budget:
+            return []
+        body = CHARGE.parse(message.charge.body)
+        if abs(body.stage - self._place.stage) > 1 or author not in self._members(body):
+            return []
+        known = charges.of(body.stage, PeerId(body.member), author)
+        if charges.take(message.charge, now) is None:
+            return []
+        if known is None and body.stage == self._place.stage:
+            # looked at soon: audits last long, we would seldom be free when called to judge
+            self._terms.record(body.stage, PeerId(body.member)).suspected = True
+        return self.verdicts(now)
+
+    def verdicts(self, now: float) -> list[SeatEffect]:
+        """Return the members that majorities of their stages have charged by now, once each."""
+        terms, effects = self._terms, list[SeatEffect]()
+        for stage, member in terms.charges.charged(now):
+            if member in terms.verdicts or abs(stage - self._place.stage) > 1:
+                continue
+            verdict = terms.charges.verdict(stage, member, self._members, now)
+            if verdict is not None and terms.verdicts.add(verdict):
+                effects.append(verdict)
+        return [*effects, *self._tell(now)] if effects else []
+
+    def _members(self, charge: Charge) -> Collection[PeerId]:
+        """Return the members of a stage at the step of a charge: of ours those of the plan, if we
+        have closed the step, so that all who have agree on the majority."""
+        plan = self._terms.plans.get((charge.stage, charge.step, charge.attempt))
+        return self._judges(charge.stage) if plan is None else plan
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def update_view(self, seen: SwarmView, whole: SwarmView, now: float) -> list[SeatEffect]:
+        """Tell newcomers who is charged.
+
+        Args:
+            seen: without those on probation.
+            whole: with them: one that counts again is no newcomer.
+            now: monotonic seconds.
+        """
+        self._near, there = self._others(seen), self._others(whole)
+        self._told = Counter({of: times for of, times in self._told.items() if of[:2] in there})
+        return [*self._tell(now), *self.verdicts(now)]
+
+    def _others(self, view: SwarmView) -> _Near:
+        ours, me = self._place.stage, self._place.me
+        near = range(max(ours - 1, 0), min(ours + 2, self._place.stages))
+        return frozenset((s, r.peer) for s in near for r in view.stages[s] if r.peer != me)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self._again_at
+
+    def tick(self, now: float) -> list[SeatEffect]:
+        """Tell our open charges again."""
+        if self._again_at is None or now < self._again_at:
+            return []
+        self._again_at = None
+        return self._tell(now, again=True)
+
+    def _tell(self, now: float, *, again: bool = False) -> list[SeatEffect]:
+        effects, rest = list[SeatEffect](), False
+        for kept in self._terms.charges.all(now):
+            member, author, signature = (
+                kept.charge.member,
+                kept.envelope.signer,
+                kept.envelope.signature,
+            )
+            out = member in self._terms.verdicts
+            if not out and author != self._place.me:
+                continue
+            times = 1 if out else TELL_TIMES
+            for stage, peer in sorted(self._near):
+                told = self._told[stage, peer, signature]
+                if peer == author or (out and peer == member) or told >= times:
+                    continue
+                if again or not told:
+                    effects.append(Send(peer, Charged(stage, kept.envelope)))
+                    self._told[stage, peer, signature] = told = told + 1
+                rest |= told < times
+        if rest and self._again_at is None:
+            self._again_at = now + TELL_AGAIN_S
+        return effects

@@ -1,0 +1,277 @@
+"""What an elector votes for, and what it never does after that."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from msgspec.structs import replace
+
+from protocol.decree.decree import designated, digest_of, first_electors, is_majority, voters
+from protocol.decree.elector import MAX_COMMITS, Elector, Term
+from protocol.decree.proposer import Proposer, State
+from protocol.effects import Send
+from protocol.ids import PeerId
+from protocol.rounds.quorum import Quorum
+from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.parts import Decree
+
+A, B, C, D, E = map(PeerId, "ABCDE")
+STAGE, ERA, STEP = 1, 7, 5
+
+
+def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
+    """A signature that only its peer is supposed to make."""
+    return hashlib.blake2b(f"{peer}|{kind}|".encode() + body, digest_size=64).digest()
+
+
+def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
+    return signed == signature(peer, kind, body)
+
+
+def elector(me: PeerId, **given: object) -> Elector:
+    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
+
+
+def decree(of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB") -> Decree:
+    return Decree(attempt, of.encode() * 32, tuple(members), tuple(electors), 0.0)
+
+
+class Swarm:
+    """Electors, each of which knows the commit of the step before, and leaders that ask them."""
+
+    def __init__(self, peers: str = "ABC", electors: str = "ABC") -> None:
+        self.electors = {PeerId(peer): elector(PeerId(peer)) for peer in peers}
+        self.named = tuple(map(PeerId, electors))
+        for one in self.electors.values():
+            one.first = lambda _era, step: self.named if step == STEP - 1 else ()
+        first = self.proposer(A, STEP - 1)
+        self.say(A, first.ask(0.0), first)
+        assert first.state is State.FREE
+        self.say(A, first.propose(decree(A, first.attempt, electors, "AB"), 0.0), first)
+        self.before = first.commit()
+        assert self.before is not None
+        for one in self.electors.values():
+            one.take(self.before, voters(self.before, verify))
+
+    def proposer(self, me: PeerId, step: int = STEP) -> Proposer:
+        quorum = Quorum(me, STAGE, None, electors=self.named)
+        if step == STEP:
+            quorum.settle("AB", self.named, step, 0.0)
+        made = Proposer(me, STAGE, quorum, verify)
+        made.start_step(step, ERA)
+        return made
+
+    def say(self, leader: PeerId, sends: list[Send], proposer: Proposer, to: str = "ABCDE") -> None:
+        """Let what a leader says reach some electors, and their answers reach the leader."""
+        for send in sends:
+            if send.peer in to and isinstance(send.message, Propose):
+                answer = self.electors[send.peer].answer(leader, send.message)
+                if isinstance(answer, Vote):
+                    proposer.vote(send.peer, answer)
+
+
+@pytest.fixture
+def swarm() -> Swarm:
+    return Swarm()
+
+
+def leaders() -> tuple[PeerId, PeerId]:
+    """The designated leader of the step, and the other member."""
+    one = designated("AB", STAGE, STEP)
+    return one, B if one == A else A
+
+
+def test_the_designated_leader_needs_no_promises(swarm: Swarm) -> None:
+    first, _ = leaders()
+    leading = swarm.proposer(first)
+    assert leading.ask(0.0) == []
+    assert (leading.state, leading.attempt) == (State.FREE, 1)
+    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="A")
+    assert leading.commit() is None, "one of three is no majority"
+    swarm.say(first, leading.tick(9.0), leading, to="BC")
+    commit = leading.commit()
+    assert commit is not None
+    assert voters(commit, verify) >= {B, C}
+
+
+def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
+    first, other = leaders()
+    asked = Propose(STAGE, STEP, 1, decree(other), era=ERA)
+    answer = swarm.electors[C].answer(other, asked)
+    assert isinstance(answer, Vote)
+    assert answer.promised > 1
+    assert not answer.signature
+    assert isinstance(swarm.electors[C].answer(first, replace(asked, decree=decree(first))), Vote)
+
+
+def test_who_comes_later_completes_what_may_be_decreed(swarm: Swarm) -> None:
+    first, other = leaders()
+    leading, later = swarm.proposer(first), swarm.proposer(other)
+    leading.ask(0.0)
+    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="AC")
+    commit = leading.commit()
+    assert commit is not None, "it is in force, and its leader dies"
+    swarm.say(other, later.ask(0.0), later, to="BC")
+    assert later.state is State.BOUND
+    assert later.decree == decree(first)
+    swarm.say(other, later.propose(decree(first), 0.0), later, to="BC")
+    assert (again := later.commit()) is not None
+    assert (again.decree, again.attempt) == (commit.decree, 2)
+
+
+def test_who_is_overtaken_decides_nothing(swarm: Swarm) -> None:
+    first, other = leaders()
+    leading, later = swarm.proposer(first), swarm.proposer(other)
+    leading.ask(0.0)
+    swarm.say(other, later.ask(0.0), later)
+    assert later.state is State.FREE
+    assert len(later.promises) >= 2
+    swarm.say(first, leading.propose(decree(first), 0.0), leading)
+    assert (leading.state, leading.commit()) == (State.IDLE, None)
+    leading.ask(1.0)
+    assert leading.attempt > later.attempt
+
+
+def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> None:
+    first, other = leaders()
+    leading, liar = swarm.proposer(first), swarm.proposer(other)
+    leading.ask(0.0)
+    swarm.say(first, leading.propose(decree(first), 0.0), leading)
+    assert leading.commit() is not None
+    bare = Propose(STAGE, STEP, 9, decree(other), era=ERA)
+    answer = swarm.electors[C].answer(other, bare)
+    assert isinstance(answer, Vote)
+    assert not answer.signature, "nobody has promised it that"
+    swarm.say(other, liar.ask(0.0), liar)
+    assert liar.state is State.BOUND
+    forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, era=ERA)
+    answer = swarm.electors[C].answer(other, forged)
+    assert isinstance(answer, Vote)
+    assert not answer.signature, "they are bound to another decree"
+    stolen = replace(forged, decree=decree(first))
+    assert not swarm.electors[C].answer(E, stolen).signature  # type: ignore[union-attr]
+
+
+def test_a_word_outlives_the_process(swarm: Swarm) -> None:
+    first, other = leaders()
+    leading, later = swarm.proposer(first), swarm.proposer(other)
+    leading.ask(0.0)
+    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="C")
+    again = elector(C)
+    again.load(swarm.electors[C].terms)
+    assert again.answer(other, Propose(STAGE, STEP, 2, era=ERA)) == CommitRequest(
+        STAGE, STEP - 1, era=ERA
+    ), "it has forgotten who elects"
+    again.take(swarm.before)
+    swarm.electors[C] = again
+    swarm.say(other, later.ask(0.0), later, to="BC")
+    assert (later.state, later.decree) == (State.BOUND, decree(first))
+
+
+def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
+    first, _ = leaders()
+    again = elector(C)
+    again.load(swarm.electors[C].terms)
+    again.bar(ERA)
+    for step in (STEP, STEP + 1):
+        assert again.answer(first, Propose(STAGE, step, 2, era=ERA)) is None
+    again.first = lambda _era, _step: "ABC"
+    later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
+    assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
+
+
+def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None:
+    first, _ = leaders()
+    again = elector(C)
+    again.bar(ERA)
+    again.take(swarm.before)
+    assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
+
+
+def test_what_cannot_be_written_down_is_not_said(swarm: Swarm) -> None:
+    first, _ = leaders()
+    full = elector(C, keep=lambda _terms: False)
+    full.take(swarm.before, frozenset("ABC"))  # type: ignore[arg-type]
+    answer = full.answer(first, Propose(STAGE, STEP, 1, decree(first), era=ERA))
+    assert isinstance(answer, Vote)
+    assert not answer.signature
+
+
+def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
+    first, _ = leaders()
+    new = elector(D)
+    asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
+    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
+    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
+    assert given == swarm.before
+    assert isinstance(given, Commit)
+    new.take(given)
+    answer = new.answer(first, asked)
+    assert isinstance(answer, Vote)
+    assert answer.signature
+
+
+def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> None:
+    first, other = leaders()
+    forged = Commit(STAGE, STEP, 1, E, decree(E), ((D, bytes(64)), (E, bytes(64))), era=ERA)
+    voter = swarm.electors[C]
+    voter.take(forged)
+    assert voter.commit(STAGE, ERA, STEP) is None
+    body_of = swarm.proposer(first)
+    body_of.ask(0.0)
+    swarm.say(first, body_of.propose(decree(first), 0.0), body_of)
+    true = body_of.commit()
+    assert true is not None
+    voter.take(replace(true, decree=decree(other)))
+    assert voter.commit(STAGE, ERA, STEP) is None, "they have voted for something else"
+    voter.take(true)
+    assert voter.commit(STAGE, ERA, STEP) == true
+    assert voter.terms[-1].step == STEP + 1
+
+
+def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
+    swarm.electors[C].may_be = lambda _stage, _era, step: step <= STEP + 1
+    assert swarm.electors[C].answer(A, Propose(STAGE, STEP + 1000, 2, era=ERA)) is None
+    assert swarm.electors[C].terms[-1].step == STEP
+
+
+def test_it_keeps_few_commits() -> None:
+    voter = elector(A)
+    said = Commit(STAGE, 0, 1, A, decree(), (), era=ERA)
+    for step in range(MAX_COMMITS + 9):
+        voter.take(replace(said, step=step), frozenset({A}))
+    assert voter.commit(STAGE, ERA, 8) is None
+    assert voter.commit(STAGE, ERA, 9) is not None
+    assert voter.terms == (Term(STAGE, ERA, MAX_COMMITS + 9, 1, *leaders_of(MAX_COMMITS + 9)),)
+
+
+def leaders_of(step: int) -> tuple[PeerId]:
+    return (designated("AB", STAGE, step),)
+
+
+class TestMajority:
+    def test_of_an_even_number_the_first_decides(self) -> None:
+        four = frozenset((A, B, C, D))
+        pairs = [{A, B}, {A, C}, {A, D}, {B, C}, {B, D}, {C, D}]
+        won = [pair for pair in pairs if is_majority(pair, four)]
+        assert len(won) == 3
+        assert len(set.intersection(*won)) == 1, "no two that share nobody"
+
+    def test_who_has_ended_counts_for_neither_side_unless_it_has_voted(self) -> None:
+        three = frozenset((A, B, C))
+        assert not is_majority({A}, three)
+        assert is_majority({A}, three, lambda peer: peer != A)
+        assert not is_majority({E}, three)
+        assert is_majority({A, B}, three, lambda peer: peer == B)
+
+    def test_first_electors_are_few_and_the_same_for_all(self) -> None:
+        many = [PeerId(f"peer {i}") for i in range(40)]
+        assert first_electors(many) == first_electors(reversed(many))
+        assert len(first_electors(many)) == 7
+
+
+def test_a_digest_names_all_of_a_decree() -> None:
+    one = decree()
+    others = [replace(one, attempt=2), replace(one, electors=("A",)), replace(one, loss_sum=1.0)]
+    assert len({digest_of(one), *map(digest_of, others)}) == 4
