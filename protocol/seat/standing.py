@@ -287,10 +287,9 @@ class Standing:
     def _is_over(self, peer: PeerId, decision: _Decision, now: float) -> bool:
         """Whether a decision's time is over. Of two that have set each other aside, as nobody else
         judges, the second comes back with the first: otherwise they might never meet again."""
-        if self._left_behind(peer) or now < decision.since + ASIDE_S:
-            return False
         return now >= decision.until or (
             decision.other == self._place.me
+            and now >= decision.since + ASIDE_S
             and any(
                 r.peer == peer and self._place.me not in r.missing
                 for r in self._view.serving(decision.stage)
@@ -310,7 +309,10 @@ class Standing:
             return
         if decision.version < version or version >= self._last:
             return  # it has gone on, or there is nothing to go on with
-        if self._left_behind(peer) or peer in self._spoilers():
+        versions = {r.peer: r.version for r in self._view.serving(decision.stage)}
+        if peer in self._spoilers() or versions.get(peer, version) < max(
+            versions.values(), default=0
+        ):
             return
         del self._decisions[peer]
         self._decide(other, decision.stage, "its stage does not go on with it", now, peer)
@@ -403,9 +405,6 @@ class Standing:
                 continue
             since = before[peer].since if peer in before else now
             after[peer] = replace(found, since=since)
-        for peer, known in before.items():
-            if peer not in after and self._left_behind(peer):
-                after[peer] = replace(known, silent=True)
         said = [*self._let_enough_back(after, now)]
         self._aside = after
         for peer in before.keys() - after.keys() - {e.members[0] for e in said}:
@@ -497,20 +496,8 @@ class Standing:
             peer: aside.since
             for peer, aside in after.items()
             if aside.stage == stage and peer in there and not aside.for_good
-            if not self._left_behind(peer)
         }
         return sorted(found, key=lambda peer: (found[peer], peer))
-
-    def _left_behind(self, peer: PeerId) -> bool:
-        """Whether one that is aside still serves a version that others have gone on from without
-        it, by our leave. Heard again, it might close that step a second time (I5): it has to fetch
-        the state first."""
-        known = self._aside.get(peer)
-        for stage in {self._place.stage, known.stage} if known else ():
-            versions = {r.peer: r.version for r in self._view.serving(stage)}
-            if peer in versions and versions[peer] < max(versions.values()):
-                return True
-        return False
 
     def _wants(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether our other seats must not set a peer aside on top of all these: our stage would
