@@ -287,10 +287,9 @@ class Standing:
     def _is_over(self, peer: PeerId, decision: _Decision, now: float) -> bool:
         """Whether a decision's time is over. Of two that have set each other aside, as nobody else
         judges, the second comes back with the first: otherwise they might never meet again."""
-        if self._left_behind(peer) or now < decision.since + ASIDE_S:
-            return False
         return now >= decision.until or (
             decision.other == self._place.me
+            and now >= decision.since + ASIDE_S
             and any(
                 r.peer == peer and self._place.me not in r.missing
                 for r in self._view.serving(decision.stage)
@@ -310,7 +309,10 @@ class Standing:
             return
         if decision.version < version or version >= self._last:
             return  # it has gone on, or there is nothing to go on with
-        if self._left_behind(peer) or peer in self._spoilers():
+        versions = {r.peer: r.version for r in self._view.serving(decision.stage)}
+        if peer in self._spoilers() or versions.get(peer, version) < max(
+            versions.values(), default=0
+        ):
             return
         del self._decisions[peer]
         self._decide(other, decision.stage, "its stage does not go on with it", now, peer)
@@ -403,9 +405,6 @@ class Standing:
                 continue
             since = before[peer].since if peer in before else now
             after[peer] = replace(found, since=since)
-        for peer, known in before.items():
-            if peer not in after and self._left_behind(peer):
-                after[peer] = replace(known, silent=True)
         said = [*self._let_enough_back(after, now)]
         self._aside = after
         for peer in before.keys() - after.keys() - {e.members[0] for e in said}:
@@ -436,17 +435,21 @@ class Standing:
         yield from self._by_our_seats()
 
     def _by_siblings(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
-        """A peer of a neighbouring stage that most of our stage have set aside, or one of them if
-        we wait for the peer without result ourselves: otherwise it would obstruct our stage through
-        us alone."""
+        """A peer of a neighbouring stage that most of our stage have set aside: otherwise it would
+        obstruct our stage through us alone. One witness is enough if we wait for the peer, too."""
         ours = self._view.serving(self._place.stage)
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
-        overdue = self._overdue(now) if named else ()
+        overdue, words = (
+            self._overdue(now) if named else (),
+            "others of our stage have set it aside",
+        )
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
-            if stages and (self.is_aside(peer) or not self._is_elector_needed(peer, now)):
-                words = "others of our stage have set it aside"
-                yield peer, _Aside(stages[0], words, "those whom we followed let it back")
+            if not stages or (not self.is_aside(peer) and self._is_elector_needed(peer, now)):
+                continue
+            if peer in overdue and peer not in self._decisions:
+                self._decide(peer, stages[0], words, now)
+            yield peer, _Aside(stages[0], words, "those whom we followed let it back")
 
     def _by_our_seats(self) -> Iterator[tuple[PeerId, _Aside]]:
         """Whom a seat that we hold in another stage has set aside hears nothing from us any
@@ -493,20 +496,8 @@ class Standing:
             peer: aside.since
             for peer, aside in after.items()
             if aside.stage == stage and peer in there and not aside.for_good
-            if not self._left_behind(peer)
         }
         return sorted(found, key=lambda peer: (found[peer], peer))
-
-    def _left_behind(self, peer: PeerId) -> bool:
-        """Whether one that is aside still serves a version that others have gone on from without
-        it, by our leave. Heard again, it might close that step a second time (I5): it has to fetch
-        the state first."""
-        known = self._aside.get(peer)
-        for stage in {self._place.stage, known.stage} if known else ():
-            versions = {r.peer: r.version for r in self._view.serving(stage)}
-            if peer in versions and versions[peer] < max(versions.values()):
-                return True
-        return False
 
     def _wants(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether our other seats must not set a peer aside on top of all these: our stage would

@@ -166,21 +166,6 @@ def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
     assert made.aside() == {a}
 
 
-def test_a_secret_stage_waits_for_the_state_of_one_that_was_left_behind() -> None:
-    made, (a, b, c, d) = (
-        Standing(place(), None, Verdicts(), least=3),
-        (PeerId(name) for name in "abcd"),
-    )
-    made.observe(view(second=[a, b, c, d]), (), 0.0)
-    made.accuse(a, "it sleeps", 0.0)
-    later = {b: 6, c: 6, d: 6}
-    made.observe(view(second=[a, b, c, d], versions=later), (), 1.0)
-    made.observe(view(second=[a, b, c], versions=later), (), 2.0)
-    assert made.beside() == [a], "it might close the step a second time"
-    made.observe(view(second=[a, b, c], versions=later | {a: 6}), (), 3.0)
-    assert not made.beside()
-
-
 def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
     said = {ONE: (TWO,)}
     judged(standing, said, DISPUTE_S / 2)
@@ -457,18 +442,3 @@ def test_whom_a_seat_of_ours_elsewhere_has_set_aside_is_aside_here_for_as_long()
     assert made.aside() == frozenset()
     made.accuse(TWO, "it sleeps", 1e9)
     assert made.beside() == [TWO]
-
-
-def test_who_was_left_behind_elsewhere_has_to_fetch_the_state_first() -> None:
-    touch = Touch()
-    made = Standing(place(), touch, Verdicts())  # type: ignore[arg-type]
-    touch.elsewhere = {ONE}
-    made.observe(view(), (), 0.0)
-    touch.elsewhere = set()
-    behind = view(versions={ONE: 4})
-    made.observe(behind, (), 1.0)
-    assert made.aside() == {ONE}
-    made.tick(1e9)
-    assert made.aside() == {ONE}, "it still is"
-    made.observe(view(), (), 1e9)
-    assert made.aside() == frozenset()

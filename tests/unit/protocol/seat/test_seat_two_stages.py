@@ -14,7 +14,7 @@ import pytest
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.place import Place
-from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
+from protocol.seat.standing import ASIDE_S, DISPUTE_S, Standing
 from protocol.verdicts import Verdicts
 from protocol.view import Needs, Replica, SwarmView
 
@@ -90,41 +90,6 @@ def test_both_seats_let_a_peer_back_together_and_its_time_counts_once() -> None:
     made[1].accuse(OTHER, "it sleeps", 100.0)
     observe(made, BOTH, 100.0 + ASIDE_S)
     assert not made[1].is_aside(OTHER), "the first time for this seat"
-
-
-@pytest.mark.parametrize("stage", [0, 1])
-def test_who_was_left_behind_is_ignored_until_it_has_the_state(stage: int) -> None:
-    """Heard again, it might close its step there a second time."""
-    contacts = Contacts()
-    made = seats(contacts)
-    observe(made, BOTH, 0.0)
-    made[0].accuse(OTHER, "it sleeps", 1.0)
-    old: dict[PeerId, int] = {OTHER: 4}
-    behind = view((ME, OTHER), (ME, OTHER), versions=({}, old) if stage else (old, {}))
-    back_at = 1.0 + ASIDE_S
-    for now in (back_at - 1, back_at, back_at + UNMENDED_S):
-        observe(made, behind, now)
-        assert all(standing.is_aside(OTHER) for standing in made)
-        assert contacts.is_shunned(OTHER)
-    for now in (back_at + 2 * UNMENDED_S, back_at + 3 * UNMENDED_S):
-        observe(made, BOTH, now)
-    assert not any(standing.is_aside(OTHER) for standing in made)
-    assert not contacts.is_shunned(OTHER)
-
-
-def test_who_was_left_behind_far_away_is_ignored_though_the_seat_that_began_it_ends() -> None:
-    contacts = Contacts()
-    made = seats(contacts)
-    observe(made, BOTH, 0.0)
-    made[0].accuse(OTHER, "it sleeps", 1.0)
-    behind = view((ME, OTHER), (ME, OTHER), versions=({}, {OTHER: 4}))
-    observe(made, behind, 2.0)
-    contacts.vacated(0)
-    for now in (3.0, 4.0):
-        made[1].observe(behind, (), now)
-        assert contacts.is_shunned(OTHER)
-    made[1].observe(BOTH, (), 3.0 + UNMENDED_S)
-    assert not contacts.is_shunned(OTHER)
 
 
 @pytest.mark.parametrize("how", ["accused", "disputed"])
