@@ -13,7 +13,6 @@ from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
     Commit,
-    CommitAck,
     Forward,
     Have,
     Lease,
@@ -29,7 +28,7 @@ from tests.support.cases import usual
 from tests.support.obstructed_world import Distort, ObstructedWorld
 
 OF_THE_RATE = 0.8
-IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Commit, CommitAck)
+IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Commit)
 IN_THE_PIPELINE = (Forward, Backward, Receipt, Have)
 
 
@@ -78,7 +77,7 @@ LIARS: dict[str, tuple[int, Distort]] = {
     "never plans": (1, swallow(Plan)),
     "plans with an invented member": (1, with_an_invented_member),
     "never leases": (0, swallow(Lease)),
-    "never commits": (1, swallow(Commit, CommitAck)),
+    "never commits": (1, swallow(Commit)),
     "contributes nothing": (1, swallow(Segment)),
     "never broadcasts its sums": (1, swallow(Reduced)),
     "returns no gradients": (1, swallow(Backward)),
