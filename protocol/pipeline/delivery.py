@@ -34,7 +34,7 @@ ABSENT = 3
 SPOILT_RETRY_S = 1.0
 """Pause before a gradient is asked for again if only the replica that gave a malformed one can have
 it."""
-RECEIPT_S = 10.0
+RECEIPT_S = 8.0
 """A receipt is late then at the latest, however slow the line."""
 LOOK_S = 0.5
 """How often we look whether another replica may help with what is late."""
