@@ -34,6 +34,8 @@ ABSENT = 3
 SPOILT_RETRY_S = 1.0
 """Pause before a gradient is asked for again if only the replica that gave a malformed one can have
 it."""
+RECEIPT_S = 8.0
+"""A receipt is late then at the latest, however slow the line."""
 LOOK_S = 0.5
 """How often we look whether another replica may help with what is late."""
 OVERSLEPT_S = 1.0
@@ -316,6 +318,7 @@ class Deliveries:
         """A microbatch may be late: ask its holders, and let another replica help the newest."""
         newest = delivery.holders[-1]
         late_s = self.next_hop.late_s(newest.peer, newest.queue)
+        late_s = late_s if newest.accepted else min(late_s, RECEIPT_S)
         since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
         if now < since + late_s or (early and newest.accepted):
             delivery.at = max(now, since) + late_s if early else since + late_s
@@ -400,7 +403,7 @@ class Deliveries:
         delivery.sent_to.add(peer)
         holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
         delivery.holders.append(holder)
-        delivery.at = now + self.next_hop.late_s(peer, queue)
+        delivery.at = now + min(self.next_hop.late_s(peer, queue), RECEIPT_S)
         size_bytes = self._tokens_bytes(microbatch)
         message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))

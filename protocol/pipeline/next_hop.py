@@ -34,8 +34,8 @@ MOST_REST_S = 1.0
 LEAST_LATE_S = 2.0
 """Nothing is late sooner."""
 MOST_TIMES = 3.0
-"""A replica that has not shown what it needs may need so many times what its slowest sibling
-does."""
+"""What takes so many times the usual is late, however much times vary. A replica that has not shown
+what it needs may need so many times what its slowest sibling does."""
 STRIKES = 3
 """In a row, until a replica that brings nothing is named to the stage."""
 SUSPEND_S = 30.0
@@ -310,7 +310,7 @@ class NextHop:
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
         if (own := self.timing(peer)).measured:
-            return max(LEAST_LATE_S, own.late_s(queue))
+            return max(LEAST_LATE_S, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
         known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
         return max(LEAST_LATE_S, MOST_TIMES * max(known)) if known else UNMEASURED_S
 

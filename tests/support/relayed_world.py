@@ -66,7 +66,7 @@ class RelayedWorld(StragglerWorld):
         if other is None or not isinstance(message, Forward | Backward):
             super().send(peer, to, message, parts)
             return
-        self.messages += 1
+        self.messages[type(message).__name__] += 1
         arrive = partial(self._arrive, peer.peer, other, message, parts)
         ways: list[tuple[object, float]] = [(("up", peer.peer), LINE_BYTES_PER_S)]
         if self.is_relayed(peer, other):
