@@ -148,7 +148,7 @@ class Engine:
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
         self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
-        self.elector.first = self._first_electors
+        self.elector.first, self.elector.serving = self._first_electors, self._serving
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -378,6 +378,11 @@ class Engine:
     def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
         """A stage that we do not hold has closed a step, and may have named us as an elector."""
         self.elector.take(message)
+
+    def _serving(self, stage: int) -> frozenset[PeerId]:
+        """Who serves a stage, as far as we see."""
+        seen = self.held_stages.view.serving(stage) if self.held_stages is not None else ()
+        return frozenset(replica.peer for replica in seen)
 
     def _may_be(self, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as we see."""

@@ -68,6 +68,10 @@ def _nobody(_era: int, _step: int) -> Collection[str]:
     return ()
 
 
+Named = tuple[tuple[PeerId, ...], frozenset[PeerId]]
+"""Members of a decree, and the electors that it names."""
+
+
 def _always(_stage: int, _era: int, _step: int) -> bool:
     return True
 
@@ -102,6 +106,9 @@ class Elector:
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
+        self._named: dict[tuple[int, int], tuple[int, Named]] = {}
+        self.serving: Callable[[int], frozenset[PeerId]] = lambda _stage: frozenset()
+        """Who serves a stage, as far as we see."""
         self._leapt: dict[tuple[int, int], int] = {}
         """By term: up to which attempt we have let ourselves be asked to leap. A true question is
         repeated and answered in time, and one lie does not exhaust the attempts of a step."""
@@ -179,8 +186,11 @@ class Elector:
         term = self._term(*key, message.step)
         if term is None:
             return None
-        if message.attempt == 1 and not term.promised:
+        known = self._named_before(*key, message.step)
+        if message.step and (known is None or (message.attempt == 1 and not term.promised)):
             return CommitRequest(message.stage, message.step - 1, era=message.era)
+        if known is not None and not self._may_lead(message.stage, sender, known[0]):
+            return None
         if message.decree is None:
             return self._promise(term, sender, message)
         return self._vote(term, sender, message, message.decree)
@@ -197,8 +207,8 @@ class Elector:
         return None if barred or step < term.step else term
 
     def _begin(self, stage: int, era: int, step: int) -> Term:
-        before = self.commit(stage, era, step - 1)
-        leader = designated(before.decree.members if before else (), stage, step)
+        known = self._named_before(stage, era, step)
+        leader = designated(() if known is None else known[0], stage, step)
         term = Term(stage, era, step, 1 if leader else 0, leader or None)
         self._leapt.pop((stage, era), None)
         self._put(term)
@@ -239,8 +249,34 @@ class Elector:
 
     def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
         """Return the electors of a step; nobody, if we do not know them."""
-        before = self.commit(stage, era, step - 1)
-        return frozenset(map(PeerId, before.decree.electors if before else self.first(era, step)))
+        known = self._named_before(stage, era, step)
+        return frozenset() if known is None else known[1]
+
+    def _named_before(self, stage: int, era: int, step: int) -> Named | None:
+        """Return the members of the decree before a step, and the electors that it names."""
+        if (before := self.commit(stage, era, step - 1)) is not None:
+            decree = before.decree
+            return tuple(map(PeerId, decree.members)), frozenset(map(PeerId, decree.electors))
+        if (named := self._named.get((stage, era))) is not None and named[0] == step:
+            return named[1]
+        first = frozenset(map(PeerId, self.first(era, step)))
+        return ((), first) if first else None
+
+    def named(self, stage: int, era: int, step: int, named: Named) -> None:
+        """Take what our own seat knows of its step: the members of the decree before, and the
+        electors that it names."""
+        self._named.pop((stage, era), None)
+        self._named[stage, era] = step, named
+        while len(self._named) > MAX_TERMS:
+            del self._named[next(iter(self._named))]
+        term = self._terms.get((stage, era))
+        if term is not None and term.step == step and not term.promised:
+            self._begin(stage, era, step)
+
+    def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
+        """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
+        there = self.serving(stage).intersection(members)
+        return peer in there or not there
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
         """Write a term down, and sign what it says."""

@@ -135,7 +135,6 @@ class Deliveries:
         self._begun_at = self._fair_since = 0.0
         """When all stages behind us had begun the step, and since when we could have heard of
         results as well."""
-        self.rerouted = 0
 
     # --- what the replica tells us ---------------------------------------------------------
 
@@ -254,7 +253,6 @@ class Deliveries:
                 delivery.not_before = now + SPOILT_RETRY_S
         if delivery.holders:
             return self._redo(delivery, delivery.holders[0], cause, now)
-        self.rerouted += 1
         delivery.again = True
         return self._route(delivery, now)
 
@@ -330,18 +328,24 @@ class Deliveries:
             for holder in delivery.holders:
                 asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
                 effects.append(Send(holder.peer, asks))
-        return [*effects, *self._help(newest.peer, since, now, early=early)]
+        return [*effects, *self._help(newest.peer, delivery.step, since, now)]
 
-    def _help(self, slow: PeerId, since: float, now: float, *, early: bool) -> list[DeliveryEffect]:
+    def _help(self, slow: PeerId, step: int, since: float, now: float) -> list[DeliveryEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
+        early = step > self._slowest
         nothing = self.next_hop.shown_at(slow, early=early) <= since
         spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
-        out = [d for d in self._wakeful() if d.holders and d.holders[-1].peer == slow]
-        out = [d for d in out if not d.returned and spare - d.sent_to - d.unfit]
+        out = [
+            delivery
+            for delivery in self._wakeful()
+            if delivery.step == step and not delivery.returned and delivery.holders
+            if delivery.holders[-1].peer == slow and not (early and delivery.holders[-1].accepted)
+            if spare - delivery.sent_to - delivery.unfit
+        ]
         if not out:
             return []
-        delivery = max(out, key=lambda d: d.holders[-1].sent_at)
+        delivery = max(out, key=lambda each: each.holders[-1].sent_at)
         holder = delivery.holders[-1]
         others = self._live - (spare - delivery.sent_to - delivery.unfit)
         if (chosen := self.next_hop.choose(now, others, tried=True)) is None:
@@ -496,7 +500,6 @@ class Deliveries:
         """any -> asking or held; a backup is the holder now."""
         if holder is not delivery.holders[0]:
             return self._without(delivery, holder, now)
-        self.rerouted += 1
         delivery.again = True
         effects = self._without(delivery, holder, now)
         lost = (delivery.step, delivery.microbatch, holder.peer)

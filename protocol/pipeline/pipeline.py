@@ -158,11 +158,6 @@ class Pipeline:
         """Whether no microbatch is kept, of any step."""
         return not self._microbatches
 
-    @property
-    def rerouted(self) -> int:
-        """Microbatches sent again so far."""
-        return self._deliveries.rerouted
-
     # --- steps and neighbours --------------------------------------------------------------
 
     def start_step(self, step: int, now: float) -> list[PipelineEffect]:

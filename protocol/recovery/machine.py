@@ -691,9 +691,11 @@ class Recovery:
         return self._adopt(lineage, reason, now, ours=True)
 
     def _first_electors(self) -> tuple[PeerId, ...]:
-        """Return the electors of a lineage that we decide: members with a voice that are here."""
-        there = [p for p in self._linked() if p in self._stored and self._has_voice(p)]
-        return first_electors([self._me, *there])
+        """Return the electors of a lineage that we decide: members with a voice that are here, but
+        for those that serve another one: they go on in it."""
+        era, eras = self.lineage.era, self._context.eras
+        there = [p for p in self._linked() & self._stored.keys() if era in eras.get(p, (era,))]
+        return first_electors([self._me, *filter(self._has_voice, there)])
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
@@ -896,7 +898,7 @@ class Recovery:
         believe, with electors most of whom are here."""
         if lineage.version < self.newest_whole().version and not self._begins_in_vain():
             return False
-        here = self._context.live.intersection(lineage.electors)
+        here = ({self._me} | self._linked()).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()

@@ -92,7 +92,7 @@ class RoundLeader:
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
-        lets_in: whether a newcomer may be let in.
+        is_proven: whether a replica's work is in a step that we closed.
         least: of how many members a plan is at least.
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
@@ -107,18 +107,18 @@ class RoundLeader:
         size: int,
         step: int,
         quorum: Quorum | None = None,
-        lets_in: Callable[[PeerId, float], bool] = lambda _peer, _now: True,
+        is_proven: Callable[[PeerId], bool] = lambda _peer: True,
         least: int = 1,
         amended: tuple[Amended, Amended] = (tuple, tuple),
         longest_s: float = 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
         era: int = 0,
     ) -> None:
-        self._place, self._size, self._least = place, size, least
+        self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, lets_in)
+        self._newcomers = Newcomers(place, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(longest_s), era
         self.proposer = Proposer(place.me, place.stage, self._quorum, verify)
@@ -611,9 +611,21 @@ class RoundLeader:
         self._newcomers.ask(joiner, now)
         return self._act(now, own)
 
-    def admitted(self, joiner: PeerId, now: float) -> None:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._newcomers.admitted(joiner, now)
+    def admitted(self, joiner: PeerId, now: float) -> bool:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
+        whether that counts."""
+        counts = self.lets_in(joiner, now)
+        if counts:
+            self._newcomers.admitted(joiner, now)
+        return counts
+
+    def lets_in(self, newcomer: PeerId, now: float) -> bool:
+        """Whether a newcomer may count that a leader names."""
+        return self._newcomers.lets_in(newcomer, self._serving_step(), self._held(), now)
+
+    def _held(self) -> set[PeerId]:
+        """Return all holders of our stage, including fetching ones."""
+        return {replica.peer for replica in self._view.stages[self._place.stage]}
 
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
@@ -623,9 +635,8 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        held = {replica.peer for replica in self._view.stages[self._place.stage]}
         at = self.step, self._state, self._quorum, now
-        return self._newcomers.admit(serving, held, *at, amended=self._agreed())
+        return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""

@@ -243,7 +243,7 @@ class Seat:
             size,
             step,
             self.quorum,
-            self.probation.lets_in,
+            self.probation.is_proven,
             least,
             (self._to_agree_on, lambda: self._agreed),
             round_s,
@@ -272,6 +272,7 @@ class Seat:
         self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
+        self._name_electors(step)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -421,14 +422,14 @@ class Seat:
     def _try_nobody_else(self, now: float) -> None:
         """One on probation was set aside: no other takes its place for a while."""
         aside = self.standing.aside()
-        if self.probation.failed(aside - self._aside, now):
+        if self.probation.failed(aside - self._aside, self._seen, now):
             self._seen = self.probation.without(self._whole, now)
         self._aside = aside
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on, unless they are set aside: a leader or a plan names them."""
         named = map(PeerId, peers)
-        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)], now):
+        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)]):
             return []
         self._seen = self.probation.without(self._whole, now)
         return self._take_view(now)
@@ -485,7 +486,13 @@ class Seat:
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
         self.quorum.settle(admit.roll, admit.electors, admit.version, now)
-        self.probation.admit([PeerId(peer) for peer in admit.donors], now)
+        self._name_electors(admit.version)
+        self.probation.admit([PeerId(peer) for peer in admit.donors])
+
+    def _name_electors(self, step: int) -> None:
+        """Our elector votes in our stage by what we know of it."""
+        named = tuple(sorted(self.quorum.roll)), self.quorum.electors
+        self.elector.named(self.place.stage, self.era, step, named)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -582,7 +589,7 @@ class Seat:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.probation.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -783,9 +790,8 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._may_lead(sender) and self.probation.lets_in(joiner, now)):
+        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
             return []
-        self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step, joiner))
@@ -900,11 +906,12 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.probation.proved(committed.with_whom)
+        self.probation.proved(committed.with_whom, self._seen)
         self._made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
+            self._name_electors(self.step + 1)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()

@@ -401,10 +401,8 @@ class Standing:
         for peer, found in self._wanted(now):
             if peer == self._place.me or peer in after:
                 continue
-            if (known := before.get(peer)) is not None:
-                after[peer] = replace(found, since=known.since)
-            elif found.for_good or not self._is_elector_needed(peer, now):
-                after[peer] = replace(found, since=now)
+            since = before[peer].since if peer in before else now
+            after[peer] = replace(found, since=since)
         for peer, known in before.items():
             if peer not in after and self._left_behind(peer):
                 after[peer] = replace(known, silent=True)
@@ -446,7 +444,7 @@ class Standing:
         overdue = self._overdue(now) if named else ()
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
-            if stages:
+            if stages and (self.is_aside(peer) or not self._is_elector_needed(peer, now)):
                 words = "others of our stage have set it aside"
                 yield peer, _Aside(stages[0], words, "those whom we followed let it back")
 

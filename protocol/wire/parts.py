@@ -130,7 +130,7 @@ class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     members: Annotated[
         tuple[PeerText, ...], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
-    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)]
     """Of the next step."""
     loss_sum: Finite
     """Of the step's token losses, as its members say."""
@@ -162,8 +162,8 @@ class Promise(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     signature: VoteSignature
 
 
-Promises = Annotated[tuple[Promise, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+Promises = Annotated[tuple[Promise, ...], Meta(max_length=limits.MAX_ELECTORS)]
 Signatures = Annotated[
-    tuple[tuple[PeerText, VoteSignature], ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)
+    tuple[tuple[PeerText, VoteSignature], ...], Meta(max_length=limits.MAX_ELECTORS)
 ]
 """Electors with their signatures of a vote."""

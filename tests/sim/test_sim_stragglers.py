@@ -3,8 +3,8 @@
 Measured with the seeds below, 12 steps of 24 microbatches, two replicas per stage. One that is
 four times slower than its sibling has 17 to 23 % of its stage's microbatches where rates are known,
 17 to 26 % where times are only measured (20 % is in proportion). One that turns ten times slower
-when half of each third step is done: the run takes 177, 197 and 192 s with backups and 194, 222 and
-220 s without (medians; first stage and last of two, middle of three), 1.3 to 2.8 % of the work is
+when half of each third step is done: the run takes 250, 250 and 277 s with backups and 266, 309 and
+296 s without (medians; first stage and last of two, middle of three), 1.3 to 4.5 % of the work is
 done twice. In even swarms of two replicas nothing is, of three at most 0.4 %.
 """
 

@@ -77,9 +77,11 @@ class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
     def __init__(
-        self, context: StageContext, stage: int, view: SwarmView, *, allowed: bool
+        self, context: StageContext, stage: int, view: SwarmView, *, sees: bool, allowed: bool
     ) -> None:
         self._context, self.stage, self._view = context, stage, view
+        self._sees = sees
+        """Whether the view is one of our lineage."""
         self._allowed = allowed
         self.machine = HeldStage(stage, context.owner.now())
         self.again = False
@@ -159,11 +161,11 @@ class HeldStageDriver:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
         not know yet where the run stands goes on, with the next view."""
         self._view = SwarmView(((),) * len(self._view.stages))
-        attempt = self._acquisition
+        self._sees, attempt = False, self._acquisition
+        if attempt is not None:
+            attempt.sees = False
+        self._context.owner.seats_changed()
         if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
-            if attempt is not None:
-                attempt.begin_anew()
-            self._context.owner.seats_changed()
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
@@ -181,7 +183,7 @@ class HeldStageDriver:
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         ending = is_ending(view) and not is_ending(self._view)
-        self._view = view
+        self._view, self._sees = view, True
         if self.driver is not None:
             self.driver.update_view(view)
         if ending and self.driver and self.saver and self.driver.seat.serving:
@@ -392,6 +394,7 @@ class HeldStageDriver:
         acquisition = self._acquisition = StageAcquisition(
             self._context.terms, self.stage, worker, lambda: self._view, self._waits
         )
+        acquisition.sees = self._sees
         try:
             size = await acquisition.open(self._fit or Fit(0, 0))
             way = await acquisition.way_in()

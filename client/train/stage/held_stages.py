@@ -63,6 +63,8 @@ class HeldStages:
     ) -> None:
         stages = terms.manifest.stage_count
         self.view = SwarmView(((),) * stages)
+        self._sees = False
+        """Whether the view is one of our lineage."""
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
@@ -147,7 +149,9 @@ class HeldStages:
         if (held := self.held.get(stage)) is not None:
             held.assign()
             return
-        held = HeldStageDriver(self._context, stage, self.view, allowed=self._allowed)
+        held = HeldStageDriver(
+            self._context, stage, self.view, sees=self._sees, allowed=self._allowed
+        )
         held.assign()
         self.held[stage] = held
         self._opened.send_nowait(held)
@@ -171,7 +175,7 @@ class HeldStages:
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        self.view = view
+        self.view, self._sees = view, True
         self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for held in self._all():
             held.update_view(view)
@@ -211,7 +215,7 @@ class HeldStages:
             self._context.terms.event_sink.gave_up(given_up)
         else:
             self._context.terms.event_sink.rolled_back(lineage.version)
-        self.view = SwarmView(((),) * len(self.newest))
+        self.view, self._sees = SwarmView(((),) * len(self.newest)), False
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():
             held.begin_anew()

@@ -186,8 +186,8 @@ class StageAcquisition:
         self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
-        self._sees = True
-        """Whether we have a view of our lineage."""
+        self.sees = True
+        """Whether the view is one of our lineage."""
 
     # --- input -------------------------------------------------------------
 
@@ -210,13 +210,9 @@ class StageAcquisition:
         if self._download is not None:
             self._download.lost(peer)
 
-    def begin_anew(self) -> None:
-        """Our lineage is another one: the view says nothing of it."""
-        self._sees = False
-
     def view_changed(self) -> None:
         """The view of the swarm has changed."""
-        self._sees = True
+        self.sees = True
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
@@ -262,7 +258,7 @@ class StageAcquisition:
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
             way = way_in(self.stage, self._terms.me, self._view(), machine, now)
-            if self._sees and not isinstance(way, Wait):
+            if self.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):

@@ -144,6 +144,12 @@ class ChaosWorld(ChaosSwarm):
         volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
         volunteer.elector.first = partial(self._first_electors, volunteer)
+        volunteer.elector.serving = partial(self._serving, volunteer)
+
+    def _serving(self, volunteer: Volunteer, stage: int) -> frozenset[PeerId]:
+        """Who serves a stage, as far as a volunteer sees."""
+        view = volunteer.believes(self.config.stages)
+        return frozenset(replica.peer for replica in view.serving(stage))
 
     def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as a volunteer sees."""

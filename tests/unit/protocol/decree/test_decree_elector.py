@@ -43,6 +43,8 @@ class Swarm:
     def __init__(self, peers: str = "ABC", electors: str = "ABC") -> None:
         self.electors = {PeerId(peer): elector(PeerId(peer)) for peer in peers}
         self.named = tuple(map(PeerId, electors))
+        for one in self.electors.values():
+            one.first = lambda _era, step: self.named if step == STEP - 1 else ()
         first = self.proposer(A, STEP - 1)
         self.say(A, first.ask(0.0), first)
         assert first.state is State.FREE
@@ -143,7 +145,7 @@ def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> N
     assert not answer.signature, "nobody has promised it that"
     swarm.say(other, liar.ask(0.0), liar)
     assert liar.state is State.BOUND
-    forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, ERA)
+    forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, era=ERA)
     answer = swarm.electors[C].answer(other, forged)
     assert isinstance(answer, Vote)
     assert not answer.signature, "they are bound to another decree"
@@ -158,6 +160,10 @@ def test_a_word_outlives_the_process(swarm: Swarm) -> None:
     swarm.say(first, leading.propose(decree(first), 0.0), leading, to="C")
     again = elector(C)
     again.load(swarm.electors[C].terms)
+    assert again.answer(other, Propose(STAGE, STEP, 2, era=ERA)) == CommitRequest(
+        STAGE, STEP - 1, era=ERA
+    ), "it has forgotten who elects"
+    again.take(swarm.before)
     swarm.electors[C] = again
     swarm.say(other, later.ask(0.0), later, to="BC")
     assert (later.state, later.decree) == (State.BOUND, decree(first))
@@ -170,6 +176,7 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     again.bar(ERA)
     for step in (STEP, STEP + 1):
         assert again.answer(first, Propose(STAGE, step, 2, era=ERA)) is None
+    again.first = lambda _era, _step: "ABC"
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
     assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
 
@@ -195,8 +202,8 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
     first, _ = leaders()
     new = elector(D)
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
-    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, ERA)
-    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, ERA))
+    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
+    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
     assert given == swarm.before
     assert isinstance(given, Commit)
     new.take(given)
@@ -207,7 +214,7 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
 
 def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> None:
     first, other = leaders()
-    forged = Commit(STAGE, STEP, 1, E, decree(E), ((D, bytes(64)), (E, bytes(64))), ERA)
+    forged = Commit(STAGE, STEP, 1, E, decree(E), ((D, bytes(64)), (E, bytes(64))), era=ERA)
     voter = swarm.electors[C]
     voter.take(forged)
     assert voter.commit(STAGE, ERA, STEP) is None
@@ -231,7 +238,7 @@ def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
 
 def test_it_keeps_few_commits() -> None:
     voter = elector(A)
-    said = Commit(STAGE, 0, 1, A, decree(), (), ERA)
+    said = Commit(STAGE, 0, 1, A, decree(), (), era=ERA)
     for step in range(MAX_COMMITS + 9):
         voter.take(replace(said, step=step), frozenset({A}))
     assert voter.commit(STAGE, ERA, 8) is None

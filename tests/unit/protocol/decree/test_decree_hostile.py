@@ -5,11 +5,18 @@ from __future__ import annotations
 from protocol.decree.elector import Elector, unsigned_elector
 from protocol.ids import PeerId
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
-from protocol.wire.messages import Commit, Propose, Vote
+from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
 
 ME, LEADER, LIAR = map(PeerId, ("me", "leader", "liar"))
 STAGE, STEP = 1, 5
+
+
+def elector() -> Elector:
+    """One that knows who elects its step."""
+    made = unsigned_elector(ME)
+    made.named(STAGE, 0, STEP, ((), frozenset((ME, LEADER, LIAR))))
+    return made
 
 
 def promised(voter: Elector, leader: PeerId, attempt: int) -> bool:
@@ -19,7 +26,7 @@ def promised(voter: Elector, leader: PeerId, attempt: int) -> bool:
 
 
 def test_one_question_does_not_exhaust_the_attempts_of_a_step() -> None:
-    voter = unsigned_elector(ME)
+    voter = elector()
     assert not promised(voter, LIAR, MAX_ATTEMPT)
     assert promised(voter, LEADER, 2)
     for _ in range(9):
@@ -28,7 +35,7 @@ def test_one_question_does_not_exhaust_the_attempts_of_a_step() -> None:
 
 
 def test_who_missed_very_many_attempts_is_asked_until_it_answers() -> None:
-    voter, far = unsigned_elector(ME), 3 * MAX_ATTEMPTS_MISSED
+    voter, far = elector(), 3 * MAX_ATTEMPTS_MISSED
     assert [promised(voter, LEADER, far) for _ in range(3)] == [False, False, True]
 
 
@@ -51,3 +58,24 @@ def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
     said = Commit(STAGE, STEP, 2, LEADER, true, ((LEADER, bytes(64)), (ME, bytes(64))))
     voter.take(said)
     assert voter.commit(STAGE, 0, STEP) == said
+
+
+def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
+    """Its process has ended, or it was named only now: it asks for the commit before."""
+    voter = unsigned_elector(ME)
+    forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0)
+    promises = (Promise(LIAR, 0, b"", bytes(64)),)
+    for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):
+        assert voter.answer(LIAR, asked) == CommitRequest(STAGE, STEP - 1)
+    assert elector().answer(LIAR, asked) != CommitRequest(STAGE, STEP - 1)
+
+
+def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:
+    """Else anyone in the swarm could overtake every leader, again and again."""
+    voter = elector()
+    voter.named(STAGE, 0, STEP, ((LEADER, ME), frozenset((ME, LEADER, LIAR))))
+    voter.serving = lambda _stage: frozenset((LEADER, LIAR))
+    assert not promised(voter, LIAR, 2)
+    assert promised(voter, LEADER, 2)
+    voter.serving = lambda _stage: frozenset((LIAR,))
+    assert promised(voter, LIAR, 3), "nobody of them is there"

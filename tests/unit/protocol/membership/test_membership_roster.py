@@ -26,6 +26,7 @@ from protocol.membership.roster import (
 )
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
 from protocol.rounds.quorum import Quorum
+from protocol.view import SwarmView
 from protocol.wire.messages import Heartbeat, Records
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
@@ -280,7 +281,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
     assert machine.next_deadline() is None
     machine.describe(advert(), 0.0, WALL)
     quorum = Quorum(me, 0, machine.contacts)
-    quorum.observe(0.0)
+    quorum.observe(SwarmView(((),) * 4), 0.0)
     held = []
     for second in range(60):
         deadline = machine.next_deadline()

@@ -332,10 +332,11 @@ class TestReturning:
         assert not made.fetches
 
     def test_who_has_far_more_steps_goes_on_with_them(self) -> None:
-        """The others follow once it serves."""
+        """The others follow once it serves; until then they help it to close no step."""
         made = self.back(300, 370, theirs=begun(1, 0, THEIRS), at=15, copies=(10,))
         made.take(made.machine.tick(PATIENCE_S + 60.0))
         assert [(one.ours, one.lineage.version) for one in made.adopted] == [(True, 370)]
+        assert made.machine.lineage.electors == (ME,)
 
 
 class TestBegunApart:

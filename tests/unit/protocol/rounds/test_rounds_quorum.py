@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS, MAX_LOST, MAX_MISSING
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
+from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from protocol.wire.parts import SeatStatus
@@ -53,7 +54,7 @@ def contacts_of(
 
 def quorum(me: PeerId, contacts: Contacts, everybody: list[PeerId]) -> Quorum:
     made = Quorum(me, STAGE, contacts)
-    made.settle(everybody, everybody, 100.0)
+    made.settle(everybody, everybody, 1, 100.0)
     return made
 
 
@@ -92,14 +93,46 @@ def test_a_majority_may_depend_on_one() -> None:
     assert made.needs(other, (), now + 1), "the third one has lost us"
 
 
-def test_who_has_left_suffices_for_nothing() -> None:
+def test_the_vote_of_one_that_has_ended_since_counts() -> None:
     contacts = Contacts()
-    made = quorum(PEERS[0], contacts, PEERS[:2])
-    first = min(PEERS[:2], key=lambda peer: rank("elector", peer))
-    hear(contacts, first, (), (STAGE,), 100.0)
-    assert made.suffice({first})
-    contacts.left(first)
-    assert not made.suffice({first})
+    made = quorum(PEERS[0], contacts, PEERS[:3])
+    for peer in PEERS[1:3]:
+        hear(contacts, peer, (), (STAGE,), 100.0)
+    assert not made.suffice({PEERS[0]})
+    contacts.left(PEERS[1])
+    assert made.suffice({PEERS[0], PEERS[1]})
+    contacts.left(PEERS[2])
+    assert made.suffice({PEERS[0]}), "the others count for neither side"
+    assert not made.suffice({PEERS[4]}), "it is no elector"
+
+
+def test_some_of_the_others_can_still_suffice() -> None:
+    contacts = Contacts()
+    made = quorum(PEERS[0], contacts, PEERS[:5])
+    assert made.can_suffice_without(PEERS[3:5])
+    assert not made.can_suffice_without(PEERS[2:5])
+
+
+def test_the_decree_before_designates_a_leader() -> None:
+    made = Quorum(PEERS[0], STAGE, Contacts(), electors=PEERS[:3])
+    assert made.designated == ""
+    seen = set()
+    for step in range(20):
+        made.settle(PEERS[:2], PEERS[:3], step, 0.0)
+        assert made.designated in PEERS[:2], "of its members"
+        assert made.designated == designated(reversed(PEERS[:2]), STAGE, step), "for all the same"
+        seen.add(made.designated)
+    assert len(seen) == 2, "they take turns"
+
+
+def test_without_contacts_who_is_not_in_the_view_has_ended() -> None:
+    me, other, third = PEERS[:3]
+    made = Quorum(me, STAGE, None, electors=[me, other, third])
+    assert not made.suffice({me})
+    made.observe(SwarmView.of([[], [Replica(me, 0, True)], [Replica(other, 0, True)]]), 0.0)
+    assert made.suffice({me, other})
+    made.observe(SwarmView.of([[], [Replica(me, 0, True)]]), 1.0)
+    assert made.suffice({me})
 
 
 def test_a_refusal_says_what_is_missing() -> None:
@@ -320,37 +353,8 @@ class TestUnmet:
         made = quorum(me, Contacts(), [me, other])
         assert not made.may_go_on_without({other}, 101.0)
         assert made.missing == (other,)
-        made.settle([me], [me], 102.0)
+        made.settle([me], [me], 1, 102.0)
         assert not made.missing
-
-
-@pytest.mark.parametrize("settled", [False, True])
-def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
-    """Others may have come meanwhile, and may have closed the step without it."""
-    me, other = PEERS[:2]
-    contacts = Contacts()
-    made = Quorum(me, STAGE, contacts, electors=[me, other])
-    first = min((me, other), key=lambda peer: rank("elector", peer))
-    if first == me:  # the half with the first by rank is a majority by itself
-        made.electors |= {PEERS[2]}
-    if settled:
-        made.settle([me, other], made.electors, 0.0)
-    held = []
-    for second in range(40):
-        contacts.said(round(second * 1000), second)
-        if not 10 <= second < 20:
-            for peer in made.electors - {me}:
-                hear(contacts, peer, (), (STAGE,), second)
-        if made.holds(second):
-            held.append(second)
-    cut_off = list(range(9 + math.ceil(CONTACT_S), 20))
-    assert cut_off
-    begin = 0 if settled else LOOK_AROUND_S
-    assert held == [
-        second
-        for second in range(40)
-        if begin <= second < cut_off[0] or second >= cut_off[-1] + LOOK_AROUND_S
-    ]
 
 
 @pytest.mark.parametrize("gone", ["nobody", "leavers", "others"])
@@ -363,7 +367,7 @@ def test_who_follows_a_later_lineage_does_not_count_for_ours(gone: str) -> None:
     side = set(PEERS[:5]) - {missing}
     contacts = contacts_of(me, side, since=100.0, now=now, everybody=PEERS[:5])
     made = Quorum(me, STAGE, contacts, left.__contains__)
-    made.settle(PEERS[:5], PEERS[:5], 100.0)
+    made.settle(PEERS[:5], PEERS[:5], 1, 100.0)
     may = gone != "leavers"
     assert bool(made.holds(now)) == bool(made.may_go_on_without({missing}, now)) == may
     assert made.may_roll_back(now), "a roll-back closes nothing"
@@ -409,61 +413,11 @@ class TestRollingBack:
                 sides = set(chosen), set(PEERS) - set(chosen)
                 assert sum(may_roll_back(side, after_s=12.0) for side in sides) == 1
 
-    def test_who_was_alone_looks_around_first(self) -> None:
-        """Others may have gone on meanwhile, and their word is on its way."""
-        me, other, third = PEERS[:3]
-        contacts = Contacts()
-        made = quorum(me, contacts, [me, other, third])
-        may = []
-        for second in range(40):
-            contacts.said(second, second)
-            if not 10 <= second < 20:
-                contacts.heard(other, (), (STAGE,), second, second)
-            if made.may_roll_back(second):
-                may.append(second)
-        alone = range(9 + math.ceil(CONTACT_S), 20)
-        assert may == [*range(alone[0]), *range(alone[-1] + math.ceil(LOOK_AROUND_S), 40)]
-
-    def test_who_slept_looks_around_first(self) -> None:
-        me = PEERS[0]
-        contacts = contacts_of(me, set(PEERS), since=100.0, now=107.0, everybody=PEERS)
-        made = quorum(me, contacts, PEERS)
-        assert made.may_roll_back(107.0)
-        for other in PEERS[1:]:
-            hear(contacts, other, (), (STAGE,), 160.0)
-        assert not made.may_roll_back(160.5)
-
 
 def may_roll_back(side: set[PeerId], *, after_s: float) -> bool:
     now = 100.0 + after_s
     contacts = contacts_of(min(side), side, since=100.0, now=now, everybody=PEERS)
     return bool(quorum(min(side), contacts, PEERS).may_roll_back(now))
-
-
-def test_who_wakes_up_before_the_first_plan_looks_around() -> None:
-    """Others may have begun where it does while it slept, and it has not met them."""
-    me = PEERS[0]
-    contacts = Contacts()
-    made = Quorum(me, STAGE, contacts)
-    awake = [*range(20), *range(20 + math.ceil(CONTACT_S), 40)]
-    held = seconds_with_a_majority(made, contacts, awake)
-    woke = 20 + math.ceil(CONTACT_S)
-    assert held == [s for s in awake if LOOK_AROUND_S <= s < 20 or s >= woke + LOOK_AROUND_S]
-
-
-def test_who_sleeps_over_its_siblings_end_looks_around() -> None:
-    """Newcomers that are on no plan it knows may have closed the step, and nobody else be left."""
-    me, gone = PEERS[:2]
-    contacts = Contacts()
-    made = Quorum(me, STAGE, contacts)
-    hear(contacts, gone, (), (STAGE,), 0)
-    made.settle([gone], [gone, me], 0)
-    contacts.closed(gone, by_peer=True, now=1)
-    awake = [*range(1, 20), *range(20 + math.ceil(CONTACT_S), 40)]
-    held = seconds_with_a_majority(made, contacts, awake)
-    woke = 20 + math.ceil(CONTACT_S)
-    assert held == [s for s in awake if s < 20 or s >= woke + LOOK_AROUND_S]
-    assert not made.hears(gone, 1)
 
 
 def test_a_convicted_elector_does_not_count_for_ever() -> None:
@@ -472,7 +426,7 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
         contacts = Contacts()
         hear(contacts, convict, (), (STAGE,), 0)
         made = Quorum(me, STAGE, contacts)
-        made.settle([me, convict], [me, convict], 0)
+        made.settle([me, convict], [me, convict], 1, 0)
         first = min([me, convict], key=lambda peer: rank("elector", peer))
         contacts.expel(convict)
         held = seconds_with_a_majority(made, contacts, [*range(1, 40)])
@@ -500,7 +454,7 @@ class TestTheFirstStep:
 
     @pytest.mark.parametrize("count", range(2, 7))
     def test_one_side_of_a_split_at_most_closes_it(self, count: int) -> None:
-        electing, now = PEERS[:count], LOOK_AROUND_S + LOST_AFTER_S + 1
+        electing, now = PEERS[:count], LOST_AFTER_S + 1
         for size in range(1, count):
             for chosen in itertools.combinations(electing, size):
                 holds = []
@@ -513,7 +467,7 @@ class TestTheFirstStep:
     def test_nobody_is_missing_in_it(self) -> None:
         me, other = PEERS[:2]
         made = self.made(me, [me, other], Contacts())
-        made.observe(0.0)
+        made.observe(SwarmView(((),) * 2), 0.0)
         assert not made.settled
         assert made.roll == frozenset()
         assert made.absent([], 60.0) == []
@@ -522,7 +476,7 @@ class TestTheFirstStep:
         me, *electing = PEERS[:4]
         contacts = contacts_of(me, set(PEERS[:4]), since=0.0, now=10.0, everybody=PEERS[:4])
         made = self.made(me, electing, contacts)
-        made.observe(0.0)
+        made.observe(SwarmView(((),) * 2), 0.0)
         assert made.electors == {*electing}
         assert made.holds(10.0), "with them it closes the step"
 
@@ -530,7 +484,7 @@ class TestTheFirstStep:
         me, other, third = PEERS[:3]
         contacts = Contacts()
         made = self.made(me, [me, other, third], contacts)
-        made.observe(0.0)
+        made.observe(SwarmView(((),) * 2), 0.0)
         assert set(contacts.lost(LOST_AFTER_S)) == {other, third}
 
     @pytest.mark.parametrize("gone", [True, False])
@@ -543,15 +497,15 @@ class TestTheFirstStep:
             hear(contacts, peer, (), (STAGE,), 0.0)
             contacts.closed(peer, by_peer=gone, now=0.1)
         made = self.made(me, electing, contacts)
-        made.observe(0.0)
+        made.observe(SwarmView(((),) * 2), 0.0)
         assert not made.holds(60.0)
         assert bool(made.may_roll_back(60.0)) == gone
 
     def test_a_plan_names_others(self) -> None:
         me, other, third = PEERS[:3]
         made = self.made(me, [me, other, third], Contacts())
-        made.settle([me], [me, other], 0.0)
-        made.observe(0.0)
+        made.settle([me], [me, other], 1, 0.0)
+        made.observe(SwarmView(((),) * 2), 0.0)
         assert (made.roll, made.electors) == ({me}, {me, other})
 
 
@@ -599,7 +553,7 @@ class TestElectorsOfAPlan:
         assert new in made.vouch(view, lambda peer: peer != unproven)
         assert made.keeps(members, [*PEERS[:4], new], view, now)
         assert not made.keeps(members, [*PEERS[:4], unproven], view, now)
-        made.settle(PEERS[:4], PEERS[:4], now)
+        made.settle(PEERS[:4], PEERS[:4], 1, now)
         assert not made.keeps(members, [*PEERS[:4], new], view, now), "in another step"
 
     def test_there_are_seven_at_most(self) -> None:

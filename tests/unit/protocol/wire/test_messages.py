@@ -9,6 +9,7 @@ from protocol.wire.parts import Decree, PlanMember, Promise
 from tests.support.protocol_examples import peer
 
 EVERYBODY = [peer(n) for n in range(limits.MAX_REPLICAS_IN_ROUND)]
+ELECTORS = EVERYBODY[: limits.MAX_ELECTORS]
 
 
 def test_the_largest_plan_fits_a_header() -> None:
@@ -21,8 +22,8 @@ def test_the_largest_plan_fits_a_header() -> None:
         members=members,
         bounds=[2**47] * (limits.MAX_SEGMENTS + 1),
         observers=EVERYBODY,
-        electors=EVERYBODY,
-        promises=tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in EVERYBODY),
+        electors=ELECTORS,
+        promises=tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS),
         signature=bytes(64),
     )
     header = encode_message(plan)
@@ -32,13 +33,13 @@ def test_the_largest_plan_fits_a_header() -> None:
 
 def test_the_largest_decree_fits_a_header_with_its_votes_or_promises() -> None:
     everybody = tuple(EVERYBODY)
-    decree = Decree(2**31 - 1, bytes(32), everybody, everybody, 1e30)
+    decree = Decree(2**31 - 1, bytes(32), everybody, tuple(ELECTORS), 1e30)
     where = limits.MAX_STAGES - 1, limits.MAX_STEP, 2**31 - 1
-    votes = tuple((one, bytes(64)) for one in everybody)
-    promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in everybody)
+    votes = tuple((one, bytes(64)) for one in ELECTORS)
+    promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS)
     for made in (
-        Commit(*where, everybody[0], decree, votes, 2**31 - 1),
-        Propose(*where, decree, promises, 2**31 - 1),
+        Commit(*where, everybody[0], decree, votes, era=2**31 - 1),
+        Propose(*where, decree, promises, era=2**31 - 1),
     ):
         header = encode_message(made)
         assert len(header) <= limits.MAX_HEADER_BYTES

@@ -51,12 +51,12 @@ class Held:
         self.around.terms.me = ME
         self.around.terms.manifest = manifest(peer(1))
         self.around.terms.history.is_kept.return_value = False
-        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9)
+        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
         self.around.terms.amendments.return_value = SimpleNamespace(steps=1000)
         counters = self.around.counters
         counters.miscounted, counters.restarts, counters.worker_restarts = 0, Counter(), 0
         context = cast(StageContext, self.around)
-        self.of = HeldStageDriver(context, stage, ALONE, allowed=False)
+        self.of = HeldStageDriver(context, stage, ALONE, sees=True, allowed=False)
         self.of.assign()
         if state is not State.ACQUIRING:
             self.serves()
@@ -113,6 +113,15 @@ class TestServing:
         for effects, again in (((Do.COME_BACK,), True), ((Do.STAY_AWAY,), False)):
             held.of._perform(effects)
             assert held.of.again is again
+
+    @pytest.mark.parametrize("knows_where", [True, False])
+    def test_a_new_lineage_ends_an_attempt_that_fetches_another_ones_state(
+        self, knows_where: bool
+    ) -> None:
+        held = Held()
+        held.of._acquisition = Mock(knows_where=knows_where)
+        held.of.begin_anew()
+        assert held.of._retake.is_set() == knows_where
 
     def test_what_heartbeats_say(self) -> None:
         held = serving()
