@@ -133,12 +133,6 @@ class Elector:
         kept = self._commits.get((stage, era))
         return None if kept is None else kept.get(step)
 
-    def _newest(self, stage: int, era: int, step: int) -> Commit | None:
-        """Return the newest commit that we have, if a step was closed before it."""
-        kept = self._commits.get((stage, era))
-        newest = max(kept, default=-1) if kept else -1
-        return kept[newest] if kept and newest > step else None
-
     def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
         """Take a commit that our own replica has checked, or that is borne out by what we know: a
         majority of the electors of its step by the commit before, if we have that one.
@@ -182,7 +176,7 @@ class Elector:
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
         if isinstance(message, CommitRequest):
-            return self._newest(*key, message.step)
+            return None
         term = self._term(*key, message.step)
         if term is None:
             return None

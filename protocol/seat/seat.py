@@ -116,7 +116,7 @@ from protocol.wire.messages import (
     Segment,
     Vote,
 )
-from protocol.wire.parts import Ballot, Decree, SeatStatus
+from protocol.wire.parts import Ballot, SeatStatus
 
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
@@ -128,8 +128,6 @@ class _OpenStep:
 
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
-    told: dict[PeerId, Decree | None] = field(default_factory=dict)
-    """Who has told us of the step's decree; None: of a later step's."""
     uncounted: tuple[PeerId, Commit] | None = None
     """One with votes that do not suffice as long as we hear electors that have not voted."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
@@ -561,8 +559,6 @@ class Seat:
     ) -> list[SeatEffect]:
         """Hand a message to what takes it in our present state."""
         route = message.route
-        if isinstance(message, Commit) and message.step >= self.step:
-            self._open.told[sender] = message.decree if message.step == self.step else None
         if isinstance(message, Propose | CommitRequest):
             return self._as_elector(sender, message, now)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
@@ -753,16 +749,13 @@ class Seat:
         return list(self.leader.vote(sender, message, now, self._part()))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        """Learn that the step is closed, whoever says so: the votes prove it. Electors whose end
-        the others have seen, and we have not, stand by it by telling us of it, or of a later
-        step's commit."""
+        """Learn that the step is closed, whoever says so: the votes prove it."""
         if message.step != self.step:
             return []
         if self._open.commit is not None:
             return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.elector.verify) & self.quorum.electors
-        told = {peer for peer, of in self._open.told.items() if of in (None, message.decree)}
-        if not signed or not self.quorum.suffice(signed | told):
+        if not self.quorum.suffice(signed):
             self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
         self.elector.take(message, signed)
@@ -988,8 +981,6 @@ class Seat:
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
-        if ahead and self._open.uncounted is not None:
-            ahead = sorted({*ahead, *self.quorum.electors} - {self.place.me})
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
         return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]

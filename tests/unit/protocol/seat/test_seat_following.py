@@ -301,7 +301,7 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     at = question.attempt
     where = STAGE, 0, STEP, at, ME
     body = encode_ballot(Ballot(*where, 1, digest_of(decree)))
-    said = Vote(STAGE, STEP, at, at, 1, decree, 0, signature(OTHER, "promise", body))
+    said = Vote(STAGE, STEP, at, at, 1, decree, signature(OTHER, "promise", body))
     proposed = sent(made.receive(OTHER, said, 3.0), Propose)
     assert {m.decree for m in proposed.values() if isinstance(m, Propose)} == {decree}
     body = encode_ballot(Ballot(*where, at, digest_of(decree)))
