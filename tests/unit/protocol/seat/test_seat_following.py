@@ -305,7 +305,7 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     proposed = sent(made.receive(OTHER, said, 3.0), Propose)
     assert {m.decree for m in proposed.values() if isinstance(m, Propose)} == {decree}
     body = encode_ballot(Ballot(*where, at, digest_of(decree)))
-    vote = Vote(STAGE, STEP, at, at, at, None, 0, signature(OTHER, VOTE, body))
+    vote = Vote(STAGE, STEP, at, at, at, None, signature(OTHER, VOTE, body))
     effects = made.receive(OTHER, vote, 3.1)
     assert set(sent(effects, Commit)) == {SIBLING, OTHER}
     assert [type(task) for task in tasks(effects)] == [ApplyTask]
