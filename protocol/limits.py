@@ -32,9 +32,8 @@ LEAST_TO_CONVICT = 3
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
 MAX_ATTEMPTS_MISSED = 4096
-"""A plan's attempt may exceed the attempts known to the receiver by at most this, so that one lie
-does not exhaust the range. A replica that was away may have missed some: an attempt that fails by
-itself takes at least 30 s, so 4096 attempts take more than a day."""
+"""An elector leaps by at most so many attempts when it is asked once, and so does a leader that is
+refused: one lie does not exhaust the range. Whoever was away may have missed some."""
 MAX_SEGMENTS = 512
 """Parts of a round's gradient. A plan has their offsets and a Ready 32 bytes of each."""
 MAX_SEGMENT_ELEMENTS = 15 * 2**20

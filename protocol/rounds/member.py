@@ -54,7 +54,7 @@ from protocol.wire.messages import Commit, Dealing, Opening, Plan, Ready, Reduce
 NOT_READY: Final = frozenset(
     {Progress.SETTLING, Progress.DEALING, Progress.CONTRIBUTING, Progress.EXCHANGING}
 )
-"""Where a member can still give an attempt up: nobody can have decided it."""
+"""Where a member can still give an attempt up: nobody can have proposed its decree."""
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault | Unsigned
 
@@ -285,8 +285,8 @@ class RoundMember:
     # --- the plan --------------------------------------------------------------------------
 
     def expelled(self, peer: PeerId) -> bool:
-        """A member is expelled: give its attempt up unless we are Ready for it already, because a
-        leader may then have decided it (I5). The promise stays: only a later attempt is followed.
+        """A member is expelled: give its attempt up unless we are Ready for it already, because it
+        may then be decreed (I5). The promise stays: only a later attempt is followed.
 
         Returns:
             Whether we have given up an attempt.

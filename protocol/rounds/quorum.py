@@ -17,7 +17,7 @@ The electors that a plan names are its members and peers of the stages beside, a
 vouch for in their reports. So no leader can name peers that are invented or that only it knows, and
 every member follows the plan of an honest leader at once. Nor does a member follow a plan that
 leaves out half or more of the electors that it hears and would name itself: a leader that has lost
-its neighbours, because they have banned it, would else decide with those alone that it has left.
+its neighbours, because they have banned it, would else go on with those alone that it has left.
 
 A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
 that we hear count, also those that are set aside.

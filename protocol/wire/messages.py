@@ -363,7 +363,7 @@ class Plan(RoundMessage, frozen=True):
     state: StateHash = b""
     """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)
-    """The peers that decide between the sides if the swarm splits before the next step closes."""
+    """Of the next step."""
     amended: AgreedAmendments = ()
     """The amendments on which the stage agrees with this step; they say its learning rate."""
     promises: Promises = ()

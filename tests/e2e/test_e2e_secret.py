@@ -98,7 +98,7 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
 
 def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None:
     """A sum needs all three. Who slept for seconds misses what the others said meanwhile, and
-    follows nobody before it has looked around."""
+    asks for it."""
     found(folder, "v1", replace(RUN, steps=5_000))
     told = Told()
     with killed_at_the_end(folder) as swarm:

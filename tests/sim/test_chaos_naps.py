@@ -1,9 +1,8 @@
 """A replica of a run's only stage sleeps often and soon wakes, as a laptop does.
 
 Without ``Quorum.needs`` each of three (seed 23) sets another one aside and is left with one
-elector, so that all of them stand still for more than a minute. Before ``Quorum.suffice``,
-``Patience.unbroken`` and the forgiveness in ``Standing``, one of two (seed 14) was out for more
-than two minutes.
+elector, so that all of them stand still for more than a minute. Without the forgiveness in
+``Standing`` one of two (seed 14) was out for more than two minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tests.support.cases import usual
 from tests.support.naps import watched
 
 STANDS_S = 60.0
-"""The longest time without a new version: others sleep as soon as one is awake and looks around."""
+"""The longest time without a new version: others sleep as soon as one is awake."""
 OUT_S = 130.0
 """The longest time without one of two: it is set aside for a minute, the next time for two."""
 

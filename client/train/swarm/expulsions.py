@@ -91,7 +91,7 @@ class Expulsions:
     def stated(
         self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
     ) -> list[MembershipEffect]:
-        """Handle a decision of a round from its author, and pass its statement on to our siblings.
+        """Handle a statement in a round from its author, and pass its statement on to our siblings.
 
         Raises:
             RemoteProtocolError: it is not signed, or not by its author.
