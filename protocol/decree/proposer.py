@@ -15,6 +15,7 @@ State: of one step, the electors' answers. Times are monotonic seconds.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection
 from typing import Final, Protocol
 
@@ -29,6 +30,11 @@ from protocol.wire.parts import Ballot, Decree, Promise
 
 AGAIN_S: Final = 1.0
 """A question or a proposal may have been lost with a link."""
+ENDED_S: Final = 30.0
+"""How long electors whose processes have ended are waited for where most have: they come back and
+vote, if they were only started anew. Who goes on without them may do so beside them."""
+FEW: Final = 2
+"""Of so many electors one alone is no majority: the other is not waited for."""
 
 
 class State(enum.Enum):
@@ -87,8 +93,10 @@ class Proposer:
         """What we propose, or are bound to."""
         self._voted = 0
         self._say_at: float | None = None
-        self._said_again = False
-        """Whether electors have had the decree for a while."""
+        self._said_at = -math.inf
+        """Since when electors have had what we say now."""
+        self._waited = False
+        """Whether that is long enough to count no more who has ended."""
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -108,6 +116,7 @@ class Proposer:
                 return []
             self.attempt = 2
         self.state = State.ASKING
+        self._begin_to_say(now)
         return self._say(now)
 
     def give_up(self) -> None:
@@ -126,16 +135,18 @@ class Proposer:
     def propose(self, decree: Decree, now: float) -> list[Send]:
         """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
-        self._refused, self._said_again = {}, False
+        self._refused = {}
+        self._begin_to_say(now)
         return self._say(now)
 
+    def _begin_to_say(self, now: float) -> None:
+        self._said_at, self._waited = now, False
+
     def commit(self) -> Commit | None:
-        """Return the commit, once a majority has voted. Others may not know that an elector has
-        ended: so at first it counts."""
+        """Return the commit, once a majority has voted."""
         if self.state is not State.PROPOSING or self.decree is None:
             return None
-        whole = is_majority(self._votes, self._quorum.electors)
-        if not whole and not (self._said_again and self._quorum.suffice(self._votes)):
+        if not self._suffice(self._votes):
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
@@ -173,8 +184,15 @@ class Proposer:
 
     def count(self) -> None:
         """Electors that have not answered may have ended, and count no more."""
-        if self.state is State.ASKING and self._quorum.suffice(self._promised):
+        if self.state is State.ASKING and self._suffice(self._promised):
             self.state = State.FREE if self.decree is None else State.BOUND
+
+    def _suffice(self, peers: Collection[PeerId]) -> bool:
+        """Whether these are a majority. One that has ended may come back, and others may not know
+        that it has ended: so it counts, until we have waited for it."""
+        return is_majority(peers, self._quorum.electors) or (
+            self._waited and self._quorum.suffice(peers)
+        )
 
     def _give_way(self) -> None:
         """Electors take part in later attempts only: so is our next one."""
@@ -201,7 +219,8 @@ class Proposer:
         if self._refused:
             self._give_way()
             return []
-        self._said_again = True
+        few = len(self._quorum.electors) <= FEW
+        self._waited = now >= self._said_at + (AGAIN_S if few else ENDED_S)
         return self._say(now)
 
     def next_deadline(self) -> float | None:
