@@ -534,10 +534,13 @@ class RoundMember:
     @property
     def is_left_out(self) -> bool:
         """Whether the step is closed with something that a replica has not got any more, or never
-        had: members get Ready before there is a commit."""
+        had: members get Ready before there is a commit. To an observer sums may still be on their
+        way, which travel in another lane than the commit."""
         if self._commit is None or self.progress is Progress.APPLYING:
             return False
-        return self._plan is None or self._plan.attempt != self._commit[0] or not self._digest
+        if self._plan is None or self._plan.attempt != self._commit[0]:
+            return True
+        return not self._digest and self.progress is not Progress.OBSERVING
 
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""

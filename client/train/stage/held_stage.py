@@ -149,6 +149,7 @@ class HeldStageDriver:
         safe = (
             version <= max(self.saver.saved_version, 0)
             or any(replica.version >= version for replica in replicas)
+            or self.driver.seat.member.is_left_out  # others have made the next one
             or self._context.terms.history.is_kept(self.stage, version)
         )
         return None if safe else version
@@ -579,7 +580,7 @@ class HeldStageDriver:
             return
         if fault.kind in ("behind", "poisoned", "diverged"):  # a new state is needed
             self._context.terms.history.reopened(self.stage)
-        words = f"{fault.words}; fetching the stage again"
+        words = fault.words if self.machine.drains else f"{fault.words}; fetching the stage again"
         self._context.owner.perform(Explain("round", words, "warning"))
         self._lose()
 

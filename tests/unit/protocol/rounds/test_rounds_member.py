@@ -338,6 +338,7 @@ class TestObservers:
         table.member.plan(LEADER, order)
         table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
         assert table.member.committed(1, plan_digest(LEADER, order, BROADCASTS)) == []
+        assert not table.member.is_left_out
         effects = table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
         [task] = tasks(decoded(table.member, list(effects)))
         assert isinstance(task, ApplyTask)

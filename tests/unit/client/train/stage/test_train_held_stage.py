@@ -72,6 +72,7 @@ class Held:
         self.seat = Mock()
         self.seat.miscounted, self.seat.seat.leader.restarts = 2, Counter(late=1)
         self.seat.seat.era, self.seat.seat.member.promise = 9, (7, 3)
+        self.seat.seat.member.is_left_out = False
         self.seat.seat.step, self.seat.seat.serving, self.seat.answers_by = 7, True, 130.0
         self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 1, b"", 0, 1.0)
         self.saver = Mock(saved_version=0, problem="")
@@ -224,6 +225,18 @@ class TestItsEnd:
         assert held.told() == ([Explain("transfer", words, "error")] if lost else [])
         assert held.of._life.cancel_called
         held.around.memory_budget.set_draining.assert_called_with(STAGE, True)
+
+    def test_a_version_is_not_lost_that_others_have_gone_on_from(self) -> None:
+        """Their heartbeats come after the commit of a step that was closed without it."""
+        held = Held(state=State.DRAINING)
+        held.of.save_when_drained(None)
+        held.of.update_view(view(Replica(ME, 7, True), Replica(OTHER, 6, True)))
+        held.seat.seat.member.is_left_out = True
+        held.of._fault(Fault("behind", "step 7 was closed with what we do not have"))
+        assert held.of.lost == ""
+        [said] = held.told()
+        assert said.words == "step 7 was closed with what we do not have"
+        assert held.of._life.cancel_called
 
     def test_without_a_seat_nothing_is_at_stake(self) -> None:
         assert Held().of.at_stake() is None
