@@ -84,7 +84,8 @@ class Contacts:
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
-        counted nor acknowledged, so both sides see the other fall silent at this moment."""
+        counted nor acknowledged. They are lost to us at once: it is the votes of the electors that
+        keep two sides from closing one step, and no time that has passed."""
         self._shunned[stage] = frozenset(peers)
         self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
 
@@ -233,7 +234,10 @@ class Contacts:
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
-            if contact.crashed or contact.left or now >= contact.heard + LOST_AFTER_S
+            if contact.crashed
+            or contact.left
+            or self.is_shunned(peer)
+            or now >= contact.heard + LOST_AFTER_S
         ]
         lost.sort(reverse=True)
         return tuple(peer for _, peer in lost)

@@ -8,9 +8,10 @@ that said goodbye) count for neither side: half of a swarm may be killed at once
 
 A step is not closed without one of the roll unless a majority of the electors has lost it, or it
 has said itself that it serves the stage no more: a replica is not left behind because one leader
-does not hear it. An elector lists a peer as lost after 5 s of silence, or when its connection ends.
-One that has never met the missing replica (it came when the other went) learns of it from the
-heartbeats of replicas that miss it (``missing``), and its 5 s begin then.
+does not hear it. An elector lists a peer as lost after 5 s of silence, when its connection ends, or
+when it sets the peer aside. One that has never met the missing replica (it came when the other
+went) learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin
+then.
 
 The electors that a plan names are its members and peers of the stages beside, at most seven
 (``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members

@@ -2,7 +2,7 @@
 
 A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out, in
 all its stages that have others: it leads nothing, gets no work and is in no plan. The quorum
-ignores it, so it is lost to us after the usual seconds (``Contacts.shun``). Whether a step can be
+ignores it, so it is lost to us (``Contacts.shun``). Whether a step can be
 closed without it is therefore still decided only by the majority of the electors.
 
 Somebody decides, and the others follow for as long as that one names the peer in its heartbeats:
@@ -57,9 +57,9 @@ DISPUTE_S: Final = 1.0
 """A claim has to stand so long: most are over when the next heartbeat comes."""
 FOLLOW_S: Final = 4.0
 """How long a sibling waits for what the stages beside ours decide."""
-UNMENDED_S: Final = 10.0
+UNMENDED_S: Final = 7.0
 """A stage that has not gone on for so long without one of two siblings may do better without the
-other: five of these seconds pass before the electors list anybody as lost."""
+other: two of these seconds pass before the electors have followed and say so."""
 TRUCE_S: Final = 4.0
 """By then a peer that was let back has heard of it, and is heard again."""
 HALF_LIFE_S: Final = 30.0

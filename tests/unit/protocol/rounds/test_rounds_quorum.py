@@ -237,6 +237,17 @@ class TestEvidence:
         assert PEERS[1] not in contacts.lost(10.0 + CONTACT_S)
         assert PEERS[1] in contacts.lost(10.0 + LOST_AFTER_S)
 
+    def test_who_is_set_aside_is_lost_at_once(self) -> None:
+        """No step is closed twice with it, however soon the others go on without it."""
+        contacts = Contacts()
+        hear(contacts, PEERS[1], (), (STAGE,), 10.0)
+        assert contacts.told_lost(10.5) == ()
+        contacts.shun(STAGE, [PEERS[1]])
+        assert contacts.told_lost(10.5) == (PEERS[1],)
+        contacts.shun(STAGE, [])
+        hear(contacts, PEERS[1], (), (STAGE,), 11.0)
+        assert contacts.told_lost(11.0 + LOST_AFTER_S / 2) == ()
+
     def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
         me, other = PEERS[:2]
         contacts = Contacts()

@@ -275,7 +275,7 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     second = made.aside()
     assert len(first) == len(second) == 1
     assert first != second
-    for tenth in range(100):
+    for tenth in range(int(10 * UNMENDED_S)):
         made.observe(view(), (), swapped_at + tenth / 10)
         assert made.aside() == second
 
