@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
@@ -48,9 +49,9 @@ def quorum(me: PeerId) -> Quorum:
     return made
 
 
-def elector(me: PeerId, term: Term, *, keeps: bool = True) -> Elector:
+def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
-    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True, lambda _terms: keeps)
+    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
     made.named(0, 0, STEP, (LEADERS, frozenset(ELECTORS)))
     return made
@@ -235,3 +236,49 @@ def test_no_interleaving_makes_two_decrees(attempts: dict[str, int]) -> None:
 def test_the_model_knows_all_that_a_leader_decides_by() -> None:
     leader = Proposer(LEADERS[0], 0, QUORUMS[0], lambda *_: True)
     assert set(vars(leader)) == {*NAMES, *FIXED, *APART}
+
+
+def binds_nobody(patch: pytest.MonkeyPatch) -> None:
+    """An elector does not tell what it has voted for."""
+    promise = Elector._promise
+
+    def silent(self: Elector, term: Term, sender: PeerId, message: Propose) -> Vote | None:
+        said = promise(self, term, sender, message)
+        return said and (replace(said, voted=0, decree=None) if said.signature else said)
+
+    patch.setattr(Elector, "_promise", silent)
+
+
+def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
+    """An elector votes in attempts that it has promised to leave."""
+    vote = Elector._vote
+
+    def forgetful(
+        self: Elector, term: Term, sender: PeerId, message: Propose, decree: Decree
+    ) -> Vote:
+        if term.voted != message.attempt:
+            term = replace(term, promised=message.attempt, leader=sender)
+        return vote(self, term, sender, message, decree)
+
+    patch.setattr(Elector, "_vote", forgetful)
+
+
+@pytest.fixture
+def forgets() -> Iterator[None]:
+    """What was computed before an elector breaks, or while it was broken, does not count."""
+    kept = answered, begun, waited, told
+    for one in kept:
+        one.cache_clear()
+    yield
+    for one in kept:
+        one.cache_clear()
+
+
+@pytest.mark.usefixtures("forgets")
+@pytest.mark.parametrize("mutant", [binds_nobody, votes_after_a_later_promise])
+def test_a_broken_elector_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="two decrees"):
+        explore(FEW)
