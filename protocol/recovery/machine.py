@@ -817,8 +817,9 @@ class Recovery:
         said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
         apart = self._trained_apart()
         count = Counter(of for of in said.values() if of not in apart and self._is_credible(of))
-        new = not (self._newest or self.evidence.version)
-        if (new or not self.open) and (serving := self._most_served(count, voters)) is not None:
+        looks = not (self.open and (self._newest or self.evidence.version))
+        serving = self._most_served(count, voters) if looks else None
+        if serving is not None:
             lost = self.newest_whole().version - serving.version
             undone = self.open and serving.number < self.lineage.number
             if serving != self.lineage and lost <= self._every and not undone:
@@ -828,7 +829,9 @@ class Recovery:
                 return None  # it may have been trained apart from ours
         if self._is_healthy(now):
             return None
-        later = [lineage for lineage in count if order(lineage) > order(self.lineage)]
+        later = [of for of in count if order(of) > order(self.lineage)]
+        if serving == self.lineage:
+            later = [of for of in later if not self._would_come_back(of)]
         if later:
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
@@ -838,6 +841,18 @@ class Recovery:
             ):
                 return newest, "most volunteers follow this lineage"
         return self._decided(apart, now)
+
+    def _would_come_back(self, lineage: Lineage) -> bool:
+        """Whether we would leave a lineage at once for ours, in which most seats serve: as many
+        roll-backs have led to both, and ours trains."""
+        trains = self.lineage.era in self._eras_beyond(lineage.version)
+        return trains and lineage.number == self.lineage.number
+
+    def _eras_beyond(self, version: int) -> set[int]:
+        """Return the lineages in which seats have gone on beyond a version."""
+        reached = self._context.reached
+        beyond = (eras for p, eras in self._context.eras.items() if reached.get(p, 0) > version)
+        return {era for eras in beyond for era in eras}
 
     def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
         """Whether most of the members with a voice are reason enough: we see trouble too, have just
@@ -952,9 +967,8 @@ class Recovery:
         a replica that was suspended during the roll-back serves too, and so does a newcomer that
         began from the seed alone.
         """
-        ours, reached = self.lineage, self._context.reached
-        seats = [(e, reached.get(p, 0)) for p, eras in self._context.eras.items() for e in eras]
-        further = {era for era, version in seats if version > ours.version}
+        ours = self.lineage
+        further = self._eras_beyond(ours.version)
         by_era = {
             lineage.era: lineage
             for lineage in [*lineages, ours]

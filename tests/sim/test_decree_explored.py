@@ -10,9 +10,14 @@ step's only decree.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+from msgspec.structs import replace
 
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
@@ -26,7 +31,8 @@ from protocol.wire.parts import Decree
 ELECTORS = tuple(map(PeerId, "abc"))
 LEADERS = tuple(map(PeerId, "ab"))
 """The first one is designated."""
-ATTEMPTS = {"a": 1, "b": 1}
+FEW = {"a": 1, "b": 1}
+MORE = {"a": 2, "b": 1}
 """How often each begins."""
 STEP = 5
 
@@ -43,40 +49,61 @@ def quorum(me: PeerId) -> Quorum:
     return made
 
 
-def elector(me: PeerId, term: Term, *, keeps: bool = True) -> Elector:
+def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
-    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True, lambda _terms: keeps)
+    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
+    made.named(0, 0, STEP, (LEADERS, frozenset(ELECTORS)))
     return made
 
 
-@dataclass(frozen=True)
-class World:
+Known = tuple[object, ...]
+"""What a leader knows: the values of ``NAMES``."""
+Said = tuple[PeerId, PeerId, Propose | Vote]
+"""By whom, to whom, what."""
+Step = tuple[Known, frozenset[Said]]
+"""What a leader knows after something has happened, and what it says."""
+
+
+class World(NamedTuple):
     """What matters for what may happen next."""
 
     terms: tuple[Term, ...]
-    leaders: tuple[tuple[object, ...], ...]
+    leaders: tuple[Known, ...]
     begun: tuple[int, ...]
-    sent: frozenset[tuple[PeerId, PeerId, Propose | Vote]]
+    sent: frozenset[Said]
 
 
-def thaw(index: int, state: tuple[object, ...]) -> Proposer:
+def thaw(index: int, state: Known) -> Proposer:
     """Return a leader in a state."""
     made = Proposer(LEADERS[index], 0, QUORUMS[index], lambda *_: True)
     made.start_step(STEP, 0)
+    made._say_at = 0.0
     for name, value in zip(NAMES, state, strict=True):
         setattr(made, name, dict(value) if name in DICTS else value)  # type: ignore[call-overload]
     return made
 
 
-def frozen(leader: Proposer) -> tuple[object, ...]:
+def frozen(leader: Proposer) -> Known:
     """Return what a leader knows."""
     found = ((name, getattr(leader, name)) for name in NAMES)
     return tuple(tuple(sorted(v.items())) if name in DICTS else v for name, v in found)
 
 
-NAMES = ("state", "attempt", "_known", "_promised", "_refused", "decree", "_voted")
+NAMES = (
+    "state",
+    "attempt",
+    "_known",
+    "_promised",
+    "_refused",
+    "decree",
+    "_voted",
+)
 DICTS = ("_promised", "_refused")
+FIXED = ("_me", "_stage", "_quorum", "_verify", "_step", "_era")
+APART = ("_votes", "_say_at", "_said_again")
+"""A decree is in force whether its leader hears of it or not; any time may have passed; and no
+elector has ended, of which only a leader that has waited would take notice."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
 
@@ -96,29 +123,53 @@ def put(some: tuple, index: int, value: object) -> tuple:  # type: ignore[type-a
     return (*some[:index], value, *some[index + 1 :])
 
 
-def nexts(world: World) -> Iterator[World]:
+def nexts(world: World, attempts: dict[str, int]) -> Iterator[World]:
     """Everything that may happen next."""
     for index, me in enumerate(LEADERS):
-        if world.begun[index] < ATTEMPTS[me]:
-            leader = thaw(index, world.leaders[index])
-            if leader.state is not State.CLOSED:
-                leader.give_up()
-                yield go_on(world, index, leader, leader.ask(0.0), begins=True)
+        state = world.leaders[index]
+        if world.begun[index] < attempts[me]:
+            yield go_on(world, index, begun(index, state), begins=True)
+        yield go_on(world, index, waited(index, state))
     for sender, to, message in world.sent:
         if isinstance(message, Propose):
             place = ELECTORS.index(to)
-            voter = elector(to, world.terms[place])
-            answer = voter.answer(sender, message)
-            if isinstance(answer, Vote):
-                sent = world.sent | {(to, sender, answer)}
-                yield World(
-                    put(world.terms, place, voter.terms[0]), world.leaders, world.begun, sent
-                )
+            term, answer = answered(to, world.terms[place], sender, message)
+            sent = world.sent | ({(to, sender, answer)} if answer is not None else set())
+            yield World(put(world.terms, place, term), world.leaders, world.begun, sent)
         elif not is_vote(message):
             index = LEADERS.index(to)
-            leader = thaw(index, world.leaders[index])
-            leader.vote(sender, message)
-            yield go_on(world, index, leader, [])
+            yield go_on(world, index, told(index, world.leaders[index], sender, message))
+
+
+@cache
+def answered(me: PeerId, term: Term, sender: PeerId, message: Propose) -> tuple[Term, Vote | None]:
+    """An elector answers, by what it has on its disk."""
+    voter = elector(me, term)
+    answer = voter.answer(sender, message)
+    return voter.terms[0], answer if isinstance(answer, Vote) else None
+
+
+@cache
+def begun(index: int, state: Known) -> Step:
+    """A leader begins anew."""
+    leader = thaw(index, state)
+    leader.give_up()
+    return acted(index, leader, [] if leader.state is State.CLOSED else leader.ask(0.0))
+
+
+@cache
+def waited(index: int, state: Known) -> Step:
+    """A leader has waited for answers for a while."""
+    leader = thaw(index, state)
+    return acted(index, leader, leader.tick(math.inf))
+
+
+@cache
+def told(index: int, state: Known, sender: PeerId, message: Vote) -> Step:
+    """A leader takes an answer."""
+    leader = thaw(index, state)
+    leader.vote(sender, message)
+    return acted(index, leader, [])
 
 
 def is_vote(message: Vote) -> bool:
@@ -126,51 +177,108 @@ def is_vote(message: Vote) -> bool:
     return bool(message.signature) and message.voted == message.attempt
 
 
-def go_on(
-    world: World, index: int, leader: Proposer, sends: list[Send], *, begins: bool = False
-) -> World:
+def acted(index: int, leader: Proposer, sends: list[Send]) -> Step:
     """A leader does what its state asks for."""
-    sends = list(sends)
+    me, sends = LEADERS[index], list(sends)
     if leader.state is State.FREE:
-        sends += leader.propose(decree_of(LEADERS[index], leader.attempt), 0.0)
+        sends += leader.propose(decree_of(me, leader.attempt), 0.0)
     elif leader.state is State.BOUND and leader.decree is not None:
         sends += leader.propose(leader.decree, 0.0)
-    said = ((LEADERS[index], send.peer, send.message) for send in sends)
-    sent = world.sent | {one for one in said if isinstance(one[2], Propose)}
+    said = ((me, send.peer, send.message) for send in sends)
+    return frozen(leader), frozenset(one for one in said if isinstance(one[2], Propose))
+
+
+def go_on(world: World, index: int, step: Step, *, begins: bool = False) -> World:
+    """Something has happened to a leader."""
+    known, said = step
     begun = put(world.begun, index, world.begun[index] + begins)
-    return World(world.terms, put(world.leaders, index, frozen(leader)), begun, sent)
+    return World(world.terms, put(world.leaders, index, known), begun, world.sent | said)
 
 
-def in_force(world: World) -> set[bytes]:
+@cache
+def in_force(sent: frozenset[Said]) -> set[bytes]:
     """Return the digests of the decrees for which a majority has voted in one attempt."""
     for_whom = defaultdict[tuple[PeerId, int], set[PeerId]](set)
-    for sender, to, message in world.sent:
+    for sender, to, message in sent:
         if isinstance(message, Vote) and is_vote(message):
             for_whom[to, message.attempt].add(sender)
     won = {which for which, by in for_whom.items() if is_majority(by, frozenset(ELECTORS))}
     return {
         message.decree.digest
-        for sender, _, message in world.sent
+        for sender, _, message in sent
         if isinstance(message, Propose) and message.decree and (sender, message.attempt) in won
     }
 
 
-def explore(first: World) -> tuple[int, set[bytes]]:
+def explore(attempts: dict[str, int]) -> tuple[int, set[bytes]]:
     """Visit every world that can come about; return how many, and what is decreed in any."""
+    first = begin()
     seen, todo, decreed = {first}, [first], set[bytes]()
     while todo:
-        for world in nexts(todo.pop()):
+        for world in nexts(todo.pop(), attempts):
             if world in seen:
                 continue
             seen.add(world)
             todo.append(world)
-            found = in_force(world)
+            found = in_force(world.sent)
             assert len(found) <= 1, "two decrees"
             decreed |= found
     return len(seen), decreed
 
 
-def test_no_interleaving_makes_two_decrees() -> None:
-    count, decreed = explore(begin())
+@pytest.mark.parametrize("attempts", [FEW, pytest.param(MORE, marks=pytest.mark.long)], ids=repr)
+def test_no_interleaving_makes_two_decrees(attempts: dict[str, int]) -> None:
+    count, decreed = explore(attempts)
     assert decreed == {b"a" * 32, b"b" * 32}, "each of the two can win"
     assert count > 1000
+
+
+def test_the_model_knows_all_that_a_leader_decides_by() -> None:
+    leader = Proposer(LEADERS[0], 0, QUORUMS[0], lambda *_: True)
+    assert set(vars(leader)) == {*NAMES, *FIXED, *APART}
+
+
+def binds_nobody(patch: pytest.MonkeyPatch) -> None:
+    """An elector does not tell what it has voted for."""
+    promise = Elector._promise
+
+    def silent(self: Elector, term: Term, sender: PeerId, message: Propose) -> Vote | None:
+        said = promise(self, term, sender, message)
+        return said and (replace(said, voted=0, decree=None) if said.signature else said)
+
+    patch.setattr(Elector, "_promise", silent)
+
+
+def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
+    """An elector votes in attempts that it has promised to leave."""
+    vote = Elector._vote
+
+    def forgetful(
+        self: Elector, term: Term, sender: PeerId, message: Propose, decree: Decree
+    ) -> Vote:
+        if term.voted != message.attempt:
+            term = replace(term, promised=message.attempt, leader=sender)
+        return vote(self, term, sender, message, decree)
+
+    patch.setattr(Elector, "_vote", forgetful)
+
+
+@pytest.fixture
+def forgets() -> Iterator[None]:
+    """What was computed before an elector breaks, or while it was broken, does not count."""
+    kept = answered, begun, waited, told
+    for one in kept:
+        one.cache_clear()
+    yield
+    for one in kept:
+        one.cache_clear()
+
+
+@pytest.mark.usefixtures("forgets")
+@pytest.mark.parametrize("mutant", [binds_nobody, votes_after_a_later_promise])
+def test_a_broken_elector_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="two decrees"):
+        explore(FEW)

@@ -35,7 +35,7 @@ MESSAGES: Final = (
     "Reduced",
     "Ready",
     "Commit",
-    "CommitAck",
+    "Vote",
     "JoinStage",
     "Admit",
     "Heartbeat",
