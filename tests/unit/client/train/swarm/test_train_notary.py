@@ -214,6 +214,7 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
                 then(sender, message)
 
             monkeypatch.setattr(one.engine, "on_statements", note)
+        await swarm.until(lambda: all(one.serves(1) for one in replicas))
         swarm.start()
         await swarm.until_done()
         assert passed
