@@ -216,7 +216,8 @@ async def test_honest_swarms_pass_on_and_expel_nobody(
                 then(sender, message)
 
             monkeypatch.setattr(one.engine, "on_statements", note)
-        await swarm.until(lambda: all(one.serves(1) for one in replicas))
+        seen = [one.held_stages for one in swarm.volunteers]
+        await swarm.until(lambda: all(len(held.view.serving(1)) == 3 for held in seen))
         swarm.start()
         await swarm.until_done()
         assert passed
