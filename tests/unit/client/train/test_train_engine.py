@@ -25,8 +25,17 @@ from protocol.membership.shared import POSTING
 from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
-from protocol.wire.messages import Goodbye, Letter, NoBlob
-from protocol.wire.parts import SeatStatus
+from protocol.wire.messages import (
+    Commit,
+    CommitRequest,
+    Goodbye,
+    Letter,
+    Message,
+    NoBlob,
+    Propose,
+    Vote,
+)
+from protocol.wire.parts import Decree, SeatStatus
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -387,3 +396,34 @@ async def test_a_strangers_message_that_only_members_send_is_ignored(
         engine.handshake.admitted.add(member)
         engine.take(Inbound(member, letter, b""))
         receive.assert_called_once_with(member, "propose", b"", engine.now())
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+async def test_our_elector_hears_of_every_stage_and_answers_for_it(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: int,
+) -> None:
+    """We hold no stage: those beside ours name us as an elector, too."""
+    sent: list[tuple[PeerId, Message]] = []
+    async with open_swarm(tmp_path) as swarm:
+        engine, leader = await at_rest(swarm), PeerId("member")
+        engine.handshake.admitted.add(leader)
+        elector, me = engine.elector, engine.signer.peer
+        monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
+        monkeypatch.setattr(elector, "verify", lambda *_: True)
+        monkeypatch.setattr(elector, "may_be", lambda *_: True)
+        decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
+        closed = Commit(stage, 7, 2, leader, decree, ((me, bytes(64)),), era=5)
+        engine.take(Inbound(leader, closed, b""))
+        assert elector.commit(stage, 5, 7) == closed
+        engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))
+        engine.take(Inbound(leader, Propose(stage, 8, 2, era=5), b""))
+        (_, found), (to, promise) = sent
+        assert found == closed
+        assert to == leader
+        assert isinstance(promise, Vote)
+        assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
+        assert promise.signature
+        assert engine.error_boundary.internal_errors == 0

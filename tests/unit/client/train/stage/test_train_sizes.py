@@ -18,7 +18,7 @@ from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.audit.commitment import contents
 from protocol.effects import Effect, Penalise
-from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_SEGMENTS, MAX_STEP
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
@@ -114,7 +114,7 @@ def longest_list(microbatches: int) -> bytes:
     """The list of one who has counted all of a late step, at a stage that shows most of each."""
     first = (MAX_STEP - 1) * microbatches
     digests = {first + m: (b"d" * 32,) * 5 for m in range(microbatches)}
-    return contents(digests, (b"s" * 32,) * MAX_SEGMENTS)
+    return contents(digests)
 
 
 def test_the_longest_list_of_an_audit_is_taken_and_no_longer_one() -> None:

@@ -101,6 +101,7 @@ async def test_a_bad_file_of_ours_is_put_away_and_others_are_asked(
         first, disk = await orphaned(swarm)
         for _ in range(2):
             await keep(swarm, disk)
+        await swarm.until(lambda: lineage(first).version == 8)  # the spare one decides nothing
         harm(disk / "stage-1-v8.safetensors")
         bad = (disk / "stage-1-v8.safetensors").read_bytes()
         spare = await swarm.add(copies=disk)

@@ -68,7 +68,7 @@ async def test_a_liar_raises_neither_itself_nor_a_friend_at_any_member(
         await swarm.until_done()
         liar, friend, *others = swarm.volunteers
         truth = own_counts(swarm)
-        counted = {peer(one) for one in swarm.volunteers[:3] if truth[peer(one)]}
+        counted = {peer(one): truth[peer(one)] for one in swarm.volunteers[:3] if truth[peer(one)]}
         await swarm.until(lambda: all(_vouched(one) == counted for one in swarm.volunteers))
         most = STEPS * swarm.manifest.microbatches_per_step
         said = sorted({peer(liar): most // 2, peer(friend): most // 2}.items())
@@ -84,8 +84,8 @@ async def test_a_liar_raises_neither_itself_nor_a_friend_at_any_member(
             assert found.get(peer(friend), 0) <= truth[peer(friend)]
 
 
-def _vouched(volunteer: Volunteer) -> set[PeerId]:
-    return {name for name, line in board(volunteer).items() if line.vouchers}
+def _vouched(volunteer: Volunteer) -> dict[PeerId, int]:
+    return {name: line.microbatches for name, line in board(volunteer).items() if line.vouchers}
 
 
 async def test_who_is_gone_keeps_its_credit_at_those_who_came_later(
