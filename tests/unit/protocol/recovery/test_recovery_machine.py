@@ -418,6 +418,22 @@ class TestBeginning:
         begun = adopted(made.tick(1.0 + LOST_S))
         assert (begun is not None) == gone
 
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_where_most_electors_serve_another_one_it_is_decided_anew(
+        self, elsewhere: bool
+    ) -> None:
+        me = first(PEERS[:2])
+        lineage = replaced(FIRST, electors=(me, *PEERS[2:]))
+        made = machine(me, lineage=lineage)
+        for other in PEERS[:2]:
+            made.receive(other, Stored(lineage), 0.1)
+        where = dict.fromkeys(PEERS[2:], (lineage.era + elsewhere,))
+        seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
+        made.update(seen, 1.0)
+        assert adopted(made.tick(1.0 + STALLED_S)) is None
+        begun = adopted(made.tick(1.0 + STALLED_S + LOST_S))
+        assert (begun is not None) == elsewhere
+
 
 class TestResume:
     def test_copies_are_waited_for(self) -> None:
