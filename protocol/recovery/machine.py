@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from protocol.decree.decree import first_electors
+from protocol.decree.decree import first_electors, is_majority
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
@@ -572,7 +572,16 @@ class Recovery:
         electors = map(PeerId, self.lineage.electors)
         if not self._has_begun() and all(map(self._context.is_gone, electors)):
             return "everybody has gone who could have closed the first step"
+        if not self._has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
+            return "most of those who could have closed the first step serve another lineage"
         return ""
+
+    def _electors_are_elsewhere(self) -> bool:
+        """Whether the electors of our lineage's first step that serve no other one are too few."""
+        era, eras = self.lineage.era, self._context.eras
+        electors = frozenset(map(PeerId, self.lineage.electors))
+        there = [peer for peer in electors if era in eras.get(peer, (era,))]
+        return not is_majority(there, electors, self._context.is_gone)
 
     def _has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""

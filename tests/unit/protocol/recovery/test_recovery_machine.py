@@ -381,6 +381,17 @@ class TestBeginning:
             seen = replace(seen, reached={PEERS[1]: steps})
             assert (adopted(made.update(seen, 3.0)) == theirs) == (bool(steps) or theirs > ours)
 
+    @pytest.mark.parametrize("steps", [0, 5])
+    def test_who_has_nothing_stays_in_the_one_that_trains(self, steps: int) -> None:
+        """More follow a later one, in which nobody serves yet: two rules would take turns."""
+        later = replaced(FIRST, era=FIRST.era + 1)
+        made = machine(PEERS[0], lineage=FIRST)
+        made.receive(PEERS[1], Stored(FIRST), 0.1)
+        for other in PEERS[2:]:
+            made.receive(other, Stored(later), 0.1)
+        seen = replace(context(0, 0), eras={PEERS[1]: (FIRST.era,)}, reached={PEERS[1]: steps})
+        assert adopted(made.update(seen, 1.0)) == (None if steps else later)
+
     def test_who_has_made_a_step_does_not_at_once(self) -> None:
         made = self.new(PEERS[0], ())
         ours = adopted(made.tick(0.2 + SETTLE_S))
@@ -406,6 +417,22 @@ class TestBeginning:
         made.update(replace(seen, is_gone=lambda peer: gone and peer in PEERS[2:]), 1.0)
         begun = adopted(made.tick(1.0 + LOST_S))
         assert (begun is not None) == gone
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_where_most_electors_serve_another_one_it_is_decided_anew(
+        self, elsewhere: bool
+    ) -> None:
+        me = first(PEERS[:2])
+        lineage = replaced(FIRST, electors=(me, *PEERS[2:]))
+        made = machine(me, lineage=lineage)
+        for other in PEERS[:2]:
+            made.receive(other, Stored(lineage), 0.1)
+        where = dict.fromkeys(PEERS[2:], (lineage.era + elsewhere,))
+        seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
+        made.update(seen, 1.0)
+        assert adopted(made.tick(1.0 + STALLED_S)) is None
+        begun = adopted(made.tick(1.0 + STALLED_S + LOST_S))
+        assert (begun is not None) == elsewhere
 
 
 class TestResume:
