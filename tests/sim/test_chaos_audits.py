@@ -8,13 +8,14 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig, drawn
 from client.lab.simulate.chaos.replay import run_once
-from client.lab.simulate.chaos.world import ChaosWorld
 from tests.support.cases import usual
 
 SHARE = 0.1
 """Of the contributions; new members are audited four times as often."""
-WITHIN = 50
-"""Steps: of twenty seeds the slowest needed 35; in many of them it had contributed nothing."""
+WITHIN = 40
+"""Steps: of seeds 0 to 16 the slowest needed 34, the others 21 and fewer; 9 ends after six. Only in
+about half of the steps does the liar contribute anything."""
+SUMS_WITHIN = 25
 
 
 def calm(seed: int, *lies: str) -> ChaosConfig:
@@ -23,26 +24,21 @@ def calm(seed: int, *lies: str) -> ChaosConfig:
     return replace(drawn(seed, lies, SHARE), replicas=3, faults=20, gap_s=3.0)
 
 
-def lasted(world: ChaosWorld) -> int:
-    """Return for how many steps the liar has stayed in; the run may have closed no more."""
-    seats = [one.seat for one in world.volunteers.values() if one.seat is not None]
-    closed = max(seat.step for seat in seats) - world.config.lies_from
-    return max(world.audits.lasted, default=closed)
-
-
 @pytest.mark.parametrize("seed", usual(1, range(4)))
 def test_one_who_contributes_lies_is_out_soon(seed: int) -> None:
     world, violation = run_once(calm(seed, "gradients"))
     assert not violation
-    assert lasted(world) <= WITHIN
+    assert not world.audits.undiscovered
+    assert max(world.audits.lasted) <= WITHIN
 
 
 @pytest.mark.parametrize("seed", usual(1, [0, 8, 4, 2]))
 def test_an_owner_that_broadcasts_false_sums_is_out_soon(seed: int) -> None:
-    """Of seeds 0 to 13 the slowest needed ten steps."""
+    """Of seeds 0, 1, 2, 4 and 8 the slowest needed ten steps."""
     world, violation = run_once(calm(seed, "sums"))
     assert not violation
-    assert lasted(world) <= WITHIN
+    assert not world.audits.undiscovered
+    assert max(world.audits.lasted) <= SUMS_WITHIN
 
 
 @pytest.mark.parametrize("seed", usual(1, range(4)))
