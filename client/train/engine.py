@@ -657,7 +657,7 @@ class Engine:
         proven, guests = self._proven(), guests_for(self.manifest.stage_count)
         self.network.trust(proven, guests)
         roster.trust(proven, guests)
-        wanted = self.kept_links.wanted(roster)
+        wanted = {**self._electors_to_reach(), **self.kept_links.wanted(roster)}
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
             cut_off = self.membership.cut_off()
@@ -676,6 +676,16 @@ class Engine:
             if self.history is not None:
                 self.history.update(roster, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
+
+    def _electors_to_reach(self) -> dict[PeerId, Sequence[str]]:
+        """Return the electors of a lineage that has not made a step, with their addresses: in a
+        large swarm they need not be neighbours of those who lead."""
+        if self.history is None:
+            return {}
+        machine, roster = self.history.machine, self.membership.roster
+        named = () if machine.has_begun() else map(PeerId, machine.lineage.electors)
+        there = {*roster.live()} - {self.signer.peer}
+        return {peer: roster.addresses(peer) for peer in named if peer in there}
 
     def _text_changed(self) -> None:
         """Tell the matching and the swarm whether this volunteer can take stage 0."""

@@ -484,7 +484,7 @@ class Recovery:
     def _reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
         seen the lineage trained."""
-        seen = self.open or self._has_begun()
+        seen = self.open or self.has_begun()
         return self._newest if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
@@ -570,9 +570,9 @@ class Recovery:
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         electors = map(PeerId, self.lineage.electors)
-        if not self._has_begun() and all(map(self._context.is_gone, electors)):
+        if not self.has_begun() and all(map(self._context.is_gone, electors)):
             return "everybody has gone who could have closed the first step"
-        if not self._has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
+        if not self.has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
             return "most of those who could have closed the first step serve another lineage"
         return ""
 
@@ -583,7 +583,7 @@ class Recovery:
         there = [peer for peer in electors if era in eras.get(peer, (era,))]
         return not is_majority(there, electors, self._context.is_gone)
 
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""
         return self._newest > self.lineage.version
 
@@ -591,7 +591,7 @@ class Recovery:
         """Return the stages whose state no live replica has."""
         versions, unseen = enumerate(self._context.versions), self._context.unseen
         lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
-        if not self._has_begun():
+        if not self.has_begun():
             lost = [stage for stage in lost if not self._can_begin(stage)]
         return lost
 
@@ -815,7 +815,7 @@ class Recovery:
         if not self._goes_by_strangers(self._now):
             return frozenset(filter(self.evidence.proves, linked))
         serving = linked & self._context.eras.keys()
-        if serving and not self._has_begun():
+        if serving and not self.has_begun():
             known, ours = linked & self._stored.keys(), order(self.lineage)
             serving |= {peer for peer in known if order(self._stored[peer].lineage) > ours}
         return serving or linked
@@ -898,7 +898,7 @@ class Recovery:
         """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
         known = self._was_troubled(now) and self._is_next(lineage)
         if not self.evidence.any:  # of two that began apart, the one that trains comes first
-            known |= lineage.number > self.lineage.number or not self._has_begun()
+            known |= lineage.number > self.lineage.number or not self.has_begun()
         return known and self._would_choose(lineage)
 
     def _is_next(self, lineage: Lineage) -> bool:
@@ -941,7 +941,7 @@ class Recovery:
         """Whether our lineage has begun and some stage has long been without its state: who tries
         to hold that stage knows better whether anybody gives it."""
         since = self._stalled_since
-        lost = None in self._context.versions and not self._has_begun()
+        lost = None in self._context.versions and not self.has_begun()
         return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
 
     def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:

@@ -577,7 +577,8 @@ class Seat:
         if not self._leads(sender, message):
             return []
         kept = self._keeps_electors(sender, message, now)
-        if self.serving and not (self._is_returned() and kept):
+        waits = self.serving and not self.member.knows_commit
+        if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
             return []
         if not self._may_hold(message):

@@ -36,7 +36,7 @@ async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(
         swarm.start()
         await swarm.until(lambda: all(v.step(n) == 3 for n, v in enumerate(swarm.volunteers)))
         first = swarm.volunteers[0]
-        assert first.held_stages.view.serving(4) == ()  # it never had a link there
-        assert first.held_stages.view.unseen == {2, 3, 4}
+        assert first.held_stages.view.serving(2) == ()  # it never had a link there
+        assert 2 in first.held_stages.view.unseen
         histories = [v.engine.history for v in swarm.volunteers]
         assert [h.lineage.number for h in histories if h] == [0] * 5  # nothing was rolled back
