@@ -680,9 +680,10 @@ class Engine:
     def _electors_to_reach(self) -> dict[PeerId, Sequence[str]]:
         """Return the electors of a lineage that has not made a step, with their addresses: in a
         large swarm they need not be neighbours of those who lead."""
-        if self.history is None:
+        roster = self.membership.roster
+        if self.history is None or roster.is_full_mesh():
             return {}
-        machine, roster = self.history.machine, self.membership.roster
+        machine = self.history.machine
         named = () if machine.has_begun() else map(PeerId, machine.lineage.electors)
         there = {*roster.live()} - {self.signer.peer}
         return {peer: roster.addresses(peer) for peer in named if peer in there}

@@ -148,17 +148,18 @@ class Roster:
             self._neighbours = self.revision, chosen
         return chosen
 
-    def _is_full_mesh(self) -> bool:
+    def is_full_mesh(self) -> bool:
+        """Whether the swarm is so small that all are to be linked with all."""
         return len(self._members.keys() - {self._own}) < FULL_MESH_UP_TO
 
     def _choose_neighbours(self) -> tuple[PeerId, ...]:
         """Proven peers come first, so that no crowd takes their places, and others are bounded."""
         others = [peer for peer in self.live() if peer != self._own]
-        if self._is_full_mesh() and self._proven is None:
+        if self.is_full_mesh() and self._proven is None:
             return tuple(others)
         draw = [(self._is_guest(p), rank("neighbour", self._own, p), p) for p in others]
         by_hash = [peer for _, _, peer in sorted(draw)]
-        chosen = set(others) if self._is_full_mesh() else self._of_a_large_swarm(by_hash)
+        chosen = set(others) if self.is_full_mesh() else self._of_a_large_swarm(by_hash)
         guests = [peer for peer in by_hash if peer in chosen and self._is_guest(peer)]
         return tuple(sorted(chosen.difference(guests[self._guests :])))
 
@@ -192,7 +193,7 @@ class Roster:
         with, or not because of a stage near ours.
         """
         others = [member for member in self._members.values() if not member.linked]
-        if not others or self._is_full_mesh():
+        if not others or self.is_full_mesh():
             return frozenset()
         own = self._members.get(self._own)
         near = self.near(seat.stage for seat in own.seats) if own else frozenset[PeerId]()
