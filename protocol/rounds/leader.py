@@ -46,6 +46,9 @@ REFUSED_S = 1.0
 FEW = 4
 """A plan with so many members is made anew at once: a minority of them is one, and no attempt shows
 one liar in place of another."""
+FIRST_S = 4.0
+"""How long a lineage's first step waits for its electors to take their stages: a follower of the
+decision begins a little later than whoever has decided."""
 LAGGARD_S = 8.0
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
@@ -371,9 +374,21 @@ class RoundLeader:
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
+        if now < self._complete_since + FIRST_S and (coming := self._coming(members, now)):
+            self._look_at = self._complete_since + FIRST_S
+            return no(f"{_names(coming)} may take the stage, too, as the run begins")
         if not laggards or now >= self._complete_since + LAGGARD_S:
             return YES
         return no(f"{_names(laggards)} still applies the step before")
+
+    def _coming(self, members: list[PeerId], now: float) -> set[PeerId]:
+        """Return the electors of a lineage's first step that hold our stage, or none yet, and do
+        not serve: all begin at once, and whoever is first is not to leave the others behind."""
+        if self._quorum.settled:
+            return set()
+        here = {replica.peer for replica in self._view.stages[self._place.stage]}
+        found = (here & self._quorum.electors) | self._quorum.without_a_seat(now)
+        return found.difference(members)
 
     def _laggards(self) -> set[PeerId]:
         stage, roll = self._view.serving(self._place.stage), self._quorum.roll

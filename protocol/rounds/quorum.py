@@ -193,6 +193,13 @@ class Quorum:
             self._expect_all(now)
         self._here = frozenset(r.peer for stage in view.stages for r in stage)
 
+    def without_a_seat(self, now: float) -> set[PeerId]:
+        """Return the electors that are in touch with us and hold no stage in our view."""
+        if self._touch is None:
+            return set()
+        there = {peer for peer in self.electors if self._counts(peer, now)}
+        return there.difference(self._here or (), (self._me,))
+
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
         return is_majority(peers, self.electors, self._is_gone)
