@@ -514,6 +514,14 @@ class Recovery:
         """Newest version of our lineage that we have seen served; None: it is not settled."""
         return self._newest if self.open else None
 
+    def left_behind(self, stage: int) -> None:
+        """Our seat in a stage was left behind: the stage is past the beginning of the lineage, even
+        if nobody whom we see serves it, and may not be begun there once more."""
+        self.evidence.reopened(stage)
+        past = self.lineage.version + 1
+        self._seen[stage] = max(self._seen.get(stage, 0), past)
+        self._newest = max(self._newest, past)
+
     def has_passed(self, stage: int) -> bool:
         """Whether we have seen a stage past the beginning of the lineage."""
         return self._seen.get(stage, 0) > self.lineage.version

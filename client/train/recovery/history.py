@@ -258,6 +258,10 @@ class History:
         """A seat of ours cannot use its state and takes that of others."""
         self.machine.evidence.reopened(stage)
 
+    def left_behind(self, stage: int) -> None:
+        """Others have closed a step of a seat of ours, which lacks what it takes to follow."""
+        self.machine.left_behind(stage)
+
     def begun_with(self, stage: int, *, had: bool) -> None:
         """A stage has got the state with which it begins, or nobody who names it gives it."""
         self._perform(self.machine.begun_with(stage, had=had, now=self._ports.now()))

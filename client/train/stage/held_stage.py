@@ -578,7 +578,9 @@ class HeldStageDriver:
         if fault.kind == "memory":
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
-        if fault.kind in ("behind", "poisoned", "diverged"):  # a new state is needed
+        if fault.kind == "behind":
+            self._context.terms.history.left_behind(self.stage)
+        if fault.kind in ("poisoned", "diverged"):  # a new state is needed
             self._context.terms.history.reopened(self.stage)
         words = fault.words if self.machine.drains else f"{fault.words}; fetching the stage again"
         self._context.owner.perform(Explain("round", words, "warning"))

@@ -397,7 +397,7 @@ class ChaosWorld(ChaosSwarm):
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage again, for any reason."""
         if fault.kind == "behind":
-            peer.recovery.evidence.reopened(peer.stage)
+            peer.recovery.left_behind(peer.stage)
         self.lose(peer, fault.words)
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:

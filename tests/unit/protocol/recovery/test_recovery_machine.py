@@ -310,6 +310,15 @@ class TestBegin:
         assert not made.may_begin(0, 100.0)
         assert made.may_begin(1, 100.0)
 
+    def test_not_where_others_have_closed_a_step_without_it(self) -> None:
+        """They may all have gone since: what it knows of the step is its commit."""
+        made = machine(PEERS[0])
+        made.update(context(0, 0), 1.0)
+        assert made.may_begin(0, 100.0)
+        made.left_behind(0)
+        assert not made.may_begin(0, 100.0)
+        assert made.may_begin(1, 100.0)
+
     def test_not_before_it_is_settled_where(self) -> None:
         made = machine(PEERS[0])
         assert not made.may_begin(0, 100.0)

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.decree.proposer import State
 from protocol.effects import Explain, Penalise, Send
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     FEW,
+    FIRST_S,
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
@@ -23,6 +26,7 @@ from protocol.rounds.leader import (
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.patience import ROUND_TIMEOUT_S
+from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
@@ -480,3 +484,19 @@ class TestWhatIsAwaited:
         assert made.awaited(B, 1.0, leases=True) == [("lease", C)]
         made.update_view(view(ME, B, C, C=STEP - 1), False, 0.0)
         assert made.awaited(B, 1.0, leases=True) == [], "one is still at the step before"
+
+
+def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage() -> None:
+    """All begin at once; whoever is first is not to leave the others behind."""
+    quorum = Quorum(ME, STAGE, None, electors=(ME, B))
+    led = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+    seen = SwarmView.of([[], [Replica(ME, STEP, True), Replica(B, STEP, False)]])
+    quorum.observe(seen, 0.0)
+    led.update_view(seen, True, 0.0)
+    led.report(ME, report(IDS), 0.0)
+    assert short(B) in led.may_plan.reason
+    assert led.next_deadline() == FIRST_S
+    led.tick(FIRST_S - 0.1)
+    assert led.proposer.state is State.IDLE
+    led.tick(FIRST_S)
+    assert led.proposer.state is State.ASKING

@@ -483,6 +483,18 @@ class TestTheFirstStep:
         assert made.roll == frozenset()
         assert made.absent([], 60.0) == []
 
+    def test_who_is_in_touch_and_holds_no_stage_may_come(self) -> None:
+        """Whoever has decided the lineage begins a little before those that follow it."""
+        me, other, third, stranger = PEERS[:4]
+        contacts = Contacts()
+        made = self.made(me, [me, other, third], contacts)
+        for peer in (other, stranger):
+            hear(contacts, peer, (), (), 1.0)
+        made.observe(SwarmView.of([[], [Replica(me, 0, True)]]), 1.0)
+        assert made.without_a_seat(1.0) == {other}, "the third is silent, the stranger elects not"
+        made.observe(SwarmView.of([[Replica(other, 0, False)], [Replica(me, 0, True)]]), 1.0)
+        assert made.without_a_seat(1.0) == set()
+
     def test_who_comes_meanwhile_is_no_elector(self) -> None:
         me, *electing = PEERS[:4]
         contacts = contacts_of(me, set(PEERS[:4]), since=0.0, now=10.0, everybody=PEERS[:4])
