@@ -26,10 +26,6 @@ class Replica(Struct, frozen=True):
     version: int
     serving: bool
     """False while it still fetches the stage's state."""
-    attempt: int = 0
-    """Attempt of the round that made ``version``."""
-    digest: bytes = b""
-    """Digest of the reduced gradient that made ``version``."""
     rate: float = 0.0
     """Microbatches per second."""
     moved: int = 0

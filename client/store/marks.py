@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -81,6 +82,12 @@ class MarksFile:
             os.pwrite(file, _head(body) + body, 0)
         finally:
             os.close(file)
+
+    def spoil(self) -> None:
+        """Make known that the content is old: it may lack what was signed last, which could not be
+        written, and the next process must not go by it."""
+        with suppress(OSError):
+            os.truncate(self._path, 1)
 
 
 def _head(body: bytes) -> bytes:

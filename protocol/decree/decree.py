@@ -32,7 +32,7 @@ PROMISE: Final = "promise"
 _ballots = Canonical(Ballot, "ballot")
 _decrees = Canonical(Decree, "decree")
 Sign = Callable[[str, bytes], bytes]
-"""Signs a body of a kind (``VOTE``, ``PROMISE``) as ourselves: 64 bytes; empty: it may not."""
+"""Signs a body of a kind (``VOTE``, ``PROMISE``) as ourselves: 64 bytes."""
 Verify = Callable[[PeerId, str, bytes, bytes], bool]
 """Whether a peer has signed a body of a kind: peer, kind, body, signature."""
 

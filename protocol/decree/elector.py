@@ -83,7 +83,7 @@ class Elector:
         me: our id.
         sign: signs a ballot as ourselves.
         verify: checks another's signature of one.
-        keep: writes the terms down; False: it could not, and nothing may be said.
+        keep: writes the terms down.
         may_be: whether a stage of a lineage may be at a step, as far as we see.
         is_gone: whether a peer's process has certainly ended.
         first: who elects the first step of a lineage, if a step is that.
@@ -94,7 +94,7 @@ class Elector:
         me: PeerId,
         sign: Sign,
         verify: Verify,
-        keep: Callable[[tuple[Term, ...]], bool] = lambda _terms: True,
+        keep: Callable[[], None] = lambda: None,
         may_be: Callable[[int, int, int], bool] = _always,
         is_gone: Callable[[PeerId], bool] = lambda _peer: False,
         first: Callable[[int, int], Collection[str]] = _nobody,
@@ -276,19 +276,18 @@ class Elector:
         """Write a term down, and sign what it says."""
         where = (term.stage, term.era, term.step, term.promised, term.leader or "")
         body = encode_ballot(Ballot(*where, term.voted, value))
-        kept = self._terms.get((term.stage, term.era)) == term or self._put(term)
-        if not kept or not (signature := self._sign(kind, body)):
-            return self._refusal(term, message)
+        if self._terms.get((term.stage, term.era)) != term:
+            self._put(term)
         decree = term.decree if kind == PROMISE else None
         said = (message.stage, message.step, message.attempt, message.attempt)
-        return Vote(*said, term.voted, decree, signature, era=message.era)
+        return Vote(*said, term.voted, decree, self._sign(kind, body), era=message.era)
 
     @staticmethod
     def _refusal(term: Term, message: Propose) -> Vote:
         promised = min(max(term.promised, message.attempt + 1), limits.MAX_ATTEMPT)
         return Vote(message.stage, message.step, message.attempt, promised, era=message.era)
 
-    def _put(self, term: Term) -> bool:
+    def _put(self, term: Term) -> None:
         key = term.stage, term.era
         self._terms.pop(key, None)
         self._terms[key] = term
@@ -296,7 +295,7 @@ class Elector:
             forgotten, _ = self._terms.popitem(last=False)
             self._moved.discard(forgotten)
             self._leapt.pop(forgotten, None)
-        return self._keep(self.terms)
+        self._keep()
 
 
 def unsigned_elector(me: PeerId) -> Elector:

@@ -60,7 +60,7 @@ FOLLOW_S: Final = 4.0
 UNMENDED_S: Final = 7.0
 """A stage that has not gone on for so long without one of two siblings may do better without the
 other: two of these seconds pass before the electors have followed and say so."""
-TRUCE_S: Final = 4.0
+HEARD_AGAIN_S: Final = 4.0
 """By then a peer that was let back has heard of it, and is heard again."""
 HALF_LIFE_S: Final = 30.0
 MUCH_LESS: Final = 4.0
@@ -204,7 +204,7 @@ class Standing:
         """Return when ``tick`` has something to do."""
         ends = [min(decision.until, decision.look_at) for decision in self._decisions.values()]
         due = [self._due_at(pair) for pair in self._open()]
-        few = [] if self._few_since is None else [self._few_since + TRUCE_S]
+        few = [] if self._few_since is None else [self._few_since + HEARD_AGAIN_S]
         return min((*ends, *due, *few), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class Standing:
         judges = self._judges(pair, dispute.stage)
         known = me in pair and not pair.isdisjoint(self._spoilers())
         waits = judges and me not in judges and not known
-        heard = max(self._account(peer).back_at for peer in pair) + TRUCE_S
+        heard = max(self._account(peer).back_at for peer in pair) + HEARD_AGAIN_S
         return max(dispute.since, heard) + (FOLLOW_S if waits else DISPUTE_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
@@ -479,7 +479,7 @@ class Standing:
             self._few_since = None
         elif self._few_since is None:
             self._few_since = now
-        elif now >= self._few_since + TRUCE_S:
+        elif now >= self._few_since + HEARD_AGAIN_S:
             self._few_since = None
             yield from self._release(needed, after, "too few electors are left without it")
 

@@ -111,7 +111,7 @@ def forgets_its_word(patch: Patch) -> None:
     """A process knows nothing of what the one before it has signed, and asks nobody."""
     patch.setattr(OwnWord, "promise", lambda self, stage, era: (0, 0))
     patch.setattr(OwnWord, "may_say", lambda self, kind, said: True)
-    patch.setattr(elector.Elector, "load", lambda self, terms, old=False: None)
+    patch.setattr(elector.Elector, "load", lambda self, terms: None)
 
 
 def believes_adverts(patch: Patch) -> None:

@@ -61,7 +61,7 @@ class SimPeer:
         replicas: list[list[Replica]] = [[] for _ in range(stages)]
         for peer, status in self.statuses.items():
             serves = status.state == "serving"
-            said = (status.version, serves, status.attempt, status.digest, status.rate)
+            said = (status.version, serves, status.rate)
             missing = tuple(map(PeerId, status.missing))
             replicas[status.stage].append(
                 Replica(peer, *said, missing=missing, amended=status.amended)

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
-from protocol.decree.elector import Elector, Term
+from protocol.decree.elector import Elector
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import (
@@ -54,7 +54,7 @@ class Notary:
     def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
         self._signer, self._swarm, self._explain = signer, swarm, explain
         self._word = OwnWord()
-        self.elector = Elector(signer.peer, self._sign, self._verify, self._keep_terms)
+        self.elector = Elector(signer.peer, self._sign, self._verify, self._write)
         self._file: MarksFile | None = None
         self._boot, self._old = this_boot(), False
         """Whether the file that we found may lack what was signed last."""
@@ -92,10 +92,6 @@ class Notary:
             verify(Envelope(peer, kind, body, signature), self._swarm)
         except RemoteProtocolError:
             return False
-        return True
-
-    def _keep_terms(self, _terms: tuple[Term, ...]) -> bool:
-        self._write()
         return True
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
@@ -160,6 +156,7 @@ class Notary:
         try:
             self._file.write(Kept(list(self._word.marks), self._boot, list(self.elector.terms)))
         except OSError as error:  # a full disk must not stop training
+            self._file.spoil()
             self._file = None
             words = f"what this volunteer signs cannot be written down: {error.strerror}"
             self._explain(Explain("membership", words, "warning"))

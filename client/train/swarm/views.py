@@ -65,8 +65,6 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
         peer=held.peer,
         version=seat.version,
         serving=seat.state == "serving",
-        attempt=seat.attempt,
-        digest=seat.digest,
         rate=seat.rate,
         leaving=seat.leaving,
         moved=seat.moved,

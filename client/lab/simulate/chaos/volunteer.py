@@ -171,7 +171,7 @@ class Volunteer(SimPeer):
                 serves = status.state == "serving"
                 missing = tuple(map(PeerId, status.missing))
                 audited = tuple(map(PeerId, status.audited))
-                said = (status.version, serves, status.attempt, status.digest, status.rate)
+                said = (status.version, serves, status.rate)
                 replicas[status.stage].append(
                     Replica(peer, *said, moved=status.moved, missing=missing, audited=audited)
                 )

@@ -190,15 +190,6 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
     assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
 
 
-def test_what_cannot_be_written_down_is_not_said(swarm: Swarm) -> None:
-    first, _ = leaders()
-    full = elector(C, keep=lambda _terms: False)
-    full.take(swarm.before, frozenset("ABC"))  # type: ignore[arg-type]
-    answer = full.answer(first, Propose(STAGE, STEP, 1, decree(first), era=ERA))
-    assert isinstance(answer, Vote)
-    assert not answer.signature
-
-
 def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
     first, _ = leaders()
     new = elector(D)

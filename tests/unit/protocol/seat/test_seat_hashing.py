@@ -89,7 +89,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
 
 def test_who_is_slow_to_hash_is_not_left_behind() -> None:
     seat, _ = made_version()
-    ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True, 1, bytes(32))]
+    ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True)]
     seat.update_view(SwarmView.of([[Replica(BEFORE, STEP + 1, True)], ahead]), 2.0)
     for now in (2.0 + STUCK_S, 9 * OUT_OF_TOUCH_S):
         assert not [effect for effect in seat.tick(now) if isinstance(effect, Fault)]

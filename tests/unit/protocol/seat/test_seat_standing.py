@@ -15,7 +15,7 @@ from protocol.seat.standing import (
     DISPUTE_S,
     FOLLOW_S,
     FORGIVEN_AFTER,
-    TRUCE_S,
+    HEARD_AGAIN_S,
     UNMENDED_S,
     Standing,
 )
@@ -114,8 +114,8 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     needed.add(SIBLING)
     made.observe(view(second=[ME, SIBLING]), [], 22.0)
     assert made.aside(), "they may be back at once"
-    assert made.next_deadline() == 22.0 + TRUCE_S
-    made.observe(view(second=[ME, SIBLING]), [], 22.0 + TRUCE_S)
+    assert made.next_deadline() == 22.0 + HEARD_AGAIN_S
+    made.observe(view(second=[ME, SIBLING]), [], 22.0 + HEARD_AGAIN_S)
     assert not made.aside(), "others have fallen silent"
 
 
@@ -332,7 +332,7 @@ def test_two_that_nobody_judges_come_back_together(standing: Standing) -> None:
     again = ASIDE_S + DISPUTE_S
     standing.observe(alone({SIBLING: (ME,)}), (), again)
     assert not standing.is_aside(SIBLING)
-    again += TRUCE_S
+    again += HEARD_AGAIN_S
     set_aside_alone(standing, again)
     over = again + DISPUTE_S + ASIDE_S
     standing.observe(alone(), (), over - 1)
@@ -346,10 +346,10 @@ def test_two_that_nobody_judges_come_back_together(standing: Standing) -> None:
 def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
     set_aside_alone(standing, 0.0)
     names_us, back = alone({SIBLING: (ME,)}), DISPUTE_S + ASIDE_S
-    for at in (back, back + 0.5, back + TRUCE_S - 0.5, back + TRUCE_S):
+    for at in (back, back + 0.5, back + HEARD_AGAIN_S - 0.5, back + HEARD_AGAIN_S):
         standing.observe(names_us, (), at)
         assert not standing.is_aside(SIBLING), "that may be from before"
-    standing.observe(names_us, (), back + TRUCE_S + DISPUTE_S)
+    standing.observe(names_us, (), back + HEARD_AGAIN_S + DISPUTE_S)
     assert standing.is_aside(SIBLING)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 import trio
 from msgspec.structs import replace
 
+from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, VOTE, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
@@ -84,6 +86,25 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     (tmp_path / "folder" / "marks").mkdir()
     assert blocked.signed(PLAN) is not None
     assert "cannot be written down" in told[0]
+
+
+def test_marks_that_could_not_be_written_are_known_to_be_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full: the next process of the same boot must not go by what is left."""
+    first, told = notary(tmp_path / "marks")
+    first.signed(PLAN)
+
+    def full(_file: MarksFile, _kept: Kept) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MarksFile, "write", full)
+        assert first.signed(replace(PLAN, attempt=3)) is not None
+    assert "cannot be written down" in told[0]
+    second, told = notary(tmp_path / "marks")
+    assert "beginning anew" in told[0]
+    assert second.promised(1, 5, 8) == (8, LEFT_OUT)
 
 
 LEADER, SECOND = peer(2), peer(3)
