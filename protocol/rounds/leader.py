@@ -386,8 +386,7 @@ class RoundLeader:
         not serve: all begin at once, and whoever is first is not to leave the others behind."""
         if self._quorum.settled:
             return set()
-        here = {replica.peer for replica in self._view.stages[self._place.stage]}
-        found = (here & self._quorum.electors) | self._quorum.without_a_seat(now)
+        found = (self._held() & self._quorum.electors) | self._quorum.without_a_seat(now)
         return found.difference(members)
 
     def _laggards(self) -> set[PeerId]:
@@ -669,7 +668,7 @@ class RoundLeader:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         if not self.leading:
-            return None
+            return self.proposer.next_deadline()
         waits = [self._look_at, self.proposer.next_deadline()]
         if self._plan is not None and not self._proposing:
             waits += [self._patience.until, self._anew_at]
