@@ -25,8 +25,6 @@ MAX_COPIES: Final = 24
 MAX_STORED_BYTES: Final = 12 * 1024
 """A hash per stage, ``MAX_COPIES`` copies of at most 50 bytes, and the first electors."""
 HASH_BYTES: Final = 32
-MOST_FIRST_ELECTORS: Final = 7
-"""Enough to do without three; the first plans name others."""
 
 StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
