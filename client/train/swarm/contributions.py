@@ -17,9 +17,11 @@ from client.store.records import KeptContributions, KeptLine, KeptStage
 from protocol.contributions.account import StageAccount
 from protocol.contributions.board import Board, Contributor, Vouched
 from protocol.contributions.record import (
+    COUNTED,
     MAX_COUNTED,
     Counts,
     StageCounts,
+    encode_counts,
     parse_counts,
 )
 from protocol.ids import PeerId
@@ -153,7 +155,7 @@ class Contributions:
         due = fresh or now >= self._said_at + REFRESH_S
         if due and counts.stages and self._membership.described:
             self._said, self._said_at = counts, now
-            self._perform(self._membership.counted(counts, wall))
+            self._perform(self._membership.say(COUNTED, encode_counts(counts), wall))
 
     def _counts(self, served: Collection[int]) -> Counts:
         known = sorted(stage for stage in served if stage in self._accounts)
