@@ -79,7 +79,7 @@ class Ends:
 
     async def _turn_round(self, message: Forward, payload: bytes) -> None:
         place = (message.step, message.microbatch, message.attempt)
-        await self._network.send(self._peer, Receipt(STAGE + 1, *place, "accepted", 0))
+        await self._network.send(self._peer, Receipt(STAGE + 1, *place, "accepted"))
         tensor = memoryview(payload)[message.tokens_bytes :]
         self._wire.boundary_in(tensor, "forward", 0)
         back = self._wire.boundary_out(self._gradient, "backward")
