@@ -222,9 +222,6 @@ class RunChoices(PipelineChoices):
     evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
     """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
     none (default: as many as cost it half a percent of its computing at most)."""
-    prompt: tuple[str, ...] = ()
-    """Text that volunteer sample --prompts continues, to see how the model learns; may be
-    repeated."""
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
     private: bool = False
