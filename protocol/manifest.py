@@ -150,11 +150,6 @@ class Manifest(Description, frozen=True):
         return aggregations.RULES[self.aggregation].secret
 
     @property
-    def bucketed(self) -> bool:
-        """Whether sums are of buckets of a stage's replicas."""
-        return aggregations.RULES[self.aggregation].buckets > 1
-
-    @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         if self.local_rounds is not None:
