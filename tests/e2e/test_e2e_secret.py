@@ -121,30 +121,3 @@ def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None
         go_on_at = told.listen(members) + 10
         wait_for(lambda: told.listen(members) >= go_on_at or None, "steps in the end", members)
     assert all(len(hashes) == 1 for hashes in told.hashes.values())
-
-
-def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
-    """Seven that are left have one sum of all; the run is longer than even a busy machine needs."""
-    before, after = 8, 60
-    run = replace(RUN, steps=5_000, microbatches=16, redundancy=8, aggregation="secure-clipping")
-    found(folder, "v1", run)
-    told = Told()
-    with killed_at_the_end(folder) as swarm:
-        members = [swarm.start("v1", FLAGS)]
-        members[0].wait_until_it_answers(60.0)
-        members += [swarm.start(f"v{n}", FLAGS) for n in range(2, 9)]
-
-        def eight_serve() -> Snapshot | None:
-            now = members[0].snapshot()
-            serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
-            return now if serving and len(serving) == 8 else None
-
-        wait_for(eight_serve, "eight replicas", members)
-        kill_at = told.listen(members) + before
-        wait_for(lambda: told.listen(members) >= kill_at or None, "some steps of all", members)
-        members.pop(2).kill()
-        end_at = told.listen(members) + after
-        wait_for(lambda: told.listen(members) >= end_at or None, f"{after} steps of seven", members)
-    assert all(len(hashes) == 1 for hashes in told.hashes.values())
-    first, last = (told.losses[of(told.losses)] for of in (min, max))
-    assert last < first
