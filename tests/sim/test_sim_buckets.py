@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from model_zoo.reference import TrainingPlan
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit, Dealing, Message, Opening, Reduced, Segment
 from tests.support.cases import usual
-from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
+from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train
 
 STEPS = 8
 PER_STEP = 24
@@ -23,13 +22,6 @@ PER_STEP = 24
 NEAR = 5e-4
 """Of losses: a bucket may have done less than its share, which clipping then makes up for."""
 PHASES: tuple[type, ...] = (Dealing, Segment, Reduced, Commit, Opening)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder: Path = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
 
 
 def plan() -> TrainingPlan:
