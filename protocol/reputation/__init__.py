@@ -1,1 +1,0 @@
-"""Reputation: partners' measurements of a peer, and the estimates derived from them."""
