@@ -37,7 +37,6 @@ from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
 from protocol.membership.view import (
-    Contradicted,
     Member,
     MembershipEffect,
     RecordChanged,
@@ -436,7 +435,6 @@ class Membership:
             if held.signer == self._own and self._next_refresh is not None:
                 # an earlier run of ours published a newer advert: supersede it
                 self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
-        effects += [Contradicted(held, other) for held, other in received.contradictions]
         return effects + list(received.effects)
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
