@@ -5,7 +5,7 @@ Memory: an allocation beyond the limit fails as out of memory. On the CPU the ke
 
 Time: after each task the worker rests in proportion. With a share of 25 % a task that computes for
 one second is followed by three of rest. The rest belongs to the task: it is answered afterwards, so
-neighbours see the speed that the volunteer really offers, and several stages on one machine,
+partners measure the speed that the volunteer really offers, and several stages on one machine,
 which take turns, keep the limit together. On a busy machine the time spent waiting for the
 processor counts as rest.
 """

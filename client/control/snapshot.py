@@ -40,7 +40,7 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     version: int
     state: str
     rate: float
-    """Microbatches per second, as it measures itself."""
+    """Microbatches per second, as measured by its partners where they did."""
 
 
 class HeldOutView(Struct, frozen=True, kw_only=True):

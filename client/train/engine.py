@@ -131,7 +131,7 @@ class Engine:
         self.membership.proves = self._proves
         self.own_clock: Callable[[], float] = time.time
         self._clock = SwarmClock(self._clock_counts)
-        self.measuring = Measuring()
+        self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(
             signer.peer, manifest, self.membership, self._members, self._proves
         )
@@ -326,7 +326,8 @@ class Engine:
         self.text.tick(now)
         if self.held_stages is not None:
             self.held_stages.tick(now)
-            seats = self.held_stages.seats()
+            seats, network = self.held_stages.seats(), self.network
+            self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
             served = [seat.stage for seat in seats if seat.state == "serving"]
             self.contributions.tick(served, now, self.wall())
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
@@ -561,8 +562,8 @@ class Engine:
                     self._waypoint(effect)
                 case RecordChanged() | RecordGone() if effect.kind == COUNTED:
                     self.contributions.record(effect)
-                case RecordGone():
-                    pass
+                case RecordChanged(kind="measured") | RecordGone():
+                    self.measuring.record(effect)
                 case RecordChanged():
                     self._record(effect)
                 case _:
@@ -665,13 +666,14 @@ class Engine:
             members = matching_members(
                 roster,
                 self.signer.peer,
+                self.measuring,
                 cut_off,
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
             self.matched(self.matching.update_members(members, self.now()))
         if self.held_stages is not None:
-            self._lines = self.measuring.lines(roster)
+            self._lines = self.measuring.lines()
             if self.history is not None:
                 self.history.update(roster, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
@@ -702,6 +704,7 @@ class Engine:
         seats = self.held_stages.seats() if self.held_stages else []
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
+        self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._timer.wake()
 

@@ -1,8 +1,8 @@
 """The advert: a volunteer's description of itself to the whole swarm.
 
 It is the body of the record ("advert", own peer id). The record's header has its sequence number,
-issue time and time to live. An advert proves nothing: of what it claims the matching counts twice
-the swarm's median at most.
+issue time and time to live. An advert proves nothing: partners measure a volunteer while they work
+with it, and the matching prefers their measurements.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid, parse_loss
+from protocol.membership.measured import MEASURED
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
@@ -352,7 +353,7 @@ class Membership:
         return self.records.get(POSTING, f"{stage}/{author}")
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, COUNTED, STORED) and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED, COUNTED, STORED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))

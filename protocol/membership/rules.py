@@ -11,6 +11,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.losses import HELD_OUT, PROGRESS, parse_loss
+from protocol.membership.measured import MAX_MEASURED_BYTES, MEASURED, parse_measurements
 from protocol.membership.record import Record
 from protocol.membership.records import Check, Kind, Standing
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
@@ -24,9 +25,10 @@ MAX_COUNTED_RECORDS: Final = 1024
 MAX_WAYPOINTS: Final = 512
 MAX_ADVERT_BYTES: Final = 4096
 MAX_LOSS_BYTES: Final = 64
+MEASURED_GAP_MS: Final = 20_000
 COUNTED_GAP_MS: Final = 10_000
-"""A record that follows its predecessor sooner is refused. The value is below the usual gap because
-clocks and links vary."""
+"""A record that follows its predecessor sooner is refused. The values are below the usual gaps
+because clocks and links vary."""
 MIN_ADVERT_TTL_S: Final = 90
 
 POSTING: Final = "posting"
@@ -88,6 +90,9 @@ def record_kinds(
         ADVERT: Kind(most, MAX_ADVERT_BYTES, own(parse_advert, stages), binding=True),
         PROGRESS: Kind(replicas, MAX_LOSS_BYTES, loss),
         HELD_OUT: Kind(replicas, MAX_LOSS_BYTES, loss),
+        MEASURED: Kind(
+            most, MAX_MEASURED_BYTES, own(parse_measurements, stages), min_gap_ms=MEASURED_GAP_MS
+        ),
         COUNTED: Kind(min(most, counted), MAX_COUNTED_BYTES, counts, min_gap_ms=COUNTED_GAP_MS),
         STORED: Kind(min(most, stored), MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
         WAYPOINT: Kind(min(most, waypoints), MAX_WAYPOINT_BYTES, own(parse_said, stages)),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
+from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import matching_members
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Member
@@ -35,6 +36,7 @@ class Knowledge:
     """What one volunteer has heard of the others."""
 
     membership: Membership
+    measuring: Measuring
     proven: frozenset[PeerId] = frozenset()
     """Whom its own work has proven; none: it has closed no step."""
     told: dict[PeerId, Member] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Crowded(World):
 
     def _join(self, who: Member) -> None:
         membership = Membership(who.peer, SWARM, self.manifest.stage_count)
-        knows = Knowledge(membership)
+        knows = Knowledge(membership, Measuring(who.peer, self.manifest, membership))
         membership.proves = lambda: self._proves(knows)
         self.knowledge[who.peer] = knows
         super()._join(who)
@@ -129,7 +131,13 @@ class Crowded(World):
         knows.told = dict(view)
         own = [seat(int(stage)) for stage in view[who].held]
         knows.membership.set_seats(own, self.now, WALL_S)
-        members = matching_members(roster, who, knows.membership.cut_off(), certified=self.waypoint)
+        members = matching_members(
+            roster,
+            who,
+            knows.measuring,
+            knows.membership.cut_off(),
+            certified=self.waypoint,
+        )
         self._perform(who, self.machines[who].update_members(members, self.now))
 
 

@@ -16,7 +16,7 @@ from client.config import Settings
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
-from protocol.transfer.lines import LineMeter
+from protocol.reputation.lines import LineMeter
 
 UPDATE_S = 60.0
 AT_LIMIT = 0.7

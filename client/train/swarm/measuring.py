@@ -1,39 +1,94 @@
-"""Measures lines: ours, which our advert tells, and those of the peers that we work with.
+"""Connects messages, meters and beliefs: measures partners and evaluates others' measurements.
 
-It sees every message sent and received, and passes large payloads to the meters of
-``protocol.transfer.lines``. It decides nothing. State: the meters, and the payloads on their way.
+It sees every message sent and received, passes the relevant ones to the meters of
+``protocol.reputation``, publishes the measurements, and keeps the beliefs about all members for the
+matching. It decides nothing. State: the meters, the beliefs, and the times at which work is due.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from protocol.ids import PeerId
-from protocol.membership.roster import Roster
+from client.net.network import NetworkStatistics
+from protocol.effects import Explain
+from protocol.ids import PeerId, Stage, short
+from protocol.manifest import Manifest
+from protocol.membership.measured import (
+    MAX_PARTNERS,
+    MAX_RATES,
+    MEASURED,
+    PUBLISH_GAP_S,
+    LineRate,
+    Measurements,
+    Partner,
+    StageRate,
+    encode_measurements,
+    parse_measurements,
+)
+from protocol.membership.membership import Membership
+from protocol.membership.view import (
+    Member,
+    MembershipEffect,
+    RecordChanged,
+    RecordGone,
+    ViewChanged,
+)
+from protocol.reputation.account import Account
+from protocol.reputation.belief import Belief, Claim
+from protocol.reputation.beliefs import Beliefs, Subject
+from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
+from protocol.reputation.service import ServiceMeter
 from protocol.transfer.fetch import WINDOW
-from protocol.transfer.lines import MIN_PAYLOAD_BYTES, LineMeter
-from protocol.wire.messages import Chunk, ChunkRequest, Forward, Message, Receipt
+from protocol.wire.messages import (
+    Backward,
+    Chunk,
+    ChunkRequest,
+    Forward,
+    Heartbeat,
+    Message,
+    Plan,
+    Receipt,
+)
+from protocol.wire.parts import SeatStatus
 
+SAMPLE_S: Final = 1.0
+"""Our own seats are sampled as often as others' heartbeats come."""
+REVISE_S: Final = 5.0
+"""Shortest time between two revisions of beliefs, because a change makes the matching recompute."""
+REFRESH_S: Final = 200.0
+"""A record is republished after a third of its lifetime."""
+MIN_SERVICE_S: Final = 10
+MIN_LINE_S: Final = 1
+FAR: Final = 2.0
+"""Factor by which a claim must be too high for its user to be told."""
 MAX_PENDING: Final = 1024
-BAND: Final = 2.5
-"""A claim within this factor of what we have measured stands: two peers that download from one
-donor each see half of its line."""
+MICRO: Final = 1_000_000
 
 PendingKey = tuple[PeerId, int, int]
 
 
 class Measuring:
-    """See the module's docstring. ``now`` is monotonic seconds."""
+    """See the module's docstring. ``now`` is monotonic, ``wall`` Unix seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: PeerId, manifest: Manifest, membership: Membership) -> None:
+        self._own, self._membership, self._stages = own, membership, manifest.stage_count
+        self.service = ServiceMeter(own, manifest.microbatches_per_step)
         self.incoming, self.outgoing = LineMeter(), LineMeter()
+        self._beliefs = Beliefs(manifest.stages)
         self._pending: OrderedDict[PendingKey, int] = OrderedDict()
         """Large payloads on their way: (peer, microbatch, attempt) -> bytes."""
+        self._sampled = self._revised = self._published = float("-inf")
+        self._said = Measurements()
+
+    # --- what comes and goes -------------------------------------------------------------------
 
     def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message queued for ``peer`` at ``now``, with a payload of ``size_bytes``."""
         match message:
+            case Plan():
+                self.service.planned(self._own, message)
             case ChunkRequest():
                 self.incoming.begin(peer, now)
             case Forward() if size_bytes >= MIN_PAYLOAD_BYTES:
@@ -47,6 +102,11 @@ class Measuring:
                     self.outgoing.arrived(peer, size_bytes, now)
                 self.outgoing.begin(peer, now)
 
+    def seated(self, seats: list[SeatStatus], now: float) -> None:
+        """Our own seats, as our heartbeat describes them now."""
+        self._sampled = now
+        self.service.heard(self._own, seats, now)
+
     def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message of an admitted peer, before other parts process it.
 
@@ -57,6 +117,14 @@ class Measuring:
             now: monotonic seconds.
         """
         match message:
+            case Heartbeat(_, seats):
+                self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
+            case Plan():
+                self.service.planned(peer, message)
+            case Backward(stage, step, microbatch):
+                self.service.brought(peer, stage + 1, step, microbatch)
+            case Forward(stage, step, microbatch):
+                self.service.brought(peer, stage - 1, step, microbatch)
             case Receipt():
                 sent_bytes = self._pending.pop((peer, message.microbatch, message.attempt), 0)
                 if sent_bytes:
@@ -66,22 +134,155 @@ class Measuring:
 
     def gone(self, peer: PeerId) -> None:
         """The link to a peer is gone."""
+        self.service.gone(peer)
         self.incoming.gone(peer)
         self.outgoing.gone(peer)
 
-    def lines(self, roster: Roster) -> dict[PeerId, tuple[float, float]]:
-        """Return uplink and downlink (bytes/s) of every member that we are linked with: as it
-        claims, or as we have measured where that is far less; its owner's limits included."""
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Handle a member's measurements (our own count alike), or their expiry."""
+        if record.kind != MEASURED:
+            return
+        if isinstance(record, RecordGone):
+            self._beliefs.forget(PeerId(record.key))
+            return
+        found = parse_measurements(record.body, record.key, record.signer, self._stages)
+        self._beliefs.report(record.signer, found)
+
+    # --- what follows --------------------------------------------------------------------------
+
+    def believed(self, member: Member) -> Belief:
+        """Return what is believed of a member's capacity."""
+        return self._beliefs.of(subject_of(member))
+
+    def lines(self) -> dict[PeerId, tuple[float, float]]:
+        """Return what the uplink and downlink (bytes/s) of every member that we are linked with are
+        believed to be, its owner's limits included."""
         lines = {}
-        for member in roster.linked():
-            advert, peer = member.advert, member.peer
-            up = _believed(advert.upload_bytes_per_s, self.incoming.bytes_per_s(peer))
-            down = _believed(advert.download_bytes_per_s, self.outgoing.bytes_per_s(peer))
-            limits = advert.upload_limit_bytes_per_s, advert.download_limit_bytes_per_s
-            lines[peer] = (min(up, limits[0] or up), min(down, limits[1] or down))
+        for member in self._membership.roster.linked():
+            belief, advert = self.believed(member), member.advert
+            up = (belief.uplink_bytes_per_s, advert.upload_limit_bytes_per_s)
+            down = (belief.downlink_bytes_per_s, advert.download_limit_bytes_per_s)
+            lines[member.peer] = (_limited(*up), _limited(*down))
         return lines
 
+    def tick(
+        self,
+        seats: list[SeatStatus],
+        network: Callable[[], NetworkStatistics],
+        now: float,
+        wall: float,
+    ) -> list[MembershipEffect]:
+        """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
-def _believed(claim: float, measured: float) -> float:
-    stands = 0 < claim <= BAND * measured or not measured
-    return claim if stands else measured
+        A changed belief returns ``ViewChanged``.
+
+        Args:
+            seats: our own seats.
+            network: returns the network's statistics.
+            now: monotonic seconds.
+            wall: Unix seconds.
+        """
+        if now - self._sampled >= SAMPLE_S:
+            self.seated(seats, now)
+        effects: list[MembershipEffect] = []
+        if now - self._published >= PUBLISH_GAP_S and self._membership.described:
+            effects += self._publish(network().rtt_s, now, wall)
+        if now - self._revised >= REVISE_S:
+            self._revised = now
+            effects += self._revise()
+        return effects
+
+    def _publish(
+        self, rtt_s: Mapping[PeerId, float], now: float, wall: float
+    ) -> list[MembershipEffect]:
+        """Publish changes at most once a minute, and the rest periodically."""
+        found = self._measurements(rtt_s, now)
+        stale = now - self._published >= REFRESH_S
+        if not found.partners or not (stale or differ(self._said, found)):
+            return []
+        self._said, self._published = found, now
+        return self._membership.say(MEASURED, encode_measurements(found), wall)
+
+    def _revise(self) -> list[MembershipEffect]:
+        roster = self._membership.roster
+        effects: list[MembershipEffect] = []
+        for change in self._beliefs.revise(map(subject_of, roster.members())):
+            peer, belief = change.peer, change.belief
+            far = belief.overstated >= FAR
+            words = f"{short(peer)}: {belief.words}"
+            effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
+        if effects:
+            effects.append(ViewChanged(roster.revision, "partners measured"))
+        return effects
+
+    def _measurements(self, rtt_s: Mapping[PeerId, float], now: float) -> Measurements:
+        rates: dict[PeerId, list[StageRate]] = {}
+        for (peer, stage), account in sorted(self.service.accounts(now).items()):
+            if account.measured_s >= MIN_SERVICE_S:
+                rate = StageRate(stage, round(account.rate * MICRO), int(account.measured_s))
+                rates.setdefault(peer, []).append(rate)
+        lines = (self.incoming.accounts, self.outgoing.accounts)
+        peers = rates.keys() | lines[0].keys() | lines[1].keys()
+        partners = [
+            Partner(
+                peer,
+                tuple(rates.get(peer, ())[-MAX_RATES:]),
+                _line(lines[0].get(peer)),
+                _line(lines[1].get(peer)),
+                min(60_000, round(1000 * rtt_s.get(peer, 0.0))),
+            )
+            for peer in peers - {self._own}
+        ]
+        partners.sort(key=_seconds, reverse=True)
+        return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
+
+
+def subject_of(member: Member) -> Subject:
+    """Return a member's claims and the stages it serves."""
+    advert = member.advert
+    claim = Claim(
+        max(advert.flops.fp32, advert.flops.bf16),
+        advert.upload_bytes_per_s,
+        advert.download_bytes_per_s,
+    )
+    serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
+    return Subject(member.peer, claim, serving)
+
+
+def _limited(rate: float, limit: float) -> float:
+    return min(rate, limit) if limit > 0 else rate
+
+
+def _line(account: Account | None) -> LineRate:
+    if account is None or account.measured_s < MIN_LINE_S:
+        return LineRate()
+    return LineRate(round(account.rate), int(account.measured_s))
+
+
+def _seconds(partner: Partner) -> tuple[int, str]:
+    lines = partner.uplink.seconds + partner.downlink.seconds
+    return sum(rate.seconds for rate in partner.rates) + lines, partner.peer
+
+
+def differ(said: Measurements, found: Measurements) -> bool:
+    """Whether a measurement is worth a record: its value changed by a tenth, or its time grew by a
+    minute."""
+    before, after = _figures(said), _figures(found)
+    if before.keys() != after.keys():
+        return True
+    return any(_differs(before[key], figure) for key, figure in after.items())
+
+
+def _figures(found: Measurements) -> dict[tuple[str, int], tuple[int, int]]:
+    figures = {}
+    for partner in found.partners:
+        for rate in partner.rates:
+            figures[partner.peer, rate.stage] = (rate.rate, rate.seconds)
+        for key, line in ((-1, partner.uplink), (-2, partner.downlink)):
+            figures[partner.peer, key] = (line.bytes_per_s, line.seconds)
+    return figures
+
+
+def _differs(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    (old, old_s), (new, new_s) = before, after
+    return 10 * abs(new - old) > old or min(old_s, 300) // 60 != min(new_s, 300) // 60

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
+from client.train.swarm.measuring import Measuring
 from protocol.address import parse_address
 from protocol.ids import PeerId, Stage
 from protocol.matching.machine import Matching
@@ -136,17 +137,20 @@ def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: Peer
 def matching_members(
     roster: Roster,
     own: PeerId,
+    measuring: Measuring,
     cut_off: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
     certified: Collection[PeerId] = (),
 ) -> list[Member]:
-    """Return the members that we take for live and that offer seats, with what they claim.
+    """Return the members that we take for live and that offer seats: their claims corrected by
+    partners' measurements.
 
     A peer that we banned or cannot link with is left out, even if others relay its adverts.
 
     Args:
         roster: the known members.
         own: our peer id.
+        measuring: the partners' measurements.
         cut_off: members without a vote, because their partners have lost them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
@@ -155,6 +159,7 @@ def matching_members(
     return [
         _member(
             member,
+            measuring,
             may_decide=member.peer not in cut_off,
             certified=member.peer in certified,
             marks=_marks(member, path_of(member.peer)),
@@ -191,20 +196,22 @@ def _mark_of(address: str) -> str | None:
 
 def _member(
     member: LiveMember,
+    measuring: Measuring,
     *,
     may_decide: bool,
     certified: bool,
     marks: frozenset[str],
 ) -> Member:
-    advert = member.advert
+    advert, belief = member.advert, measuring.believed(member)
     return Member(
         peer=member.peer,
         joined_at=float(advert.joined),
-        flops=max(advert.flops.fp32, advert.flops.bf16),
-        uplink_bytes_per_s=advert.upload_bytes_per_s,
-        downlink_bytes_per_s=advert.download_bytes_per_s,
+        flops=belief.flops,
+        uplink_bytes_per_s=belief.uplink_bytes_per_s,
+        downlink_bytes_per_s=belief.downlink_bytes_per_s,
         memory_bytes=float(advert.memory_bytes),
         held=frozenset(Stage(seat.stage) for seat in member.seats),
+        measured_s=belief.measured_s,
         ineligible=frozenset(map(Stage, advert.unable)),
         seats=advert.seats,
         home=_stage_of_seat(member, 0),

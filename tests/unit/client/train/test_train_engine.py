@@ -254,7 +254,7 @@ async def test_what_is_due_is_done_by_every_part(
     async with open_swarm(tmp_path) as swarm:
         engine = await at_rest(swarm)
         engine.describe(ADVERT, has_text=True)
-        told = watched(engine, *always, *when_due, "contributions.tick")
+        told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
         states: list[Any] = ["serving", "fetching"]
         seats = [SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for n, state in enumerate(states)]
         monkeypatch.setattr(engine.held_stages, "seats", lambda: seats)
@@ -270,6 +270,7 @@ async def test_what_is_due_is_done_by_every_part(
                 assert (method.replace(".", "_") in ticked) is done, method
             for method in always:
                 assert ticked[method.replace(".", "_")] == [(now,)], method
+            assert ticked["measuring_tick"][0][2] == now
             assert ticked["contributions_tick"][0][:2] == ([0], now), "what serves"
         looked = watched(engine, "held_stages.update_view", "waypoints.update", "network.want")
         monkeypatch.setattr(engine.membership, "next_deadline", lambda *_: now + 1)
@@ -286,6 +287,7 @@ async def test_what_is_due_is_done_by_every_part(
 
 
 READERS = {STORED: "history", WAYPOINT: "waypoints", COUNTED: "contributions"}
+READERS |= {"measured": "measuring"}
 
 
 async def test_each_record_goes_to_the_part_that_reads_it(

@@ -67,7 +67,7 @@ class Node:
     def __init__(self) -> None:
         self.time = 0.0
         self.membership = Membership(peer(0), SWARM, 2)
-        self.measuring = Measuring()
+        self.measuring = Measuring(peer(0), RUN, self.membership)
         self.told: list[MembershipEffect] = []
         self.own_advert = OwnAdvert(self.membership, self, self.told.extend)
 
@@ -142,13 +142,13 @@ def test_what_we_cannot_serve_reaches_the_matching_of_others() -> None:
     own_advert.enter(advert(), {Stage(0): "no text"})
     world.perform(peer(1), told)
     world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0))
+    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
     assert view[0].ineligible == {Stage(0)}
     told.clear()
     own_advert.set_unable({})
     world.perform(peer(1), told)
     world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0))
+    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
     assert view[0].ineligible == frozenset()
 
 
@@ -159,7 +159,7 @@ def test_seats_become_home_second_and_fetching() -> None:
     places = [seat(1, seat=0), seat(2, seat=1, state="fetching")]
     world.perform(peer(1), world.members[peer(1)].set_seats(places, world.now, world.wall))
     world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0))
+    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
     member = next(m for m in view if m.peer == peer(1))
     assert (member.home, member.second, member.fetching) == (1, 2, {2})
     assert member.seats == 2

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import (
     eras_served,
     live_members,
@@ -16,7 +17,7 @@ from client.train.swarm.views import (
 )
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
-from tests.support.protocol_examples import advert, peer, seat
+from tests.support.protocol_examples import advert, manifest, peer, seat
 
 ME = peer(0)
 
@@ -91,7 +92,7 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
 
 def matched(roster: Roster, cut_off: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
     """Return whom the matching counts, and whether they may decide."""
-    members = matching_members(roster, ME, {*cut_off})
+    members = matching_members(roster, ME, Measuring(ME, manifest(), None), {*cut_off})
     return {member.peer: member.may_decide for member in members}
 
 
@@ -106,7 +107,8 @@ def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_ad
 
 def test_the_matching_knows_whom_the_newest_waypoint_names() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
-    members = matching_members(roster, ME, certified={peer(2), peer(9)})
+    measuring = Measuring(ME, manifest(), None)
+    members = matching_members(roster, ME, measuring, certified={peer(2), peer(9)})
     assert [member.peer for member in members if member.certified] == [peer(2)]
 
 

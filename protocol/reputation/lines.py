@@ -1,11 +1,11 @@
-"""Measures bandwidth, ours and peers': bytes per second of transfers while they are in flight.
+"""Measures partners' bandwidth: bytes per second of transfers while they are in flight.
 
 A transfer with a peer lasts from the first byte requested until nothing is in flight. Its rate is
 limited by the slower of two lines, so it measures the *peer's* line only if ours had capacity left:
 a stretch in which all our transfers together came near our own maximum measures only our own line.
 The caller leaves out small payloads, whose time is mostly latency.
 
-State per direction: the transfers in flight, the line of each peer, and our own maximum.
+State per direction: the transfers in flight, one account per peer, and our own maximum.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId
-
-HALF_LIFE_S: Final = 300.0
-"""Bytes measured this many measured seconds ago count half, so that a slowdown shows."""
-
-KNOWN_AFTER_S: Final = 5.0
-"""Seconds of transfers needed for a peer's line; few, because a line is busy only now and then."""
+from protocol.reputation.account import Account
 
 MIN_PAYLOAD_BYTES: Final = 1024 * 1024
 """Smaller payloads are not worth timing."""
@@ -44,22 +39,6 @@ MAX_PEERS: Final = 256
 
 
 @dataclass(slots=True)
-class _Line:
-    """Bytes over seconds, both decayed."""
-
-    amount_bytes: float = 0.0
-    weight_s: float = 0.0
-    measured_s: float = 0.0
-    """Not decayed."""
-
-    def add(self, size_bytes: int, seconds: float) -> None:
-        aged = 0.5 ** (seconds / HALF_LIFE_S)
-        self.amount_bytes = self.amount_bytes * aged + size_bytes
-        self.weight_s = self.weight_s * aged + seconds
-        self.measured_s += seconds
-
-
-@dataclass(slots=True)
 class _Transfer:
     outstanding: int = 0
     since: float = 0.0
@@ -75,23 +54,16 @@ class _Transfer:
 class LineMeter:
     """One direction: received bytes measure peers' uplinks, sent bytes their downlinks."""
 
+    accounts: dict[PeerId, Account] = field(default_factory=dict)
     own_best_bytes_per_s: float = 0.0
     own_s: float = 0.0
     """Seconds of transfers in all."""
-    _lines: dict[PeerId, _Line] = field(default_factory=dict)
     _transfers: dict[PeerId, _Transfer] = field(default_factory=dict)
 
     @property
     def own_bytes_per_s(self) -> float:
         """The highest rate that our own line has reached, 0 until it is known."""
         return self.own_best_bytes_per_s if self.own_s >= OWN_AFTER_S else 0.0
-
-    def bytes_per_s(self, peer: PeerId) -> float:
-        """Return the rate of a peer's line, 0 until it is known."""
-        line = self._lines.get(peer)
-        if line is None or line.measured_s < KNOWN_AFTER_S:
-            return 0.0
-        return line.amount_bytes / line.weight_s
 
     def outstanding(self, peer: PeerId) -> int:
         """Return the number of payloads in flight with a peer."""
@@ -144,5 +116,9 @@ class LineMeter:
         self.own_s += taken_s
         if total >= OWN_SHARE * self.own_best_bytes_per_s:
             return
-        if peer in self._lines or len(self._lines) < MAX_PEERS:
-            self._lines.setdefault(peer, _Line()).add(size_bytes, taken_s)
+        account = self.accounts.get(peer)
+        if account is None:
+            if len(self.accounts) >= MAX_PEERS:
+                return
+            account = self.accounts[peer] = Account()
+        account.add(size_bytes, taken_s, now)

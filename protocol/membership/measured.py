@@ -1,0 +1,113 @@
+"""The measured record: one volunteer's measurements of the peers it works with.
+
+It is the body of the record ("measured", own peer id). There is one record per author, not one per
+pair, so that periodic digests grow with the number of members only. Integers only.
+``protocol.reputation`` combines many such records.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, parse_peer_id
+from protocol.wire.canonical import Canonical
+from protocol.wire.fields import PeerText, StageIndex
+
+MEASURED: Final = "measured"
+"""Record kind; the key is the author's peer id."""
+
+MAX_PARTNERS: Final = 32
+MAX_RATES: Final = 4
+"""Stages in which one partner can be measured: it may hold three and have just left a fourth."""
+
+MAX_MEASURED_BYTES: Final = 6 * 1024
+"""32 partners of at most 170 bytes."""
+
+PUBLISH_GAP_S: Final = 60
+"""Seconds between two records of one author."""
+
+Seconds = Annotated[int, Meta(ge=0, le=3600)]
+BytesPerS = Annotated[int, Meta(ge=0, le=10**12)]
+MicroRate = Annotated[int, Meta(ge=0, le=10**12)]
+"""Millionths of a microbatch per second, the matching's unit."""
+
+
+class StageRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A partner's throughput in one stage, and the seconds for which it was seen backlogged."""
+
+    stage: StageIndex
+    rate: MicroRate
+    seconds: Seconds
+
+
+class LineRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Bandwidth of one direction of a partner's line, and the seconds of transfers behind it."""
+
+    bytes_per_s: BytesPerS = 0
+    seconds: Seconds = 0
+
+
+class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The author's measurements of one peer."""
+
+    peer: PeerText
+    rates: Annotated[tuple[StageRate, ...], Meta(max_length=MAX_RATES)] = ()
+    """In ascending order of stage."""
+    uplink: LineRate = LineRate()
+    downlink: LineRate = LineRate()
+    rtt_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    """Round trip of a small message; 0: not known."""
+
+
+class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body: partners in ascending order of peer id."""
+
+    partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
+
+
+_bodies = Canonical(Measurements, "measured")
+
+
+def encode_measurements(measurements: Measurements) -> bytes:
+    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
+    return _bodies.encode(measurements)
+
+
+def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:
+    """Parse measurements and check them.
+
+    Args:
+        body: the record's body, canonical encoding.
+        key: the record's key, which must be the signer.
+        signer: verified author of the record.
+        stages: number of stages in the manifest.
+
+    Raises:
+        RemoteProtocolError: malformed, not canonical, in another's name, about the author itself,
+            about one peer twice, or about a stage that does not exist.
+    """
+    measurements = _bodies.parse_own(body, key, signer)
+    problem = _absurdity(measurements, signer, stages)
+    if problem is not None:
+        raise RemoteProtocolError("measured-absurd", problem, penalty=20)
+    return measurements
+
+
+def _absurdity(measurements: Measurements, signer: PeerId, stages: int) -> str | None:
+    peers = [partner.peer for partner in measurements.partners]
+    if sorted(set(peers)) != peers:
+        return "partners repeat or are not in order"
+    if signer in peers:
+        return "speaks of its own author"
+    for partner in measurements.partners:
+        try:
+            parse_peer_id(partner.peer)
+        except ValueError as error:
+            return str(error)
+        held = [rate.stage for rate in partner.rates]
+        if sorted(set(held)) != held or (held and held[-1] >= stages):
+            return "stages repeat, are not in order or do not exist"
+    return None

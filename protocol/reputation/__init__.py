@@ -1,0 +1,1 @@
+"""Reputation: partners' measurements of a peer, and the estimates derived from them."""

@@ -1,0 +1,124 @@
+"""Beliefs about all peers, computed from all reports.
+
+A report counts only if its author serves the reported stage or a neighbour of it. At most
+``MAX_REPORTERS`` count per peer, those with the lowest rank, so that all members count the same
+ones and a crowd of reporters gains nothing. A record in which a peer reports on itself is refused
+earlier. Equal records and equal seats give equal beliefs on every machine; while records spread,
+beliefs differ for a few seconds.
+
+State: reports by subject, the last beliefs, and the peers to recompute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from protocol.ids import PeerId, Stage, rank
+from protocol.manifest import StageCost
+from protocol.membership.measured import Measurements, Partner
+from protocol.reputation.belief import Belief, Claim, believe
+
+MAX_REPORTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A live member: its claim and the stages it serves."""
+
+    peer: PeerId
+    claim: Claim
+    serving: frozenset[Stage]
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A belief that changed."""
+
+    peer: PeerId
+    claim: Claim
+    belief: Belief
+
+
+class Beliefs:
+    """See the module's docstring."""
+
+    def __init__(self, costs: Sequence[StageCost]) -> None:
+        self._costs = tuple(costs)
+        self._about: dict[PeerId, dict[PeerId, Partner]] = {}
+        """Subject -> reporter -> report."""
+        self._spoke_of: dict[PeerId, tuple[PeerId, ...]] = {}
+        self._known: dict[PeerId, tuple[Subject, Belief]] = {}
+        self._dirty: set[PeerId] = set()
+
+    def report(self, reporter: PeerId, measurements: Measurements) -> None:
+        """Take a reporter's newest record in place of its previous one."""
+        self.forget(reporter)
+        for partner in measurements.partners:
+            subject = PeerId(partner.peer)
+            if subject != reporter:
+                self._about.setdefault(subject, {})[reporter] = partner
+                self._dirty.add(subject)
+        self._spoke_of[reporter] = tuple(PeerId(p.peer) for p in measurements.partners)
+
+    def forget(self, reporter: PeerId) -> None:
+        """Drop a reporter's record."""
+        for subject in self._spoke_of.pop(reporter, ()):
+            about = self._about.get(subject, {})
+            about.pop(reporter, None)
+            if not about:
+                self._about.pop(subject, None)
+            self._dirty.add(subject)
+
+    def revise(self, subjects: Iterable[Subject]) -> list[Revised]:
+        """Recompute beliefs whose inputs changed, for live members; return the changed ones."""
+        live = {subject.peer: subject for subject in subjects}
+        self._known = {peer: known for peer, known in self._known.items() if peer in live}
+        dirty, self._dirty = self._dirty, set()
+        revised = []
+        for peer, subject in live.items():
+            before = self._known.get(peer)
+            if before is not None and before[0] == subject and peer not in dirty:
+                continue
+            belief = self._believe(subject, live)
+            if belief != (before[1] if before else Belief(*_fields(subject.claim))):
+                revised.append(Revised(peer, subject.claim, belief))
+            self._known[peer] = subject, belief
+        return revised
+
+    def of(self, subject: Subject) -> Belief:
+        """Return the belief about a member. A new claim is believed until the next ``revise``,
+        unless the old one was corrected: a new claim does not undo a correction."""
+        known = self._known.get(subject.peer)
+        if known is None:
+            return Belief(*_fields(subject.claim))
+        if known[0].claim == subject.claim or known[1].overstated > 1.0:
+            return known[1]
+        return Belief(*_fields(subject.claim), measured_s=known[1].measured_s)
+
+    def _believe(self, subject: Subject, live: Mapping[PeerId, Subject]) -> Belief:
+        about = self._about.get(subject.peer, {})
+        reporters = sorted(
+            (reporter for reporter in about if reporter in live),
+            key=lambda reporter: rank("reporter", subject.peer, reporter),
+        )
+        reports = (_within(about[peer], live[peer].serving) for peer in reporters)
+        counted = [report for report in reports if report is not None][:MAX_REPORTERS]
+        return believe(subject.claim, subject.serving, counted, self._costs)
+
+
+def _within(report: Partner, serving: frozenset[Stage]) -> Partner | None:
+    """Return the part of a report about stages that its author serves or neighbours."""
+    if not serving:
+        return None
+    near = {stage + step for stage in serving for step in (-1, 0, 1)}
+    return msgspec.structs.replace(
+        report, rates=tuple(rate for rate in report.rates if rate.stage in near)
+    )
+
+
+def _fields(claim: Claim) -> tuple[float, float, float]:
+    return claim.flops, claim.uplink_bytes_per_s, claim.downlink_bytes_per_s

@@ -1,0 +1,227 @@
+"""The meters: service rates from ledgers and traffic, lines from transfers, in simulated time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from protocol.ids import PeerId
+from protocol.pipeline.ledger import to_bitmap
+from protocol.reputation.account import Account
+from protocol.reputation.lines import LineMeter
+from protocol.reputation.service import ServiceMeter
+from protocol.wire.messages import Plan
+from protocol.wire.parts import PlanMember
+from tests.support.protocol_examples import peer, seat
+
+MIB = 2**20
+M = 40
+ABOVE, BELOW, FAST, SLOW, LIAR = map(peer, range(1, 6))
+RATES = {FAST: 3.0, SLOW: 1.0}
+
+
+@dataclass
+class Stage1:
+    """Steps of stage 1 as one observer sees them; its replicas share the work by speed."""
+
+    observer: PeerId
+    rates: dict[PeerId, float] = field(default_factory=lambda: dict(RATES))
+    queues: dict[PeerId, int] = field(default_factory=dict)
+    """The replicas' claims about their queue; 3 unless named."""
+    own_stage: int = 0
+    own_queue: int = 0
+    now: float = 0.0
+    step: int = 0
+    pace: float | None = None
+    """Microbatches per second of the whole pipeline; None: this stage sets it."""
+
+    def __post_init__(self) -> None:
+        self.meter = ServiceMeter(self.observer, M)
+
+    def heartbeats(self, version: int, *, queued: bool = True) -> None:
+        for name in self.rates:
+            queue = self.queues.get(name, 3) if queued else 0
+            self.meter.heard(name, [seat(1, version, queue=queue, attempt=1)], self.now)
+        if self.own_stage != 1:
+            own = seat(self.own_stage, version, queue=self.own_queue)
+            self.meter.heard(self.observer, [own], self.now)
+
+    def run(self, steps: int, *, ledger: bool = False, traffic: bool = True) -> None:
+        total = sum(self.rates.values())
+        for _ in range(steps):
+            self.heartbeats(self.step)
+            owner = self._assignment()
+            if traffic:
+                for microbatch, name in owner.items():
+                    self.meter.brought(name, 1, self.step, microbatch)
+            if ledger:
+                self.meter.planned(FAST, plan(self.step, owner))
+            for _ in range(4):
+                self.now += M / (self.pace or total) / 4
+                self.heartbeats(self.step)
+            self.step += 1
+            self.heartbeats(self.step, queued=False)
+
+    def _assignment(self) -> dict[int, PeerId]:
+        done = Counter(dict.fromkeys(self.rates, 0))
+        owner = {}
+        for microbatch in range(self.step * M, (self.step + 1) * M):
+            name = min(self.rates, key=lambda p: ((done[p] + 1) / self.rates[p], p))
+            done[name] += 1
+            owner[microbatch] = name
+        return owner
+
+    def measured(self, name: PeerId) -> Account:
+        return self.meter.accounts(self.now).get((name, 1), Account())
+
+
+def plan(step: int, owner: dict[int, PeerId], attempt: int = 1) -> Plan:
+    members = [
+        PlanMember(name, to_bitmap({m for m, o in owner.items() if o == name}, step, M))
+        for name in sorted(set(owner.values()))
+    ]
+    return Plan(stage=1, step=step, attempt=attempt, members=members, bounds=[], observers=[])
+
+
+@pytest.mark.parametrize(("ledger", "own_stage"), [(False, 0), (False, 2), (True, 1)])
+def test_neighbours_and_siblings_measure_how_fast_replicas_serve(
+    ledger: bool, own_stage: int
+) -> None:
+    observer = FAST if own_stage == 1 else ABOVE
+    stage = Stage1(observer, own_stage=own_stage)
+    stage.run(30, ledger=ledger, traffic=not ledger)
+    assert stage.measured(SLOW).rate == pytest.approx(1.0, rel=0.1)
+    assert stage.measured(SLOW).measured_s == pytest.approx(290, abs=11)
+    assert (observer, 1) not in stage.meter.accounts(stage.now), "nobody measures itself"
+    if observer != FAST:
+        assert stage.measured(FAST).rate == pytest.approx(3.0, rel=0.1)
+
+
+def test_an_idle_replica_is_not_slow() -> None:
+    stage = Stage1(ABOVE, queues={FAST: 0, SLOW: 0}, pace=0.5)
+    stage.run(20)
+    assert stage.meter.accounts(stage.now) == {}
+
+
+def test_a_liar_cannot_hide_its_queue_where_it_has_siblings() -> None:
+    stage = Stage1(ABOVE, queues={SLOW: 0})
+    stage.run(30)
+    assert stage.measured(SLOW).rate == pytest.approx(1.0, rel=0.1)
+    assert stage.measured(FAST).measured_s == 0, "of its sibling nothing is learnt meanwhile"
+
+
+def test_a_stage_did_not_wait_for_work_while_we_had_a_queue() -> None:
+    stage = Stage1(ABOVE, own_queue=5)
+    stage.run(20)
+    # our own seat's queue is known from the first step that we saw whole
+    assert stage.measured(SLOW).measured_s <= 10
+
+
+def test_a_lone_replica_does_every_microbatch_and_its_own_word_says_whether_it_is_busy() -> None:
+    stage = Stage1(ABOVE, rates={FAST: 2.0})
+    stage.run(20, traffic=False)
+    assert stage.measured(FAST).rate == pytest.approx(2.0, rel=0.05)
+
+
+def test_an_announced_version_far_ahead_ends_no_measuring() -> None:
+    stage = Stage1(ABOVE, rates={FAST: 3.0, SLOW: 1.0, LIAR: 1.0})
+    stage.run(5)
+    stage.meter.heard(LIAR, [seat(1, 2**39, queue=3)], stage.now)
+    del stage.rates[LIAR]
+    stage.run(10)
+    assert stage.measured(SLOW).measured_s > 100
+
+
+def test_two_plans_under_one_attempt_count_neither() -> None:
+    stage = Stage1(FAST, own_stage=1)
+    for _ in range(10):
+        all_mine = dict.fromkeys(range(stage.step * M, (stage.step + 1) * M), FAST)
+        stage.heartbeats(stage.step)
+        stage.meter.planned(SLOW, plan(stage.step, all_mine))
+        stage.run(1, ledger=True, traffic=False)
+    assert stage.meter.accounts(stage.now) == {}
+
+
+@pytest.mark.parametrize("attempt", [2, 2**31 - 1])
+def test_a_plan_that_was_not_committed_counts_nothing(attempt: int) -> None:
+    stage = Stage1(FAST, own_stage=1)
+    stage.heartbeats(0)
+    stage.run(2, ledger=True, traffic=False)
+    before = stage.measured(SLOW).measured_s
+    stage.meter.planned(SLOW, plan(stage.step, dict.fromkeys(stage._assignment(), FAST), attempt))
+    stage.run(1, traffic=False)
+    assert stage.measured(SLOW).measured_s == before
+
+
+def test_a_machine_that_slows_down_shows() -> None:
+    stage = Stage1(ABOVE)
+    stage.run(60)
+    stage.rates[SLOW] = 0.25
+    stage.run(60)
+    assert stage.measured(SLOW).rate < 0.45
+
+
+def test_gradients_of_other_steps_or_strangers_count_nothing() -> None:
+    stage = Stage1(ABOVE)
+    stage.run(2)
+    for step, microbatch in ((stage.step + 7, 7 * M), (stage.step, 0), (0, 0)):
+        stage.meter.brought(SLOW, 1, step, microbatch)
+    stage.meter.brought(peer(77), 1, stage.step, stage.step * M)
+    stage.meter.brought(SLOW, 200, 0, 0)
+    stage.run(20)
+    assert stage.measured(SLOW).rate == pytest.approx(1.0, rel=0.1)
+    assert all(name in RATES for name, _ in stage.meter.accounts(stage.now))
+
+
+def transfer(
+    meter: LineMeter, name: PeerId, rate: float, start: float, seconds: float = 10.0
+) -> None:
+    """Chunks of 2 MiB, four outstanding, at a steady rate."""
+    now, each = start, 2 * MIB / rate
+    for _ in range(4):
+        meter.begin(name, now)
+    while now < start + seconds:
+        now += each
+        meter.arrived(name, 2 * MIB, now)
+        meter.begin(name, now)
+    for _ in range(4):
+        now += each
+        meter.arrived(name, 2 * MIB, now)
+
+
+def test_a_line_slower_than_ours_is_measured_and_our_own_best_is_kept() -> None:
+    meter = LineMeter()
+    transfer(meter, FAST, 20 * MIB, 0.0)
+    assert FAST not in meter.accounts, "it may have been our own line that was full"
+    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
+    transfer(meter, SLOW, 4 * MIB, 100.0)
+    assert meter.accounts[SLOW].rate == pytest.approx(4 * MIB, rel=0.01)
+    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
+
+
+def test_waiting_between_transfers_is_no_slowness() -> None:
+    meter = LineMeter()
+    transfer(meter, FAST, 20 * MIB, 0.0)
+    for start in (100.0, 1000.0, 5000.0):
+        transfer(meter, SLOW, 4 * MIB, start, seconds=3)
+    assert meter.accounts[SLOW].rate == pytest.approx(4 * MIB, rel=0.01)
+    assert meter.outstanding(SLOW) == 0
+
+
+def test_what_came_out_of_a_buffer_is_no_line() -> None:
+    meter = LineMeter()
+    for n in range(100):
+        meter.begin(FAST, float(n))
+        meter.arrived(FAST, 64 * MIB, n + 1e-6)
+    assert meter.own_best_bytes_per_s == 0
+
+
+def test_a_peer_that_vanishes_in_a_transfer_leaves_nothing() -> None:
+    meter = LineMeter()
+    meter.begin(SLOW, 0.0)
+    meter.gone(SLOW)
+    meter.arrived(SLOW, MIB, 50.0)
+    assert meter.accounts == {}
+    assert meter.own_s == 0

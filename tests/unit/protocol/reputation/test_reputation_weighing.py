@@ -1,0 +1,189 @@
+"""The partners' joint evaluation: medians, agreement, and the small influence of a few."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ids import Stage
+from protocol.membership.measured import LineRate, Measurements, Partner, StageRate
+from protocol.reputation.belief import Belief, Claim, believe
+from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
+from protocol.reputation.weighing import Sample, two_digits, weigh
+from tests.support.protocol_examples import manifest, peer
+
+COSTS = manifest(stages=4).stages
+HERE = frozenset({Stage(1)})
+F = COSTS[1].flops
+CLAIM = Claim(flops=2 * F, uplink_bytes_per_s=1e7, downlink_bytes_per_s=1e7)
+"""Two microbatches per second."""
+
+
+def report(rate: float, seconds: int = 300, stage: int = 1, by: int = 9) -> Partner:
+    return Partner(peer(by), (StageRate(stage, round(1e6 * rate), seconds),))
+
+
+def belief_of(*reports: Partner, claim: Claim = CLAIM, serving: frozenset[Stage] = HERE) -> Belief:
+    return believe(claim, serving, reports, COSTS)
+
+
+@pytest.mark.parametrize(
+    ("samples", "value"),
+    [
+        ([], None),
+        ([(100, 500)], None),  # one word is none
+        ([(100, 500), (104, 500)], 100),
+        ([(100, 500), (900, 500)], None),  # one of two lies, and nobody can say which
+        ([(100, 500), (104, 500), (9000, 3600)], 104),
+        ([(1, 3600), (100, 500), (104, 500)], 100),
+        ([(1, 3600), (100, 20), (104, 20)], None),  # too little against a loud one
+        ([(50, 500), (100, 500), (101, 500), (200, 500), (400, 500)], None),  # two of five
+        ([(100, 0), (100, 0)], None),
+        ([(0, 300), (0, 300)], 0),
+    ],
+)
+def test_verdicts(samples: list[tuple[int, int]], value: int | None) -> None:
+    assert weigh(Sample(*sample) for sample in samples).value == value
+
+
+def test_a_verdict_says_what_is_missing() -> None:
+    assert weigh([Sample(100, 500)]).words == "measured by 1 of 2 partners needed"
+    assert "contradict" in weigh([Sample(100, 500), Sample(900, 500)]).words
+
+
+@given(
+    st.lists(st.integers(950, 1050), min_size=9, max_size=14),
+    st.sampled_from([0, 1, 100, 10_000, 10**12]),
+)
+def test_one_in_ten_moves_no_verdict_by_more_than_a_tenth(honest: list[int], lie: int) -> None:
+    samples = [Sample(value, 600) for value in honest]
+    verdict = weigh([*samples, Sample(lie, 3600)])
+    assert verdict.value is not None
+    assert abs(verdict.value - 1000) <= 100
+
+
+@given(st.integers(0, 10**13))
+def test_two_digits_is_near_and_stays(value: int) -> None:
+    rounded = two_digits(value)
+    assert abs(rounded - value) <= 0.05 * value
+    assert two_digits(rounded) == rounded
+
+
+def test_a_claim_stands_while_partners_measure_about_as_much() -> None:
+    belief = belief_of(report(1.8), report(2.1))
+    assert belief.flops == CLAIM.flops
+    assert (belief.measured_s, belief.overstated) == (300.0, 1.0)
+
+
+@pytest.mark.parametrize(("seconds", "corrected"), [(60, False), (119, False), (120, True)])
+def test_a_claim_far_above_the_measurement_is_lowered_after_two_minutes(
+    seconds: int, corrected: bool
+) -> None:
+    belief = belief_of(report(0.4, seconds), report(0.41, seconds))
+    assert (belief.flops == pytest.approx(0.4 * F, rel=0.05)) is corrected
+    assert (belief.overstated == pytest.approx(5, rel=0.06)) is corrected
+    assert belief.measured_s < 300, "still capped by the matching"
+
+
+def test_who_does_more_than_it_says_is_believed_after_five_minutes() -> None:
+    assert belief_of(report(4, 299), report(4, 600)).flops == CLAIM.flops
+    assert belief_of(report(4, 300), report(4, 600)).flops == 4 * F
+
+
+def test_two_stages_add_up() -> None:
+    both = frozenset({Stage(1), Stage(2)})
+    halves = [report(1), report(1), report(1, stage=2), report(1, stage=2)]
+    assert belief_of(*halves, serving=both).flops == CLAIM.flops
+    third = belief_of(*(report(0.2, stage=s) for s in (1, 1, 2, 2)), serving=both)
+    assert third.flops == pytest.approx(0.4 * F)
+
+
+def test_one_of_two_stages_says_nothing_of_the_whole() -> None:
+    belief = belief_of(report(0.4), report(0.4), serving=frozenset({Stage(1), Stage(2)}))
+    assert (belief.flops, belief.measured_s) == (CLAIM.flops, 0.0)
+
+
+def test_a_move_does_not_wash_a_liar() -> None:
+    belief = belief_of(report(0.4), report(0.4), serving=frozenset({Stage(3)}))
+    assert belief.flops == pytest.approx(0.4 * F)
+
+
+def test_a_slow_line_does_not_make_a_slow_processor() -> None:
+    slow = Partner(peer(9), (StageRate(1, 400_000, 300),), LineRate(40_000, 60))
+    belief = belief_of(slow, slow)
+    assert belief.uplink_bytes_per_s == 40_000
+    assert belief.flops == CLAIM.flops
+    assert belief.overstated == 1.0
+
+
+def test_reports_count_only_from_where_they_can_be_made() -> None:
+    beliefs = Beliefs(COSTS)
+    liar, far, near = peer(1), peer(2), peer(3)
+    claims = {
+        p: Subject(p, CLAIM, frozenset({Stage(s)})) for p, s in ((liar, 0), (far, 3), (near, 1))
+    }
+    slander = Partner(liar, (StageRate(0, 1, 3600),))
+    for reporter in (far, near, peer(4)):  # the last one is no member at all
+        beliefs.report(reporter, Measurements((slander,)))
+    assert beliefs.revise(claims.values()) == []
+
+
+def test_a_crowd_of_reporters_counts_no_more_than_its_bound() -> None:
+    beliefs = Beliefs(COSTS)
+    subjects = [Subject(peer(n), CLAIM, HERE) for n in range(1, 60)]
+    for subject in subjects[1:]:
+        found = Measurements((Partner(subjects[0].peer, (StageRate(1, 2_000_000, 600),)),))
+        beliefs.report(subject.peer, found)
+    beliefs.revise(subjects)
+    assert f"of {MAX_REPORTERS} partners" in beliefs.of(subjects[0]).words
+
+
+def test_an_expired_report_is_forgotten_and_a_claim_corrected_stays_so() -> None:
+    beliefs = Beliefs(COSTS)
+    subjects = [Subject(peer(n), CLAIM, HERE) for n in (1, 2, 3)]
+    for reporter in subjects[1:]:
+        beliefs.report(reporter.peer, Measurements((report(0.4, by=1),)))
+    (revised,) = beliefs.revise(subjects)
+    assert revised.belief.overstated > 4
+    bolder = Subject(peer(1), Claim(99 * F, 1e7, 1e7), HERE)
+    assert beliefs.of(bolder).flops < F, "a new claim does not undo a correction"
+    beliefs.forget(peer(2))
+    (revised,) = beliefs.revise(subjects)
+    assert revised.belief.flops == CLAIM.flops
+    assert beliefs.revise(subjects) == []
+
+
+def test_a_tenth_of_slanderers_and_friends_changes_no_honest_value() -> None:
+    """60 peers on 4 stages, each measured by those next to it; six lie about everybody."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        peers = [peer(n) for n in range(1, 61)]
+        truth = {p: rng.uniform(0.5, 5) for p in peers}
+        stage = {p: Stage(i % 4) for i, p in enumerate(peers)}
+        crooks = set(rng.sample(peers, 6))
+        subjects = [Subject(p, Claim(truth[p] * F, 1e7, 1e7), frozenset({stage[p]})) for p in peers]
+        beliefs = Beliefs(COSTS)
+        for reporter in peers:
+            about = [p for p in peers if p != reporter and abs(stage[p] - stage[reporter]) <= 1]
+            factor = rng.choice([0.01, 0.1, 10, 100]) if reporter in crooks else None
+            partners = tuple(
+                Partner(
+                    p,
+                    (
+                        StageRate(
+                            stage[p],
+                            round(1e6 * truth[p] * (factor or rng.uniform(0.95, 1.05))),
+                            3600 if factor else 400,
+                        ),
+                    ),
+                )
+                for p in sorted(rng.sample(about, 24))
+            )
+            beliefs.report(reporter, Measurements(partners))
+        beliefs.revise(subjects)
+        for subject in subjects:
+            believed = beliefs.of(subject).flops
+            assert believed == pytest.approx(truth[subject.peer] * F, rel=0.1), seed
