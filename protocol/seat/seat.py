@@ -245,6 +245,7 @@ class Seat:
             round_s,
             self.elector.verify,
             era,
+            lambda version: self.elector.commit(place.stage, era, version - 1),
         )
         self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
@@ -268,7 +269,6 @@ class Seat:
         self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
-        self._name_electors(step)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -477,18 +477,15 @@ class Seat:
         return [*said, *(self._take_view(now) if said else [])]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
-        """Begin with what a leader told us when it admitted us: roll and electors, and who has the
-        state that we fetch."""
+        """Begin with what a leader told us when it admitted us: the commit of its version, and who
+        has the state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        self.quorum.settle(admit.roll, admit.electors, admit.version, now)
-        self._name_electors(admit.version)
+        if (commit := admit.commit) is not None:
+            decree = commit.decree
+            self.elector.take(commit, voters(commit, self.elector.verify))
+            self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
-
-    def _name_electors(self, step: int) -> None:
-        """Our elector votes in our stage by what we know of it."""
-        named = tuple(sorted(self.quorum.roll)), self.quorum.electors
-        self.elector.named(self.place.stage, self.era, step, named)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -905,7 +902,6 @@ class Seat:
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
-            self._name_electors(self.step + 1)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()
