@@ -213,7 +213,8 @@ class Seat:
         self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
-        self._made_by: tuple[int, bytes] = (0, b"")
+        self.made_by: tuple[int, bytes] = (0, b"")
+        """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
@@ -295,9 +296,9 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
+        stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
@@ -903,7 +904,7 @@ class Seat:
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
-        self._made_by = self.member.applied
+        self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)

@@ -53,7 +53,7 @@ class Ends:
 
     async def beat(self) -> None:
         """Say that we serve stages 0 and 2."""
-        seats = [SeatStatus(stage, 0, "serving", 0, b"", 0, 1.0) for stage in (0, STAGE + 1)]
+        seats = [SeatStatus(stage, 0, "serving", 0, 0, 1.0) for stage in (0, STAGE + 1)]
         for number in range(1, 1 << 30):
             await self._network.send(self._peer, Heartbeat(number, seats))
             await trio.sleep(HEARTBEAT_S)
