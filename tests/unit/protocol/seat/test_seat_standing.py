@@ -16,6 +16,7 @@ from protocol.seat.standing import (
     FOLLOW_S,
     FORGIVEN_AFTER,
     HEARD_AGAIN_S,
+    OWED_S,
     UNMENDED_S,
     Standing,
 )
@@ -174,12 +175,14 @@ def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: S
     assert len(standing.beside()) == 1
 
 
-def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: Standing) -> None:
+@pytest.mark.parametrize("once", [True, False])
+def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
         made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
-        for _ in range(8):
-            made.worked(busy, 0.0)
+        if once:
+            made.worked(idle, -OWED_S - 0.1)
+        made.worked(busy, 0.0)
         judged(made, {ONE: (TWO,)})
         assert made.beside() == [idle]
 
