@@ -251,7 +251,7 @@ class Standing:
     def tick(self, now: float) -> list[Explain]:
         """Decide what is due, and let back whose time is over."""
         for peer, decision in list(self._decisions.items()):
-            if self._is_over(peer, decision, now):
+            if now >= decision.until:
                 self._let_back(peer)
             elif decision.look_at <= now:
                 self._look_again(peer, decision, now)
@@ -278,18 +278,6 @@ class Standing:
         until, version = now + _doubled(account.times), self._view.committed(stage)
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
-
-    def _is_over(self, peer: PeerId, decision: _Decision, now: float) -> bool:
-        """Whether a decision's time is over. Of two that have set each other aside, as nobody else
-        judges, the second comes back with the first: otherwise they might never meet again."""
-        return now >= decision.until or (
-            decision.other == self._place.me
-            and now >= decision.since + ASIDE_S
-            and any(
-                r.peer == peer and self._place.me not in r.missing
-                for r in self._view.serving(decision.stage)
-            )
-        )
 
     def _let_back(self, peer: PeerId) -> None:
         del self._decisions[peer]

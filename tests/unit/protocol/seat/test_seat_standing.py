@@ -328,24 +328,6 @@ def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> N
         assert standing.is_aside(SIBLING) is gone
 
 
-def test_two_that_nobody_judges_come_back_together(standing: Standing) -> None:
-    """The one that was set aside for the second time comes back with the one for which it was the
-    first, or they would never meet again."""
-    set_aside_alone(standing, 0.0)
-    again = ASIDE_S + DISPUTE_S
-    standing.observe(alone({SIBLING: (ME,)}), (), again)
-    assert not standing.is_aside(SIBLING)
-    again += HEARD_AGAIN_S
-    set_aside_alone(standing, again)
-    over = again + DISPUTE_S + ASIDE_S
-    standing.observe(alone(), (), over - 1)
-    assert standing.is_aside(SIBLING), "not before the first time would be over"
-    standing.observe(alone({SIBLING: (ME,)}), (), over)
-    assert standing.is_aside(SIBLING), "it does without us as well"
-    standing.observe(alone(), (), over)
-    assert not standing.is_aside(SIBLING)
-
-
 def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
     set_aside_alone(standing, 0.0)
     names_us, back = alone({SIBLING: (ME,)}), DISPUTE_S + ASIDE_S
