@@ -211,7 +211,8 @@ class Seat:
         self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
-        self._made_by: tuple[int, bytes] = (0, b"")
+        self.made_by: tuple[int, bytes] = (0, b"")
+        """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
@@ -293,9 +294,9 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
+        stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
@@ -400,7 +401,7 @@ class Seat:
             self._obstruction.lost_one(now)
         self._view = view
         self.quorum.observe(view, now)
-        effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
+        effects = self._freed(self.pipeline.update_view(view, now), now)
         effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, now)
         effects += self.charging.update_view(self._seen, self._whole, now)
@@ -839,27 +840,30 @@ class Seat:
         there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.probation.is_proven(r.peer)]
 
-    def _drawn(self, ready: Ready) -> list[SeatEffect]:
-        """Tell who is audited before we are Ready."""
-        plan = self.member.plan_followed
-        if plan is None or ready.digest == REFUSED:
-            return []
-        return self.auditing.ready(plan, ready.digest)
-
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
         return [] if plan is None else self.auditing.unsigned(plan, effect.peer)
 
-    def _audited(self, effect: SeatEffect, now: float) -> list[SeatEffect]:
-        """Return an effect with what audits make of it."""
+    def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
+        """Tell who is audited before we are Ready, and keep the version before it is replaced."""
         plan = self.member.plan_followed
         match effect:
-            case DropStep(step) if self.auditing.active:
-                return self.showing.dropped(step, self.auditing.step, now)
+            case Send(_, Ready(digest=digest)) if plan is not None and digest != REFUSED:
+                return self.auditing.ready(plan, digest)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan), effect]
+                return self.auditing.closing(plan)
             case _:
-                return [effect]
+                return []
+
+    def _freed(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
+        """What the neighbours need no more, auditors may, for a while."""
+        freed = list[SeatEffect]()
+        for effect in effects:
+            if isinstance(effect, DropStep) and self.auditing.active:
+                freed += self.showing.dropped(effect.step, self.auditing.step, now)
+            else:
+                freed.append(effect)
+        return freed
 
     def _expel(self, out: Verdict, now: float) -> list[SeatEffect]:
         """A majority of a stage wants one of its members out."""
@@ -898,7 +902,7 @@ class Seat:
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
-        self._made_by = self.member.applied
+        self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
@@ -982,32 +986,26 @@ class Seat:
 
     # --- settling --------------------------------------------------------------------------
 
-    def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
-        """Deliver what we sent to ourselves and follow up until nothing more happens."""
+    def _settle(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
+        """Hand parts of the seat what others have for them, and follow up until nothing more
+        happens; return what is left to the driver."""
         outward: list[SeatEffect] = []
-        followed = self._follow_up(now)
-        pending = deque([*effects, *followed])
-        # whether nothing has happened here since there was nothing to follow up
-        at_rest = not followed and not self.auditing.active
-        while pending:
+        pending = deque(effects)
+        while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
-            if isinstance(effect, Send) and isinstance(effect.message, Ready):
-                outward += self._drawn(effect.message)
-            if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._take(self.place.me, effect.message, now)
-                at_rest = False
-            elif isinstance(effect, Unsigned):
-                pending += self._unsigned(effect)
-            elif isinstance(effect, Obstructs):
-                pending += self._set_aside(effect, now)
-                at_rest = False
-            else:
-                if isinstance(effect, Verdict):
+            outward += self._audits_before(effect)
+            match effect:
+                case Send(_, message) if is_for(effect, self.place):
+                    pending += self._take(self.place.me, message, now)
+                case Unsigned():
+                    pending += self._unsigned(effect)
+                case Obstructs():
+                    pending += self._set_aside(effect, now)
+                case Verdict():
+                    outward.append(effect)
                     pending += self._expel(effect, now)
-                outward += self._audited(effect, now)
-            if not pending and not at_rest:
-                pending += (followed := self._follow_up(now))
-                at_rest = not followed and not self.auditing.active
+                case _:
+                    outward.append(effect)
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
