@@ -381,7 +381,6 @@ def averaging(now: Snapshot) -> Iterator[Fact]:
     few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
     less = "steps close with three and no fewer" if rule.secret else "norms only"
-    less = "one sum of all, whoever lies" if rule.buckets > 1 else less
     lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
     yield _fact("averaging", f"{now.aggregation}: gradients are {rule.about}{lacking}")
 

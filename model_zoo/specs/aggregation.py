@@ -25,9 +25,6 @@ class AggregationRule:
             the result, however large it is: so owners refuse none for its size.
         secret: no replica sees another's contribution, only their sum (``protocol/secrecy``); the
             averaging codec is then the ring's.
-        buckets: into how many the replicas of a full stage are dealt at random, from `replicas` on;
-            each bucket's sum is secret, and their means are compared
-            (``protocol/secrecy/buckets.py``). 1: there is one sum of all.
         about: what it does with the contributions, for people.
     """
 
@@ -37,7 +34,6 @@ class AggregationRule:
     replicas: int = 1
     leaves_out: bool = False
     secret: bool = False
-    buckets: int = 1
     about: str = "added up"
 
     @property
@@ -70,15 +66,6 @@ RULES: dict[str, AggregationRule] = {
         replicas=4,
         secret=True,
         about="added up behind masks; no volunteer sees another's, only the sum",
-    ),
-    "secure-clipping": AggregationRule(
-        streams=True,
-        linear=False,
-        feedback=True,
-        replicas=8,
-        secret=True,
-        buckets=8,
-        about="added up behind masks by fours; sums far from most others are clipped or left out",
     ),
 }
 """Every rule that a manifest may name. A new one is a line here and the file of its name, with _

@@ -164,7 +164,6 @@ class Seat:
             is on probation.
         audits: what audits go by; None: the run has none.
         secret: random bytes if the run's sums are secret, else empty.
-        bucketed: they are sums of buckets (``secrecy/buckets.py``).
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
         at_once: tasks that the worker runs at a time.
@@ -189,7 +188,6 @@ class Seat:
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
         secret: bytes = b"",
-        bucketed: bool = False,
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
         at_once: int = 1,
@@ -231,7 +229,7 @@ class Seat:
             accumulator=self.pipeline,
             loaded=serving,
             promise=promise,
-            masking=self._masking(secret, bucketed=bucketed),
+            masking=self._masking(secret),
             commitments=self._commitments if audits.budget else None,
             rate=self._rate,
         )
@@ -437,11 +435,11 @@ class Seat:
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
 
-    def _masking(self, secret: bytes, *, bucketed: bool) -> Masking | None:
+    def _masking(self, secret: bytes) -> Masking | None:
         """Return what keeps our contributions secret, if the run's sums are."""
         roll = partial(attrgetter("roll"), self.quorum)
         seen = self.place.me, secret, self._siblings, roll
-        return Masking(*seen, bucketed=bucketed) if secret else None
+        return Masking(*seen) if secret else None
 
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs

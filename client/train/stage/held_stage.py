@@ -458,7 +458,6 @@ class HeldStageDriver:
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
-            bucketed=manifest.bucketed,
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),

@@ -305,22 +305,6 @@ def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) 
     assert "leave out --audit" in said
 
 
-def test_buckets_need_eight_volunteers_a_stage() -> None:
-    usual = {"private": True, "measure": False, "aggregation": "secure-clipping"}
-    with pytest.raises(UserError) as caught:
-        _found(RunChoices(**usual, redundancy=7))  # type: ignore[arg-type]
-    assert "take --redundancy 8" in f"{caught.value} {caught.value.next_step}"
-    founded = found_swarm(
-        SIGNER.peer,
-        RunChoices(**usual, redundancy=8),  # type: ignore[arg-type]
-        ModelChoices(),
-        OptimizerChoices(),
-    ).manifest
-    assert founded.secret
-    assert founded.bucketed
-    assert founded.averaging_codec == "ring16"
-
-
 def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
