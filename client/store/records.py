@@ -16,13 +16,11 @@ from client.control.snapshot import AuditCounts
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
-from protocol.recovery.company import MAX_COMPANIONS, Companion
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
 from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
 from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
-COMPANY: Final = "company.bin"
 LINEAGE: Final = "lineage.bin"
 EVIDENCE: Final = "evidence.bin"
 """Names of files beside the checkpoints of a swarm."""
@@ -33,10 +31,6 @@ MAX_MEMBERS: Final = 256
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=0, lt=2**60)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
-
-Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
-"""The members last seen in a swarm, and its progress then. Without them a restarted swarm waits
-longer."""
 
 
 class Seen(Struct, frozen=True, array_like=True):
