@@ -13,12 +13,15 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from client.control.snapshot import AuditCounts
+from protocol.contributions.account import StageAccount
+from protocol.contributions.board import Vouched
+from protocol.ids import PeerId
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
-from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
+from protocol.wire.fields import PeerText, SwarmText
 from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
 LINEAGE: Final = "lineage.bin"
@@ -68,31 +71,13 @@ class KeptAudits(Struct, frozen=True):
 # --- contributions ----------------------------------------------------------------------------
 
 
-class KeptStage(Struct, frozen=True):
-    """The account of one stage that was served here."""
-
-    stage: StageIndex
-    version: StepIndex
-    counts: dict[PeerText, Number]
-    """Microbatches by member."""
-
-
-class KeptLine(Struct, frozen=True):
-    """A member's vouched contribution to one stage."""
-
-    peer: PeerText
-    stage: StageIndex
-    microbatches: Number
-    vouchers: Number
-
-
 class KeptContributions(Struct, frozen=True):
     """Who contributed to a swarm, as this volunteer counted and heard it: accounts, the board as it
     was last, and the names that members went by."""
 
-    stages: Annotated[tuple[KeptStage, ...], Meta(max_length=MAX_STAGES)] = ()
-    board: tuple[KeptLine, ...] = ()
-    names: dict[PeerText, Name] = {}
+    stages: Annotated[tuple[StageAccount, ...], Meta(max_length=MAX_STAGES)] = ()
+    board: tuple[Vouched, ...] = ()
+    names: dict[PeerId, Name] = {}
 
 
 # --- what others have signed ------------------------------------------------------------------

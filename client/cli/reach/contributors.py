@@ -10,8 +10,8 @@ from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView, CreditView
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from protocol.contributions.board import Board, Vouched
-from protocol.ids import PeerId, SwarmId
+from protocol.contributions.board import Board
+from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 
 
@@ -23,12 +23,8 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
                 return client.status().contributors
     file = Persisted(home.folders.contributions(swarm.swarm), KeptContributions)
     kept = file.peek() or KeptContributions()
-    board = Board(
-        Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
-    )
-    names = {PeerId(peer): name for peer, name in kept.names.items()}
-    found = board.contributors(lambda _peer: False)
-    return contributors_view(found, lambda peer: names.get(peer, ""), swarm.manifest, step)
+    found = Board(kept.board).contributors(lambda _peer: False)
+    return contributors_view(found, lambda peer: kept.names.get(peer, ""), swarm.manifest, step)
 
 
 def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:

@@ -182,7 +182,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``ChaosSwarm``."""
         self.note(volunteer, "crashes")
         for to in list(volunteer.links):
-            self.network.close(volunteer, to)
+            self.network.close(volunteer, to, dies=True)
         volunteer.alive = False
         volunteer.forget_process()
         self._elect(volunteer)

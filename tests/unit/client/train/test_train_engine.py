@@ -21,7 +21,7 @@ from protocol.ids import PeerId, Stage
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
-from protocol.membership.shared import POSTING
+from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
@@ -298,8 +298,7 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         told, by = Mock(), PeerId("author")
         for part in READERS.values():
             monkeypatch.setattr(getattr(engine, part), "record", getattr(told, part))
-        monkeypatch.setattr(engine._progress_report, "heard", told.progress)
-        monkeypatch.setattr(engine._evaluation_report, "heard", told.held_out)
+        monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
         for kind, part in READERS.items():
             told.reset_mock()
             records = [RecordChanged(kind, by, 1, by, b""), RecordGone(kind, by)]
@@ -308,7 +307,7 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         told.reset_mock()
         for kind in ("progress", "held-out"):
             engine._members([RecordChanged(kind, by, 1, by, b"")])
-        assert calls(told) == {"progress": [()], "held_out": [()]}
+        assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
 async def test_the_matchings_decisions_are_carried_out_and_told(
