@@ -400,15 +400,11 @@ class TrustView(Struct, frozen=True, kw_only=True):
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
-    """This volunteer's work for the swarm, since ``since``."""
+    """This volunteer's work for the swarm, over all its sessions, by its own count."""
 
     microbatches: int = 0
     """Of ours in committed steps; each stage counts for itself."""
     tokens: int = 0
-    sent_bytes: int = 0
-    """To other volunteers."""
-    since: float = 0.0
-    """Unix seconds of the first start in this swarm."""
 
 
 class ContributorView(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from client.control.snapshot import (
     AuditsView,
     ChargeView,
     Counters,
+    CreditView,
     DrainCostView,
     EventView,
     HeldOutView,
@@ -124,6 +125,10 @@ def take_snapshot(
         certified_links=len(engine.waypoints.machine.chain),
         purpose=manifest.purpose,
         names=_names(engine),
+        credit=CreditView(
+            microbatches=engine.contributions.own,
+            tokens=engine.contributions.own * manifest.tokens_per_microbatch,
+        ),
         contributors=contributors_view(
             engine.contributions.contributors(),
             engine.contributions.name,
