@@ -452,7 +452,6 @@ class Node(ControlApi):
                 nursery.start_soon(self._step_writer.run)
             saves = [
                 self._engine.contributions.save,
-                self._training.audit_log.save,
                 self._event_sink.curve.save,
                 self._event_sink.held_out_curve.save,
             ]
@@ -522,7 +521,6 @@ class Node(ControlApi):
             self._folders.data,
             folder,
             self._reach,
-            folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
         self._engine, self._training = engine, training

@@ -121,10 +121,6 @@ class Folders:
         """What we have signed last in one swarm."""
         return self.data / Entry.EVIDENCE / f"{swarm}.marks"
 
-    def audits(self, swarm: str) -> Path:
-        """What our audits came to in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}-audits.json"
-
     def waypoints(self, swarm: str) -> Path:
         """The chain of certified versions of one swarm."""
         return self.data / Entry.EVIDENCE / f"{swarm}.waypoints"
