@@ -49,9 +49,8 @@ class KeptStage(Struct, frozen=True):
 
     stage: StageIndex
     version: StepIndex
-    missing: Number
-    seen: dict[PeerText, Number]
-    taken_over: dict[PeerText, Number]
+    counts: dict[PeerText, Number]
+    """Microbatches by member."""
 
 
 class KeptLine(Struct, frozen=True):

@@ -174,6 +174,8 @@ class Engine:
         self._evaluation_report = EvaluationReport(*reported, lambda: self.amending.book.steps)
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
+        self._unseen = set[PeerId]()
+        """Peers whose latest news our view does not have yet."""
         self._lines: Mapping[PeerId, tuple[float, float]] = {}
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
@@ -246,6 +248,8 @@ class Engine:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
+            case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
+                pass  # it has said which stage it holds, and our seats do not know yet
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
@@ -573,6 +577,7 @@ class Engine:
         if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
+            self._unseen.add(peer)
             self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
 
     def _is_new(self, peer: PeerId) -> bool:
@@ -616,6 +621,7 @@ class Engine:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
         costs little."""
         self._view_at, self._look_due = math.inf, True
+        self._unseen.clear()
         self._look_at_members()
         if self.held_stages is not None:
             era, view = self._lineage_view()

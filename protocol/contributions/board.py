@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.contributions.account import lower_median
+from protocol.contributions.account import LEAST_VOUCHERS, lower_median
 from protocol.contributions.record import Counts
 from protocol.ids import PeerId
 
-LEAST_VOUCHERS: Final = 2
 MAX_KEPT: Final = 4096
 """Counts that are remembered; of more, those of one voice go first, then the smallest."""
 

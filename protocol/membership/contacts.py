@@ -163,12 +163,13 @@ class Contacts:
                 self._contacts[peer] = _Contact(now, -math.inf)
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
-        """Note that the link ended. A process that exits closes its connections while it still
-        counts us as alive; a link closed after a silence only shows that the peer had lost us.
+        """Note that the link ended. When a process dies, its system closes its connections while
+        it still counts us as alive; a link closed after a silence only shows that the peer had lost
+        us, and one that is closed with a word, as for a ban, that the peer lives.
 
         Args:
             peer: the other end.
-            by_peer: the other side closed it.
+            by_peer: the other side closed it, without a word.
             now: monotonic seconds.
         """
         self._met.pop(peer, None)

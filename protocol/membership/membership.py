@@ -249,7 +249,7 @@ class Membership:
             reason: why, in words.
             now: monotonic seconds.
             crashed: False if it was closed by agreement.
-            by_peer: the other side closed it, or its operating system did after a crash.
+            by_peer: the other side's operating system closed it, as after a crash.
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)

@@ -205,11 +205,11 @@ class Deliveries:
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
         if receipt.verdict == "absent":
-            self.next_hop.told(sender, receipt.queue, now)
+            self.next_hop.heard(sender, now)
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
-        self.next_hop.told(sender, receipt.queue, now)
+        self.next_hop.heard(sender, now)
         if receipt.verdict not in ("accepted", "known"):
             return self._refused(delivery, holder, now)
         holder.accepted = True

@@ -41,8 +41,6 @@ STRIKES = 3
 SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
-MAX_TOLD = 64
-"""A longer queue than that is not believed."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
@@ -69,9 +67,6 @@ class _Candidate:
     """Its time for the work that it has of us, in seconds."""
     charged: int = 0
     """Number of microbatches that it has of us."""
-    others_s: float = 0.0
-    """Its time for the work that it has of others, in seconds, as of its last receipt."""
-    told_at: float = 0.0
     brought_at: float = -math.inf
     heard_at: float = -math.inf
     """Of a receipt or a gradient."""
@@ -88,10 +83,6 @@ class _Candidate:
     def service_s(self) -> float:
         """Its time for one microbatch."""
         return 1 / self.rate if self.rate else self.gradient.mean_s
-
-    def load_at(self, now: float) -> float:
-        """Its time for all that it has, as far as we know, in seconds."""
-        return self.load_s + max(0.0, self.others_s - (now - self.told_at))
 
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
@@ -156,7 +147,7 @@ class NextHop:
         floors = self._floors(now)
         open_to = [
             (
-                c.load_at(now)
+                c.load_s
                 + max(c.service_s, floors.get(peer, 0.0))
                 + (RELAYED_MORE * c.service_s if peer in self._relayed else 0.0),
                 rank(peer, round(c.load_s, 3)),
@@ -267,18 +258,10 @@ class NextHop:
             candidate.brought_at = candidate.heard_at = now
             candidate.strikes, candidate.suspended_until = 0, 0.0
 
-    def told(self, peer: PeerId, queue: int, now: float) -> None:
-        """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
-
-        Without a rate it is ignored, because measured times include such waits already.
-        """
-        if (candidate := self._candidates.get(peer)) is None:
-            return
-        candidate.heard_at = now
-        if candidate.rate:
-            waits_s = min(queue, MAX_TOLD) / candidate.rate
-            candidate.others_s = max(0.0, waits_s - candidate.load_s)
-            candidate.told_at = now
+    def heard(self, peer: PeerId, now: float) -> None:
+        """A receipt has come from there."""
+        if candidate := self._candidates.get(peer):
+            candidate.heard_at = now
 
     def accepted(self, peer: PeerId) -> None:
         """It has taken work."""

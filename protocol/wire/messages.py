@@ -313,7 +313,6 @@ class Receipt(SeatMessage, frozen=True):
     microbatch: MicrobatchId
     attempt: Attempt
     verdict: Verdict
-    queue: Annotated[int, Meta(ge=0, le=65535)]
 
 
 # --- rounds ---------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from client.store.records import COMPANY, Companions
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
-from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import HOST, found, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -29,18 +27,6 @@ SELDOM = 50
 """The same where copies have to keep up: 5 steps take a tenth of a second."""
 MORE_STEPS = 60
 """Steps after a restart that are compared with the reference."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with killed_at_the_end(folder) as swarm:
-        yield swarm
 
 
 def _found(folder: Path, steps: int, *, every: int = EVERY) -> SwarmFile:

@@ -16,7 +16,7 @@ STAGE = 1
 
 
 def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
-    return Receipt(STAGE, step, microbatch, attempt, verdict, 0)
+    return Receipt(STAGE, step, microbatch, attempt, verdict)
 
 
 def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:

@@ -75,11 +75,8 @@ class Contributions:
         self._file = Persisted(path, KeptContributions)
         kept = self._file.peek() or KeptContributions()
         for one in kept.stages:
-            seen = {PeerId(peer): count for peer, count in one.seen.items()}
-            taken = {PeerId(peer): count for peer, count in one.taken_over.items()}
-            self._accounts[one.stage] = StageAccount(
-                one.stage, self._per_step, one.version, one.missing, seen, taken
-            )
+            counts = {PeerId(peer): count for peer, count in one.counts.items()}
+            self._accounts[one.stage] = StageAccount(one.stage, self._per_step, one.version, counts)
         self._board = Board(
             Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers)
             for one in kept.board
@@ -146,7 +143,7 @@ class Contributions:
 
     def _kept(self) -> KeptContributions:
         stages = tuple(
-            KeptStage(one.stage, one.version, one.missing, _texts(one.seen), _texts(one.taken_over))
+            KeptStage(one.stage, one.version, _texts(one.counts))
             for _, one in sorted(self._accounts.items())
         )
         board = tuple(
@@ -166,7 +163,7 @@ class Contributions:
     def _counts(self, served: Collection[int]) -> Counts:
         known = sorted(stage for stage in served if stage in self._accounts)
         most = MAX_COUNTED // max(1, len(known))
-        stages = (self._accounts[stage].counts(most) for stage in known)
+        stages = (self._accounts[stage].said(most) for stage in known)
         return Counts(tuple(one for one in stages if one.members))
 
     def _may_vouch(self) -> Callable[[int, PeerId], bool]:

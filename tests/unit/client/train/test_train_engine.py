@@ -353,6 +353,23 @@ async def test_effects_go_to_the_network_or_to_people(
         assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
 
 
+async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """News of who has done no work waits a second, and its reports do not."""
+    async with open_swarm(tmp_path) as swarm:
+        engine, told, other = await at_rest(swarm), Mock(), PeerId("other")
+        monkeypatch.setattr(engine.network, "penalise", told.penalise)
+        monkeypatch.setattr(engine, "_proves", lambda: {engine.signer.peer}.__contains__)
+        engine._view_of(other)
+        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+        engine.perform(Penalise(other, "a lie", 20))
+        engine._view_changed()
+        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+        said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
+        assert calls(told)["penalise"] == said
+
+
 async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -29,7 +29,7 @@ LATE_S = LEAST_LATE_S
 
 
 def answer(m: int, verdict: Verdict, attempt: int, step: int = STEP) -> Receipt:
-    return Receipt(STAGE, step, m, attempt, verdict, 0)
+    return Receipt(STAGE, step, m, attempt, verdict)
 
 
 def named(effects: list[object]) -> list[PeerId]:

@@ -119,7 +119,7 @@ class TestBlame:
 
     def sent(self, made: Pipeline) -> PeerId:
         [(to, attempt)] = offers(list(made.computed(ForwardTask(0, 0), Outcome(), 0.1)))
-        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted", 0), 0.1)
+        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
         return to
 
     def test_who_only_asked_for_a_microbatch_has_not_given_it(self) -> None:
@@ -138,7 +138,7 @@ class TestBlame:
         assert blamed(effects) == [(giver, 20)]
         [(asked, attempt)] = questions(effects)
         assert asked == other
-        absent = Receipt(2, 0, 0, attempt, "absent", 0)
+        absent = Receipt(2, 0, 0, attempt, "absent")
         [(to, _)] = offers(list(made.receipt(other, absent, 0.3)))
         assert to == other
         made.backward(other, Backward(1, 0, 0, 1), 0.4)
@@ -152,7 +152,7 @@ class TestBlame:
             points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
             now += SPOILT_RETRY_S
             [(_, attempt)] = questions(list(made.tick(now)))
-            made.receipt(giver, Receipt(2, 0, 0, attempt, "known", 0), now)
+            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
         assert now == pytest.approx(0.2 + 5 * SPOILT_RETRY_S)
 
     def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:

@@ -92,26 +92,6 @@ def test_who_can_only_be_relayed_is_chosen_all_the_same() -> None:
     assert choices(hops, 9) == {A: 9}
 
 
-def test_what_others_sent_there_counts_until_it_must_be_done() -> None:
-    hops = NextHop()
-    hops.update({A: 4.0, B: 1.0})
-    assert first_choice(hops, 0.0) == A
-    hops.told(A, 6, now=10.0)
-    assert first_choice(hops, 10.0) == B  # 1.5 s and a quarter, against one
-    assert first_choice(hops, 11.0) == A
-    hops.told(A, 10**9, now=20.0)
-    assert first_choice(hops, 20.0) == B
-    assert first_choice(hops, 36.0) == A, "a queue beyond belief"
-
-
-def test_our_own_part_of_its_queue_counts_once() -> None:
-    hops = NextHop()
-    hops.update({A: 4.0, B: 1.0})
-    assert choices(hops, 2) == {A: 2}
-    hops.told(A, 2, now=0.0)
-    assert first_choice(hops, 0.0) == A
-
-
 def test_rates_decide_once_everybody_has_said_one() -> None:
     """The time to the gradient is much the same for all: the stages behind take most of it."""
     hops = taught({A: 3.0, B: 3.1})
