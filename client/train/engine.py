@@ -310,7 +310,7 @@ class Engine:
     def _set_clock(self) -> None:
         """The machine may have been suspended, or its clock set right."""
         if self.matching is not None:
-            self.matching.set_wall_offset(self.wall() - self.now(), self.now())
+            self.matching.set_wall_offset(self.wall() - self.now())
 
     def _tick(self) -> None:
         self._set_clock()
