@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
 from protocol.decree.proposer import Proposer, State
-from protocol.effects import Send
+from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Propose, Vote
@@ -38,7 +38,7 @@ STEP = 5
 
 def decree_of(leader: PeerId, attempt: int) -> Decree:
     """What a leader that is free proposes in an attempt."""
-    return Decree(attempt, leader.encode() * 32, ("a", "b"), ("a", "b", "c"), 0.0)
+    return Decree(attempt, leader.encode() * 32, ("a", "b"), ("a", "b", "c"), 0.0, (b"", b""))
 
 
 def quorum(me: PeerId) -> Quorum:
@@ -96,10 +96,11 @@ NAMES = (
     "_promised",
     "_refused",
     "decree",
-    "_voted",
+    "_named",
+    "_again",
 )
-DICTS = ("_promised", "_refused")
-FIXED = ("_me", "_stage", "_quorum", "_verify", "_step", "_era")
+DICTS = ("_promised", "_refused", "_named")
+FIXED = ("_me", "_stage", "_quorum", "_verify", "_leaves_out", "_step", "_era")
 APART = ("_votes", "_say_at", "_said_at", "_waited")
 """A decree is in force whether its leader hears of it or not; any time may have passed; and no
 elector has ended, of which only a leader that has waited would take notice."""
@@ -252,11 +253,16 @@ def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
     vote = Elector._vote
 
     def forgetful(
-        self: Elector, term: Term, sender: PeerId, message: Propose, decree: Decree
-    ) -> Vote:
+        self: Elector,
+        term: Term,
+        sender: PeerId,
+        message: Propose,
+        decree: Decree,
+        members: Collection[PeerId],
+    ) -> Vote | Penalise:
         if term.voted != message.attempt:
             term = replace(term, promised=message.attempt, leader=sender)
-        return vote(self, term, sender, message, decree)
+        return vote(self, term, sender, message, decree, members)
 
     patch.setattr(Elector, "_vote", forgetful)
 
