@@ -112,6 +112,11 @@ class Contributions:
         self._board.update(self._records, may_vouch, lambda peer: roster.member(peer) is not None)
         self._learn_names()
 
+    @property
+    def own(self) -> int:
+        """Our microbatches in committed steps, by our own count."""
+        return sum(account.counts.get(self._me, 0) for account in self._accounts.values())
+
     def contributors(self) -> list[Contributor]:
         """Return the lines of the board, the most work first; expelled members are left out."""
         return self._board.contributors(self._membership.verdicts.__contains__)

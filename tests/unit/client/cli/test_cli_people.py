@@ -148,9 +148,7 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
         manifest=swarm.manifest,
         version=9,
         has_tokenizer=True,
-        loss=None,
-        bits=None,
-        contributors=tuple(BOARD),
+        contributors=BOARD,
         own_microbatches=0,
         own_tokens=0,
     )

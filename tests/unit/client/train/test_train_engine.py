@@ -256,7 +256,7 @@ async def test_what_is_due_is_done_by_every_part(
         engine.describe(ADVERT, has_text=True)
         told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
         states: list[Any] = ["serving", "fetching"]
-        seats = [SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for n, state in enumerate(states)]
+        seats = [SeatStatus(n, 7, state, 1, 0, 1.0) for n, state in enumerate(states)]
         monkeypatch.setattr(engine.held_stages, "seats", lambda: seats)
         await trio.sleep(5)
         now = engine.now()
@@ -392,7 +392,7 @@ async def test_who_serves_what_is_noted_for_people(
         engine = await at_rest(swarm)
         told = watched(engine, "event_sink.serves")
         states: list[tuple[Any, int]] = [("serving", 1), ("fetching", 2), ("serving", 0)]
-        seats = tuple(SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for state, n in states)
+        seats = tuple(SeatStatus(n, 7, state, 1, 0, 1.0) for state, n in states)
         engine._view_dirty = False
         engine._members([SeatsChanged(PeerId("other"), seats)])
         assert calls(told)["event_sink_serves"] == [(PeerId("other"), (0, 1))]
