@@ -7,7 +7,7 @@ The leader whom the decree before designates begins ``free``, with attempt 1. A 
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
 the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
 elector may lie: we go back to ``idle`` when the others are no majority, or have not been one for
-``AGAIN_S``.
+``AGAIN_S``. Where no majority is left, nobody closes the step, and recovery begins another lineage.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -15,14 +15,13 @@ State: of one step, the electors' answers. Times are monotonic seconds.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Collection
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot, is_majority
+from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit, Propose, Vote
@@ -30,11 +29,6 @@ from protocol.wire.parts import Ballot, Decree, Promise
 
 AGAIN_S: Final = 1.0
 """A question or a proposal may have been lost with a link."""
-ENDED_S: Final = 30.0
-"""How long electors whose processes have ended are waited for where most have: they come back and
-vote, if they were only started anew. Who goes on without them may do so beside them."""
-FEW: Final = 2
-"""Of so many electors one alone is no majority: the other is not waited for."""
 
 
 class State(enum.Enum):
@@ -93,10 +87,6 @@ class Proposer:
         """What we propose, or are bound to."""
         self._voted = 0
         self._say_at: float | None = None
-        self._said_at = -math.inf
-        """Since when electors have had what we say now."""
-        self._waited = False
-        """Whether that is long enough to count no more who has ended."""
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -116,7 +106,6 @@ class Proposer:
                 return []
             self.attempt = 2
         self.state = State.ASKING
-        self._begin_to_say(now)
         return self._say(now)
 
     def give_up(self) -> None:
@@ -136,17 +125,13 @@ class Proposer:
         """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
         self._refused = {}
-        self._begin_to_say(now)
         return self._say(now)
-
-    def _begin_to_say(self, now: float) -> None:
-        self._said_at, self._waited = now, False
 
     def commit(self) -> Commit | None:
         """Return the commit, once a majority has voted."""
         if self.state is not State.PROPOSING or self.decree is None:
             return None
-        if not self._suffice(self._votes):
+        if not self._quorum.suffice(self._votes):
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
@@ -180,19 +165,8 @@ class Proposer:
                 self._voted, self.decree = message.voted, message.decree
             promise = Promise(sender, message.voted, value, message.signature)
             self._promised[sender] = promise
-            self.count()
-
-    def count(self) -> None:
-        """Electors that have not answered may have ended, and count no more."""
-        if self.state is State.ASKING and self._suffice(self._promised):
-            self.state = State.FREE if self.decree is None else State.BOUND
-
-    def _suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether these are a majority. One that has ended may come back, and others may not know
-        that it has ended: so it counts, until we have waited for it."""
-        return is_majority(peers, self._quorum.electors) or (
-            self._waited and self._quorum.suffice(peers)
-        )
+            if self._quorum.suffice(self._promised):
+                self.state = State.FREE if self.decree is None else State.BOUND
 
     def _give_way(self) -> None:
         """Electors take part in later attempts only: so is our next one."""
@@ -219,8 +193,6 @@ class Proposer:
         if self._refused:
             self._give_way()
             return []
-        few = len(self._quorum.electors) <= FEW
-        self._waited = now >= self._said_at + (AGAIN_S if few else ENDED_S)
         return self._say(now)
 
     def next_deadline(self) -> float | None:
