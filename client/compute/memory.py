@@ -216,7 +216,7 @@ class _Kept:
         # their masks too
         number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
         sent = math.ceil(number_bytes * parameters) * (self.lossy + rule.secret)
-        return sent, 0 if rule.streams else parameters * NUMBER_BYTES
+        return sent, parameters * NUMBER_BYTES if rule.robust else 0
 
 
 def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:

@@ -293,7 +293,7 @@ class Course(Scene):
                     self._why = one.reason[:200]
                 else:
                     self._wrongly[name] = f"{name} ({one.by}: {one.reason[:200]})"
-            audits += now.audits.done if now.audits else 0
+            audits += now.audits.results.drawn if now.audits else 0
         return audits
 
 

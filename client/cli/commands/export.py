@@ -26,7 +26,6 @@ from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
-from client.control.snapshot import ContributorView
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
@@ -262,12 +261,6 @@ def _need_gguf() -> None:
         raise UserError(str(error), words, ExitCode.CONFIG) from error
 
 
-def _contributors(home: Home, trained: Trained) -> tuple[ContributorView, ...]:
-    """Return the leaderboard as this machine knows it."""
-    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
-    return () if swarm is None else tuple(contributors_of(home, swarm, trained.version))
-
-
 def write_card(
     home: Home,
     trained: Trained,
@@ -296,7 +289,8 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    microbatches, tokens = own_work(home, trained.swarm)
+    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
+    microbatches, tokens = (0, 0) if swarm is None else own_work(home, swarm)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
@@ -307,7 +301,7 @@ def write_card(
         adapter_alone=alone,
         gguf=gguf,
         own=home.signer().peer if microbatches else None,
-        contributors=_contributors(home, trained),
+        contributors=contributors_of(home, swarm, trained.version) if swarm else [],
         own_microbatches=microbatches,
         own_tokens=tokens,
     )

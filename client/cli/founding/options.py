@@ -98,9 +98,9 @@ class PipelineChoices:
     they leave out; there are no audits with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
-    centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage
-    on, a lying minority moves the average little. secure: from four on, nobody sees another's
-    gradients, only their sum, so that nobody can judge them."""
+    centred-clipping). sum: exactly. centred-clipping: from three volunteers a stage on, a lying
+    minority moves the average little. secure: from four on, nobody sees another's gradients, only
+    their sum, so that nobody can judge them."""
     compute_dtype: Compute = PRECISION
     """Type of numbers in which passes compute. bf16 is for swarms of graphics cards; most
     processors are several times slower in it than in fp32. auto, where there are no audits: each
@@ -148,7 +148,7 @@ class PipelineChoices:
             return self.averaging_codec
         if self.averaging != "local":
             return EVERY_STEP_CODEC
-        return LOCAL_CODEC if rule.feeds_results_back else UNRETURNED_CODEC
+        return UNRETURNED_CODEC if rule.robust else LOCAL_CODEC
 
     @property
     def update_rule(self) -> str:

@@ -82,7 +82,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether it is exported for llama.cpp."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""
-    contributors: tuple[ContributorView, ...] = ()
+    contributors: Sequence[ContributorView] = ()
     """The leaderboard, the most work first."""
     own_microbatches: int
     """Of the volunteer that exports, in committed steps."""

@@ -350,7 +350,7 @@ def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> N
         (RunChoices(private=True), "sum", None),
         (RunChoices(private=True, aggregation="secure"), "secure", None),
         (RunChoices(aggregation="sum", audit=0), "sum", 0),
-        (RunChoices(aggregation="trimmed-mean", audit=20), "trimmed-mean", 20),
+        (RunChoices(audit=20), "centred-clipping", 20),
         (RunChoices(microbatches=2), "sum", 3),
     ],
 )
@@ -375,8 +375,8 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
-    run = RunChoices(measure=False, aggregation="trimmed-mean", microbatches=2)
-    with pytest.raises(UserError, match=r"trimmed-mean compares 3 .* 2 microbatches") as caught:
+    run = RunChoices(measure=False, aggregation="centred-clipping", microbatches=2)
+    with pytest.raises(UserError, match=r"centred-clipping compares 3 .* 2 microbatches") as caught:
         _found(run)
     assert caught.value.exit_code == ExitCode.USAGE
     assert "--aggregation sum" in caught.value.next_step

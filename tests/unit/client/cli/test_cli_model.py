@@ -14,12 +14,12 @@ from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import load_newest, needed_model
-from client.control.snapshot import CreditView
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
+from client.store.records import KeptContributions, KeptStage
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.export import export_hf
@@ -127,13 +127,17 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     home = home_folders(tmp_path / "home")
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
-    Persisted(home.credit(swarm.swarm), CreditView).save(CreditView(microbatches=7, tokens=448))
+    me = ensure_identity(home.data).peer
+    stage = KeptStage(stage=0, version=5, missing=0, seen={me: 7}, taken_over={})
+    kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
+    kept.save(KeptContributions(stages=(stage,)))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "computed 7 microbatches of committed steps, 448 tokens" in card
-    assert f"`{ensure_identity(home.data).peer}`, computed" in card
+    tokens = 7 * swarm.manifest.tokens_per_microbatch
+    assert f"computed 7 microbatches of committed steps, {tokens} tokens" in card
+    assert f"`{me}`, computed" in card
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
