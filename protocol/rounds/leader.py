@@ -427,7 +427,6 @@ class RoundLeader:
     def _act(self, now: float, own: OwnPart) -> list[Effect]:
         if own.closed:
             return []
-        self.proposer.count()
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
         if not self.leading and not own.passed:
