@@ -374,7 +374,7 @@ class Engine:
         """Vote as an elector, or say how a step was closed."""
         answer = self.elector.answer(peer, message)
         if isinstance(answer, Penalise):
-            self.perform([answer])
+            self.perform(answer)
         elif answer is not None:
             self.send(peer, answer)
 

@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from protocol import limits
 from protocol.contributions.record import COUNTED, Counts, encode_counts
 from protocol.contributions.record import MIN_GAP_MS as COUNTED_GAP_MS
 from protocol.effects import Explain, Penalise, Publish, Send
@@ -29,7 +30,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
-from protocol.membership.contacts import Contacts, missed
+from protocol.membership.contacts import Contacts
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.held_out import HELD_OUT, HeldOutSaid, parse_held_out
@@ -419,7 +420,7 @@ class Membership:
         self._heartbeat_seq += not again
         self.contacts.said(self._heartbeat_seq, now)
         number, seats = self._heartbeat_seq, list(self._seats)
-        lost = list[str](self.contacts.told_lost(now))
+        lost = list[str](self.contacts.lost(now)[: limits.MAX_LOST])
         return [
             Send(peer, Heartbeat(number, seats=seats, lost=lost, echo=self._echoes[peer] + 1))
             for peer in self._linked
@@ -439,9 +440,8 @@ class Membership:
         if not self.contacts.is_shunned(sender):
             self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        misses = missed(message.seats, {seat.stage for seat in self._seats}, self._own)
         lost, lost_before = map(PeerId, message.lost), self.contacts.told_by(sender)
-        self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=misses)
+        self.contacts.heard(sender, lost, serving, message.echo - 1, now)
         effects: list[MembershipEffect] = []
         if self.contacts.told_by(sender) != lost_before:
             words = f"{short(sender)} has lost others"

@@ -349,7 +349,7 @@ class RoundLeader:
         laggards, there = self._laggards(), self._serving_step()
         behind = sorted(laggards) if self._complete_since is not None else []
         ahead = {r.peer for r in self._view.serving(self._place.stage) if r.version > self.step}
-        absent = self._quorum.absent(laggards.union(there, ahead), now)
+        absent = self._quorum.absent(self._quorum.roll.difference(laggards, there, ahead), now)
         return [*self._silent(there), *behind, *absent]
 
     def _awaited_of(self, led_by: PeerId, own: OwnPart, *, leases: bool) -> list[Wait]:

@@ -220,7 +220,7 @@ class Seat:
         self._open = _OpenStep()
         audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
-        self.elector = elector or unsigned_elector(place.me)
+        self.elector = elector or unsigned_elector()
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
@@ -996,7 +996,9 @@ class Seat:
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
-        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
+        too_few = self._open.uncounted is not None  # who has not voted had ended, for the others
+        alone = far or too_few or not self.quorum.holds(now)
+        known = self.member.knows_commit
         return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------

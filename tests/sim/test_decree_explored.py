@@ -50,7 +50,7 @@ def quorum(me: PeerId) -> Quorum:
 
 def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
-    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True)
+    made = Elector(lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
     made.named(0, 0, STEP, (LEADERS, frozenset(ELECTORS)))
     return made

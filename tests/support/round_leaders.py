@@ -38,7 +38,7 @@ class Led(RoundLeader):
 
     def __init__(self, quorum: Quorum) -> None:
         super().__init__(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
-        self.elector = unsigned_elector(ME)
+        self.elector = unsigned_elector()
         before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
         self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
 

@@ -40,8 +40,8 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
     return signed == signature(peer, kind, body)
 
 
-def elector(me: PeerId, **given: object) -> Elector:
-    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
+def elector(me: PeerId) -> Elector:
+    return Elector(lambda kind, body: signature(me, kind, body), verify)
 
 
 def decree(

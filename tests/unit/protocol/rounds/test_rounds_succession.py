@@ -8,7 +8,7 @@ from protocol.decree.proposer import AGAIN_S
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
-from protocol.membership.contacts import Contacts
+from protocol.membership.contacts import LOST_AFTER_S, Contacts
 from protocol.rounds.leader import VOTE_S, OwnPart
 from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.quorum import Quorum
@@ -157,22 +157,20 @@ class TestTakingOver:
 
 
 class TestQuorum:
-    def test_a_sibling_that_others_still_see_is_not_left_out(self) -> None:
+    def test_a_sibling_is_left_out_once_we_have_lost_it(self) -> None:
         contacts = Contacts()
         contacts.said(1, 0.0)
         contacts.heard(B, (), (STAGE,), 1, 0.0)
-        contacts.heard(C, (), (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
-        quorum.settle([ME, B], [ME, B, C], STEP, 0.0)
+        quorum.settle([ME, B], [ME, C], STEP, 0.0)
         made = Led(quorum)
-        contacts.said(2, 3.0)
-        contacts.said(3, 6.0)
-        contacts.heard(C, (), (), 3, 6.0)
-        made.update_view(view(ME), True, 6.0)  # our own link to B is gone
-        assert not plans(list(made.report(ME, report(IDS), 6.1)))
+        contacts.said(3, 3.0)
+        contacts.heard(C, (), (), 3, 3.0)
+        made.update_view(view(ME), True, 3.0)
+        assert not plans(list(made.report(ME, report(IDS), 3.1)))
         assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (B,), (), 3, 7.0)
-        assert set(plans(list(made.tick(7.1)))) == {ME}
+        contacts.heard(C, (), (), 3, LOST_AFTER_S)
+        assert set(plans(list(made.tick(LOST_AFTER_S + 0.1)))) == {ME}
 
     def test_who_comes_back_while_a_round_goes_on_is_a_member_of_the_next_attempt(self) -> None:
         """Its worker died, and it served again before the round without it was decided: that one

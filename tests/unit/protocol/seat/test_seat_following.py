@@ -148,7 +148,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         step=STEP,
         serving=serving,
         touch=contacts,
-        elector=Elector(ME, signs, is_signed),
+        elector=Elector(signs, is_signed),
     )
     made.quorum.settle([ME, SIBLING], [ME, SIBLING, OTHER], STEP, 0.0)
     made.quorum.designated = SIBLING
