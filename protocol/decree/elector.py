@@ -297,20 +297,6 @@ class Elector:
         first = frozenset(map(PeerId, self.first(era, step)))
         return ((), first) if first else None
 
-    def named(self, stage: int, era: int, step: int, named: Named) -> None:
-        """Take what our own seat knows of its step: the members of the decree before, and the
-        electors that it names."""
-        known = self._terms.get((stage, era))
-        if known is not None and known.step > step:
-            return
-        term = Term(stage, era, step) if known is None or known.step < step else known
-        members, electors = (tuple(sorted(peers)) for peers in named)
-        term = replace(term, members=members, electors=electors)
-        if not term.promised and (leader := designated(members, stage, step)):
-            term = replace(term, promised=1, leader=leader)
-        if term != known:
-            self._put(term)
-
     def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
         """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
         there = self.serving(stage).keys() & members

@@ -52,7 +52,6 @@ def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
     made = Elector(lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
-    made.named(0, 0, STEP, (LEADERS, frozenset(ELECTORS)))
     return made
 
 
@@ -109,7 +108,7 @@ QUORUMS = tuple(map(quorum, LEADERS))
 
 def begin() -> World:
     """Nothing of the step has been said; all electors know who is designated."""
-    term = Term(0, 0, STEP, 1, LEADERS[0])
+    term = Term(0, 0, STEP, 1, LEADERS[0], members=LEADERS, electors=ELECTORS)
     leaders = (Proposer(p, 0, q, lambda *_: True) for p, q in zip(LEADERS, QUORUMS, strict=True))
     states = []
     for leader in leaders:
