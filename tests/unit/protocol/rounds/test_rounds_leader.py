@@ -470,9 +470,11 @@ class TestWhatIsAwaited:
         assert made.awaited(None, 1.0, leases=False) == []
         made.report(B, report(), 0.0)
         assert made.awaited(B, 1.0, leases=False) == [("plan", B)]
-        assert made.awaited(B, 1.0, leases=False, own=OwnPart(closed=True)) == []
-        assert made.awaited(B, 1.0, leases=False, own=OwnPart(returned=False)) == []
-        late = made.awaited(B, 1.0, leases=True, own=OwnPart(returned=False))
+        made.own = OwnPart(closed=True)
+        assert made.awaited(B, 1.0, leases=False) == []
+        made.own = OwnPart(returned=False)
+        assert made.awaited(B, 1.0, leases=False) == []
+        late = made.awaited(B, 1.0, leases=True)
         assert late == [("plan", B)], "nothing is in flight that it could wait for"
 
     def test_the_leader_is_not_to_blame_while_others_are_late(self) -> None:

@@ -148,12 +148,12 @@ class TestTakingOver:
 
     def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
         """A sibling has applied another attempt and died; we cannot apply it."""
-        made, knows = leader(), OwnPart(closed=True)
-        made.update_view(view(ME), True, 0.0, knows)
-        assert made.report(ME, report(IDS), 1.0, knows) == []
-        assert made.tick(1.0 + ROUND_TIMEOUT_S, knows) == []
-        bound = successor()
-        assert bound.vote(C, vote(2, voted=1, decree=EARLIER), 1.0, knows) == []
+        made, bound = leader(), successor()
+        made.own = bound.own = OwnPart(closed=True)
+        made.update_view(view(ME), True, 0.0)
+        assert made.report(ME, report(IDS), 1.0) == []
+        assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
+        assert bound.vote(C, vote(2, voted=1, decree=EARLIER), 1.0) == []
 
 
 class TestQuorum:
