@@ -43,12 +43,10 @@ from protocol.wire.statement import Statement, encode_statement
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
-the round has to go first. Else a refused plan runs out of time."""
+the round has to go first. Else a spoilt plan runs out of time."""
 REFUSED_S = 1.0
-"""How long a refused attempt goes on: every member is to see for itself all that is wrong in it."""
-FEW = 4
-"""A plan with so many members is made anew at once: a minority of them is one, and no attempt shows
-one liar in place of another."""
+"""How long a refused attempt goes on, until all have answered: every member is to see for itself
+all that is wrong in it."""
 FIRST_S = 4.0
 """How long a lineage's first step waits for its electors to take their stages: a follower of the
 decision begins a little later than whoever has decided."""
@@ -150,20 +148,17 @@ class RoundLeader:
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
-        self._ready: dict[PeerId, Ready] = {}
+        self._answers: dict[PeerId, Ready] = {}
+        """By member of the plan: for what it is Ready, or that it refuses."""
         self.proposer.start_step(step, self._era)
         self._not_before = -math.inf
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
         """How often that was so."""
-        self._differing: Plan | None = None
-        """The last plan for which members were Ready with different digests."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
-        """Attempts that were refused, since a member was lost."""
-        self._refused_by: set[PeerId] = set()
-        """Members that have refused the plan."""
+        """Attempts that were made anew because a member spoilt them, since one was lost."""
         self._anew_at: float | None = None
         """When the refused plan is given up."""
         self._spoilt: Counter[PeerId] = Counter()
@@ -317,8 +312,7 @@ class RoundLeader:
         waits += [("refusal", peer) for peer in sorted(refusers) if peer != self._place.me]
         if self._plan is not None:
             kind: Kind = "ready"
-            said = self._ready.keys() | self._refused_by
-            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in said]
+            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._answers]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
@@ -427,9 +421,7 @@ class RoundLeader:
             words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
             said = Explain("round", f"{words}, for which electors have voted")
             return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
-        here = own.received + len(self._ready)
-        if self._anew_at is not None and (now >= self._anew_at or self._all_have_looked()):
-            self._void("malformed shard")
+        here = own.received + len(self._answers)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
@@ -480,7 +472,7 @@ class RoundLeader:
             amended=self._amended(),
             promises=self.proposer.promises,
         )
-        self._ready, self._refused_by = {}, set()
+        self._answers = {}
         self._patience.planned(self._part().received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
@@ -502,73 +494,65 @@ class RoundLeader:
             return []
         if self._proposing or all(m.peer != sender for m in plan.members):
             return []
-        if message.digest == REFUSED:
-            return self._refused(sender, now)
+        if sender in self._answers:
+            return []
         said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
-        if not self._verify(sender, READY, encode_statement(said), message.signature):
+        if message.digest == REFUSED:
+            self._refusers[sender] += 1
+            if self._anew_at is None and self._refusals < MAX_REFUSALS:
+                self._anew_at = now + REFUSED_S
+        elif not self._verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
-        self._ready[sender] = message
-        refused = self._anew_at is not None
-        return self._act(now) if refused else self._try_decide(now)
-
-    def _refused(self, sender: PeerId, now: float) -> list[Effect]:
-        """Plan again, a few times, once all have looked at the attempt: what it lets one member see
-        need not be all that is wrong."""
-        if sender in self._refused_by:
-            return []
-        self._refusers[sender] += 1
-        self._refusals += not self._refused_by
-        self._refused_by.add(sender)
-        if self._plan is None or self._refusals > MAX_REFUSALS:
-            return []
-        self._anew_at = now + REFUSED_S if self._anew_at is None else self._anew_at
-        words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
-        return [Explain("round", words, "warning", (sender,)), *self._act(now)]
-
-    def _all_have_looked(self) -> bool:
-        """Whether a refused plan shows nobody anything more: it has few members, or all others are
-        Ready, so they have seen all of it, and nothing wrong."""
-        members = 0 if self._plan is None else len(self._plan.members)
-        alone = len(self._refused_by) == 1 and len(self._ready) == members - 1
-        return members <= FEW or alone
+        self._answers[sender] = message
+        return self._act(now)
 
     def _try_decide(self, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan = self._plan
-        if plan is None or self._proposing or len(self._ready) < len(plan.members):
+        plan, ready = self._plan, self._part().ready
+        if plan is None or self._proposing:
             return []
-        if not (ready := self._part().ready):
+        whole = len(self._answers) == len(plan.members)
+        if self._anew_at is not None and (whole or now >= self._anew_at):
+            return self._plan_anew(now)
+        if not whole or not ready:
             return []
         members = [PeerId(member.peer) for member in plan.members]
         named = tuple(map(str, members)), tuple(plan.electors)
         decree = Decree(plan.attempt, ready, *named, 0.0)
-        if {message.digest for message in self._ready.values()} != {agreed(decree)}:
-            return self._unlike(now)
+        if {message.digest for message in self._answers.values()} != {agreed(decree)}:
+            return self._plan_anew(now)
         if not self._may_close(members, now):
             return self._plan_with_those_back(members, now)
-        shares = [(self._ready[PeerId(m.peer)].loss_sum, count_of(m.counted)) for m in plan.members]
+        said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
+        shares = [(message.loss_sum, count) for message, count in said]
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        signed = tuple(self._ready[peer].signature for peer in members)
+        signed = tuple(message.signature for message, _ in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
-    def _unlike(self, now: float) -> list[Effect]:
-        """Plan again, a few times, and note the members whose digest differs from the most common
-        one, of two members from ours. A plan counts once, however often we look at it."""
-        if self._differing is self._plan:
+    def _plan_anew(self, now: float) -> list[Effect]:
+        """Plan a spoilt attempt again, a few times. If none has refused it, note the members whose
+        digest differs from the most common one, of two members from ours."""
+        if self._refusals >= MAX_REFUSALS:
             return []
-        self._differing = self._plan
-        digests = Counter(message.digest for message in self._ready.values())
-        ours = self._ready.get(self._place.me)
-        usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
-        self._spoilt.update(p for p, said in self._ready.items() if said.digest != usual)
         self._refusals += 1
-        words = f"step {self.step}: members hold different gradients"
-        if self._refusals > MAX_REFUSALS:
-            return []
-        self._void("gradients differ")
-        return [Explain("round", f"{words}; planning it anew", "error"), *self._act(now)]
+        refusers = [peer for peer, said in self._answers.items() if said.digest == REFUSED]
+        if refusers:
+            self._void("malformed shard")
+            words = f"{_names(refusers)} got a malformed shard"
+        else:
+            digests = Counter(said.digest for said in self._answers.values())
+            ours = self._answers.get(self._place.me)
+            usual = max(
+                digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d)
+            )
+            self._spoilt.update(p for p, said in self._answers.items() if said.digest != usual)
+            self._void("gradients differ")
+            words = "members hold different gradients"
+        words = f"step {self.step}: {words}; planning it anew"
+        said = Explain("round", words, "warning" if refusers else "error", tuple(refusers))
+        return [said, *self._act(now)]
 
     def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
         """Plan again if replicas that were away serve this step again, because it may not be closed
