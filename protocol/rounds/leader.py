@@ -133,7 +133,7 @@ class RoundLeader:
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(longest_s), era
         self._verify = verify
-        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._leaves_out)
+        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
@@ -393,12 +393,17 @@ class RoundLeader:
             self._look_at = now + VOTE_S
         return answer
 
-    def _leaves_out(self, decree: Decree) -> bool:
-        """Whether a decree leaves out one of the roll that is at our step: electors refuse it."""
-        there = self._quorum.roll.intersection(self._serving_step())
-        return not there.issubset(decree.members)
+    def _left_out(self, decree: Decree) -> frozenset[PeerId]:
+        """Return those of the roll that are at our step and no members of a decree: electors do
+        not vote for it."""
+        return self._quorum.roll.intersection(self._serving_step()).difference(decree.members)
 
     # --- plan and decree -------------------------------------------------------------------
+
+    @property
+    def proposes(self) -> bool:
+        """Whether we wait for the votes of electors."""
+        return self.proposer.state is State.PROPOSING
 
     @property
     def _proposing(self) -> bool:
@@ -416,6 +421,7 @@ class RoundLeader:
             return []
         self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
+            self.may_plan = no(f"waiting for the votes of {_names(self.proposer.missing())}")
             return effects
         if self.proposer.state is State.BOUND and self.proposer.decree is not None:
             words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
@@ -521,8 +527,12 @@ class RoundLeader:
         decree = Decree(plan.attempt, ready, *named, 0.0)
         if {message.digest for message in self._answers.values()} != {agreed(decree)}:
             return self._plan_anew(now)
+        if back := self._left_out(decree):
+            self._void("member came back")
+            words = f"step {self.step}: {_names(back)} came back; planning it anew"
+            return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
         if not self._may_close(members, now):
-            return self._plan_with_those_back(members, now)
+            return []
         said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
         shares = [(message.loss_sum, count) for message, count in said]
@@ -552,19 +562,6 @@ class RoundLeader:
             words = "members hold different gradients"
         words = f"step {self.step}: {words}; planning it anew"
         said = Explain("round", words, "warning" if refusers else "error", tuple(refusers))
-        return [said, *self._act(now)]
-
-    def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
-        """Plan again if replicas that were away serve this step again, because it may not be closed
-        without them."""
-        serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
-        back = (self._quorum.roll & serving).difference(members)
-        if not back:
-            return []
-        self._void("member came back")
-        names = ", ".join(map(short, sorted(back)))
-        words = f"step {self.step}: {names} came back; planning it anew"
-        said = Explain("round", words, members=tuple(sorted(back)))
         return [said, *self._act(now)]
 
     def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:

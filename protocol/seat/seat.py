@@ -322,7 +322,7 @@ class Seat:
             if not (answer := may()):
                 return f"{stage}: {answer.reason}"
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
-        begun = self.member.plan_followed is not None
+        begun = self.member.plan_followed is not None and not self.leader.proposes
         round_now = self.member.why() if begun else self.may_close().reason or "closing"
         led_by = short(self.current_leader() or "?")
         return f"{stage}, {counted}; step {self.step}: {round_now}; led by {led_by}"

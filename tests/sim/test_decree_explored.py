@@ -99,7 +99,7 @@ NAMES = (
     "_again",
 )
 DICTS = ("_promised", "_refused", "_named")
-FIXED = ("_me", "_stage", "_quorum", "_verify", "_leaves_out", "_step", "_era")
+FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
 APART = ("_votes", "_say_at", "_said_at", "_waited")
 """A decree is in force whether its leader hears of it or not; any time may have passed; and no
 elector has ended, of which only a leader that has waited would take notice."""

@@ -379,7 +379,7 @@ class TestWhatIsProposed:
         for one in swarm.electors.values():
             one.serving = lambda _stage: {first: STEP, other: STEP}
         later = swarm.proposer(other)
-        later._leaves_out = lambda decree: len(decree.members) < 2
+        later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
         assert later.state is State.ASKING, "it would be refused, and not all have answered"
         later.tick(AGAIN_S)

@@ -229,6 +229,9 @@ class TestDecree:
             sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
         )
         assert not commits(asked), "one of three is no majority"
+        made.tick(1.1)
+        missing = ", ".join(map(short, sorted((C, NEW))))
+        assert made.may_plan.reason == f"waiting for the votes of {missing}"
         told = list(made.vote(C, vote(voted=1), 2.0))
         assert sorted(commits(told)) == sorted((ME, B, C, NEW))
         [commit] = {e.message for e in told if isinstance(e, Send)}
