@@ -85,8 +85,8 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     assert "beginning anew" in told[0]
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
     assert made.signed(PLAN) is not None
-    blocked, told = notary(tmp_path / "folder" / "marks")
-    (tmp_path / "folder" / "marks").mkdir()
+    blocked, told = notary(path := tmp_path / "folder" / "marks")
+    path.mkdir(parents=True)
     assert blocked.signed(PLAN) is not None
     assert "cannot be written down" in told[0]
 
