@@ -101,10 +101,7 @@ from protocol.wire.messages import (
     Commit,
     Commitment,
     CommitRequest,
-    Have,
     JoinStage,
-    Lease,
-    LeaseRequest,
     LedgerReport,
     Message,
     Plan,
@@ -685,25 +682,9 @@ class Seat:
             return []
         return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
-    def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
-        """Say whether we hold a microbatch."""
-        return list(self.pipeline.have(sender, message))
-
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
         return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
-
-    def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
-        """Work on what is leased to us."""
-        ids = self.leasing.leased(message, now)
-        return list(self.pipeline.lease(ids, again=message.again, now=now))
-
-    def on_lease_request(
-        self, sender: PeerId, message: LeaseRequest, now: float
-    ) -> list[SeatEffect]:
-        """Note a request for work."""
-        self.leasing.requested(sender, message)
-        return []
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
