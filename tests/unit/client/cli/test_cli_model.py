@@ -128,7 +128,7 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    stage = KeptStage(stage=0, version=5, missing=0, seen={me: 7}, taken_over={})
+    stage = KeptStage(stage=0, version=5, counts={me: 7})
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
     kept.save(KeptContributions(stages=(stage,)))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
