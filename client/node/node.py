@@ -486,8 +486,7 @@ class Node(ControlApi):
         )
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
-        met = known.peers if known else ()
-        named = (*swarm.peers, *met)
+        named = (*swarm.peers, *(known.peers if known else ()))
         engine.kept_links = KeptLinks(named)
         self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
@@ -510,7 +509,6 @@ class Node(ControlApi):
             engine.membership.contacts,
             folder,
             engine.shelf,
-            {address.peer for address in met if address.peer is not None},
             (engine.amending.book.steps, engine.amending.book.longest),
         )
         engine.notary.resume(history.lineage.era)

@@ -10,16 +10,17 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from protocol.contributions.account import StageAccount
+from protocol.contributions.board import Vouched
+from protocol.ids import PeerId
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
-from protocol.recovery.company import MAX_COMPANIONS, Companion
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
-from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
+from protocol.wire.fields import SwarmText
 from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
-COMPANY: Final = "company.bin"
 LINEAGE: Final = "lineage.bin"
 EVIDENCE: Final = "evidence.bin"
 """Names of files beside the checkpoints of a swarm."""
@@ -27,10 +28,6 @@ EVIDENCE: Final = "evidence.bin"
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=0, lt=2**60)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
-
-Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
-"""The members last seen in a swarm, and its progress then. Without them a restarted swarm waits
-longer."""
 
 
 class Seen(Struct, frozen=True, array_like=True):
@@ -44,31 +41,13 @@ class Seen(Struct, frozen=True, array_like=True):
 # --- contributions ----------------------------------------------------------------------------
 
 
-class KeptStage(Struct, frozen=True):
-    """The account of one stage that was served here."""
-
-    stage: StageIndex
-    version: StepIndex
-    counts: dict[PeerText, Number]
-    """Microbatches by member."""
-
-
-class KeptLine(Struct, frozen=True):
-    """A member's vouched contribution to one stage."""
-
-    peer: PeerText
-    stage: StageIndex
-    microbatches: Number
-    vouchers: Number
-
-
 class KeptContributions(Struct, frozen=True):
     """Who contributed to a swarm, as this volunteer counted and heard it: accounts, the board as it
     was last, and the names that members went by."""
 
-    stages: Annotated[tuple[KeptStage, ...], Meta(max_length=MAX_STAGES)] = ()
-    board: tuple[KeptLine, ...] = ()
-    names: dict[PeerText, Name] = {}
+    stages: Annotated[tuple[StageAccount, ...], Meta(max_length=MAX_STAGES)] = ()
+    board: tuple[Vouched, ...] = ()
+    names: dict[PeerId, Name] = {}
 
 
 # --- what others have signed ------------------------------------------------------------------

@@ -10,8 +10,9 @@ State: what is counted, by member. No clock, no IO.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from protocol.contributions.record import Counted, StageCounts
 from protocol.ids import PeerId
@@ -21,9 +22,8 @@ MAX_MEMBERS: Final = 1024
 LEAST_VOUCHERS: Final = 2
 
 
-@dataclass(slots=True)
-class StageAccount:
-    """See the module's docstring.
+class StageAccount(Struct):
+    """See the module's docstring; it is kept on disk as it is.
 
     Args:
         stage: the stage.

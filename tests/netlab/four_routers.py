@@ -30,7 +30,7 @@ from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from tests.bench.timing import all_notes
 from tests.netlab.internet import Internet, Place
-from tests.netlab.matrix import expected
+from tests.netlab.meetings import expected
 from tests.netlab.routers import Router
 
 MODEL = ModelChoices(layers=2, width=128, heads=1, ffn_width=32, context=16)

@@ -89,7 +89,8 @@ class TestGettingAnotherGradient:
         made = deliveries(A, B)
         first = held(made)
         second = B if first == A else A
-        made._send(made._open[M], second, made.next_hop.charge(second), 0.1)
+        made.next_hop.charge(second)
+        made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert made.next_deadline() is None
         made.redo(M, "corrupt", 1.0, malformed_by=second)
