@@ -106,7 +106,6 @@ class Elector:
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
-        self._named: dict[tuple[int, int], tuple[int, Named]] = {}
         self.serving: Callable[[int], frozenset[PeerId]] = lambda _stage: frozenset()
         """Who serves a stage, as far as we see."""
         self._leapt: dict[tuple[int, int], int] = {}
@@ -251,21 +250,8 @@ class Elector:
         if (before := self.commit(stage, era, step - 1)) is not None:
             decree = before.decree
             return tuple(map(PeerId, decree.members)), frozenset(map(PeerId, decree.electors))
-        if (named := self._named.get((stage, era))) is not None and named[0] == step:
-            return named[1]
         first = frozenset(map(PeerId, self.first(era, step)))
         return ((), first) if first else None
-
-    def named(self, stage: int, era: int, step: int, named: Named) -> None:
-        """Take what our own seat knows of its step: the members of the decree before, and the
-        electors that it names."""
-        self._named.pop((stage, era), None)
-        self._named[stage, era] = step, named
-        while len(self._named) > MAX_TERMS:
-            del self._named[next(iter(self._named))]
-        term = self._terms.get((stage, era))
-        if term is not None and term.step == step and not term.promised:
-            self._begin(stage, era, step)
 
     def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
         """Whether a peer may lead a step: a member of the decree before, as long as one serves."""

@@ -1,8 +1,8 @@
 """The board: the newest believable posting of every stage.
 
-Holds at most ``AUTHORS_PER_STAGE`` postings per stage. A posting is kept even if it is not believed
-yet, because its author may enter the membership view only later. Decides nothing. Derived values
-are computed once per change, so simulated peers with equal inputs may share one board.
+A posting is kept even if it is not believed yet, because its author may enter the membership view
+only later; the membership bounds how many authors a stage has. Decides nothing. Derived values are
+computed once per change, so simulated peers with equal inputs may share one board.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.population import Population
 from protocol.matching.timing import POSTING_TTL_S
 
-AUTHORS_PER_STAGE = 8
 INFINITY = float("inf")
 
 
@@ -35,12 +34,15 @@ class Notice:
         """The stewardship it comes from: author and mandate."""
         return (self.author, self.posting.mandate)
 
+    def expired(self, now: float) -> bool:
+        """Tell whether it was not repeated for so long that it is believed no more."""
+        return now >= self.received_at + POSTING_TTL_S
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Values derived from the postings that count."""
 
-    authors: frozenset[PeerId]
     vacant: tuple[Stage, ...]
     """Stages without a steward, or with one of an earlier beacon only."""
     empty: tuple[Stage, ...]
@@ -68,7 +70,7 @@ class Board:
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
         self._facts_of = -1
-        self._facts = Facts(frozenset(), (), (), False, frozenset(), None)
+        self._facts = Facts((), (), False, frozenset(), None)
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -76,14 +78,8 @@ class Board:
         if population is self._population and beacon == self._beacon:
             return
         self._population, self._beacon = population, beacon
-        self._stale.update(self._stages)
-        self.revision += 1
-
-    def forget_after(self, newest_ms: int) -> None:
-        """Drop postings issued later: the clock was set back, and nothing would replace them."""
-        for stage, notices in enumerate(self._kept):
-            kept = {p: n for p, n in notices.items() if n.posting.issued_ms <= newest_ms}
-            self._kept[stage] = kept
+        for stage, kept in enumerate(self._kept):
+            self._kept[stage] = {peer: n for peer, n in kept.items() if self._is_of_now(n)}
         self._stale.update(self._stages)
         self.revision += 1
 
@@ -91,13 +87,13 @@ class Board:
         """Keep ``posting``, received at ``now``; return False if ``author`` has posted a newer
         one."""
         stage = bodies.stage_of(posting)
-        notices = self._kept[stage]
+        kept = self._kept[stage]
+        notices = {peer: notice for peer, notice in kept.items() if not notice.expired(now)}
         known = notices.get(author)
         if known and _age_order(posting) <= _age_order(known.posting):
             return False
         notices[author] = Notice(author, posting, now)
-        if len(notices) > AUTHORS_PER_STAGE:
-            del notices[max(notices, key=lambda peer: self._worth_forgetting(notices[peer]))]
+        self._kept[stage] = notices
         if known and _same_news(known.posting, posting) and self._current.get(stage) is known:
             self._current[stage] = self._last_believed[stage] = notices[author]
             return True
@@ -119,11 +115,6 @@ class Board:
         if self._stale:
             self._derive(now)
         return self._current
-
-    def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
-        """Tell whether ``author`` has posted for ``stage`` under ``mandate``, believed or not."""
-        notice = self._kept[stage].get(author)
-        return notice is not None and notice.posting.mandate == mandate
 
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last believed posting of a stage, which a successor continues."""
@@ -151,7 +142,6 @@ class Board:
             for p in postings.values()
         )
         return Facts(
-            authors=frozenset(notice.author for notice in notices.values()),
             vacant=tuple(sorted(silent + old)),
             empty=tuple(empty),
             known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),
@@ -162,9 +152,7 @@ class Board:
     # --- inside ---------------------------------------------------------------------------------
 
     def _drop_expired(self, now: float) -> None:
-        for stage, notice in self._current.items():
-            if now >= notice.received_at + POSTING_TTL_S:
-                self._stale.add(stage)
+        self._stale.update(s for s, notice in self._current.items() if notice.expired(now))
         self.revision += bool(self._stale)
         self._note_expiry()
 
@@ -172,9 +160,10 @@ class Board:
         current = dict(self._current)  # a copy: a caller may be iterating over the old one
         for stage in self._stale:
             current.pop(stage, None)
-            believed = [n for n in self._kept[stage].values() if self._believed(n, now)]
-            if believed:
-                best = min(believed, key=lambda n: _precedence(n.author, n.posting))
+            ranked = sorted(self._kept[stage].values(), key=_precedence)
+            best = next((notice for notice in ranked if self._believed(notice, now)), None)
+            if best is not None:  # whoever is behind it steps down
+                self._kept[stage] = {n.author: n for n in ranked[: ranked.index(best) + 1]}
                 current[stage] = self._last_believed[stage] = best
         self._stale.clear()
         self._current = dict(sorted(current.items()))
@@ -184,19 +173,16 @@ class Board:
         times = (notice.received_at + POSTING_TTL_S for notice in self._current.values())
         self._expires_at = min(times, default=INFINITY)
 
+    def _is_of_now(self, notice: Notice) -> bool:
+        """Tell whether it is of this beacon or an adjacent one; ours is not after our clock was set
+        back."""
+        return abs(notice.posting.mandate.beacon - self._beacon) <= 1
+
     def _believed(self, notice: Notice, now: float) -> bool:
-        return now < notice.received_at + POSTING_TTL_S and self._is_candidate(notice)
-
-    def _is_candidate(self, notice: Notice) -> bool:
-        stage, beacon = bodies.stage_of(notice.posting), notice.posting.mandate.beacon
-        if self._population is None or abs(beacon - self._beacon) > 1:
+        if self._population is None or notice.expired(now):
             return False
+        stage, beacon = bodies.stage_of(notice.posting), notice.posting.mandate.beacon
         return notice.author in self._population.candidates(stage, beacon)
-
-    def _worth_forgetting(self, notice: Notice) -> tuple[bool, bool, tuple[int, int, bytes]]:
-        stranger = self._population is None or notice.author not in self._population
-        precedence = _precedence(notice.author, notice.posting)
-        return (stranger, not self._is_candidate(notice), precedence)
 
 
 def _same_news(old: Posting, new: Posting) -> bool:
@@ -207,17 +193,14 @@ def _age_order(posting: Posting) -> tuple[Mandate, int, int]:
     return (posting.mandate, posting.epoch, posting.issued_ms)
 
 
-def _precedence(author: PeerId, posting: Posting) -> tuple[int, int, bytes]:
+def precedence(stage: Stage, source: tuple[PeerId, Mandate]) -> tuple[int, int, bytes]:
     """Return a sort key; the smallest counts: later beacon, then higher term, then lower rank."""
-    beacon, term = posting.mandate
-    return (-beacon, -term, stewards.role_rank(beacon, bodies.stage_of(posting), author))
+    author, (beacon, term) = source
+    return (-beacon, -term, stewards.role_rank(beacon, stage, author))
 
 
-def outranks(mine: tuple[PeerId, Mandate], other: Notice) -> bool:
-    """Tell whether our mandate takes precedence over another's posting for the same stage."""
-    author, (beacon, term) = mine
-    rank = stewards.role_rank(beacon, bodies.stage_of(other.posting), author)
-    return (-beacon, -term, rank) < _precedence(other.author, other.posting)
+def _precedence(notice: Notice) -> tuple[int, int, bytes]:
+    return precedence(bodies.stage_of(notice.posting), notice.source)
 
 
 def describe(posting: Posting) -> str:

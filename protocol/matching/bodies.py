@@ -2,13 +2,13 @@
 
 Integers only (rates in micro-microbatches per second, times in milliseconds), so NaN, infinities
 and 1e30 cannot be expressed. Every field is bounded and the encoding is canonical, so equal bodies
-have equal bytes. Bodies name their recipient, mandate and version, so a replay elsewhere or
-later has no effect.
+have equal bytes. Bodies name their recipient, mandate and issue time, which rises with each letter
+of an author, so a replay elsewhere or later has no effect.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,11 +31,9 @@ Rate = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE)]
 Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
 Score = Annotated[int, Meta(ge=0, lt=preferences.MAX_SCORE)]
 Millis = Annotated[int, Meta(ge=0, lt=2**48)]
-Version = Annotated[int, Meta(ge=1, lt=2**48)]
 Epoch = Annotated[int, Meta(ge=0, lt=2**31)]
 Replicas = Annotated[int, Meta(ge=0, le=100_000)]
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
-Status = Literal["free", "held", "fetching", "serving"]
 Phase = Annotated[int, Meta(ge=0, le=2)]
 
 
@@ -47,7 +45,7 @@ class Mandate(NamedTuple):
 
 
 class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Base of every body. ``issued_ms`` is Unix time at the author."""
+    """Base of every body. ``issued_ms`` is Unix time at the author, and rises with each letter."""
 
     stage: StageIndex
     mandate: Mandate
@@ -58,41 +56,34 @@ class Propose(Body, frozen=True):
     """A volunteer asks the steward for a place, or renews the one it has."""
 
     steward: PeerText
-    epoch: Epoch
-    version: Version
     seat: Annotated[int, Meta(ge=0, lt=SEATS)]
     """0: its home; 1: its second stage."""
-    rate: Rate
-    status: Status
-    """What it has there: ``free`` asks for a place, all others renew it."""
+    bound: bool
+    """It fetches or serves the stage."""
 
 
 class Withdraw(Body, frozen=True):
     """The volunteer gives up its place."""
 
     steward: PeerText
-    version: Version
     reason: Reason
 
 
 class Hold(Body, frozen=True):
-    """The steward keeps the volunteer for ``lease_ms``; ``locked``: the place is final, fetch."""
+    """The steward keeps the volunteer; ``locked``: the place is final, fetch."""
 
     volunteer: PeerText
-    epoch: Epoch
-    version: Version
-    score: Score
-    lease_ms: Annotated[int, Meta(ge=1, le=int(BODY_TTL_S * 1000))]
+    asked_ms: Millis
+    """Issue time of the letter that this answers."""
     locked: bool
 
 
 class Reject(Body, frozen=True):
-    """The stage does not keep the volunteer; scores up to ``cutoff`` are hopeless this epoch."""
+    """The stage does not keep the volunteer in this epoch."""
 
     volunteer: PeerText
     epoch: Epoch
-    version: Version
-    cutoff: Score
+    asked_ms: Millis
     reason: Reason
 
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from protocol.ids import PeerId
+from protocol.ids import PeerId, Stage
 from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.matching.board import Board
 from protocol.matching.last_members import LastMembers
@@ -17,14 +17,17 @@ from protocol.matching.population import Population
 
 @dataclass(slots=True)
 class Context:
-    """The shared view. ``counters`` counts refusals by reason."""
+    """The shared view."""
 
     me: PeerId
     population: Population
     board: Board
     wall_offset_s: float
     """Unix time minus the monotonic clock."""
-    counters: Counter[str] = field(default_factory=Counter)
+    dual_homing: bool = True
+    """Whether volunteers also hold a stage beside their home."""
+    unable: Mapping[Stage, str] = field(default_factory=dict)
+    """The stages that this machine cannot serve, each with its reason in words."""
     last_members: LastMembers = field(default_factory=LastMembers)
     """A majority of these must be visible before we decide anything for the whole swarm."""
     _last_number: int = 0
@@ -39,21 +42,12 @@ class Context:
         return now + self.wall_offset_s
 
     def number(self, now: float) -> int:
-        """Return Unix milliseconds, strictly ascending: the version and issue time of a message.
+        """Return Unix milliseconds, strictly ascending: the issue time of a letter or posting.
 
-        They are derived from the wall clock, so that they also ascend over restarts.
+        They are derived from the wall clock, so that they also ascend over restarts. If it was set
+        back so far that nobody would accept them, they begin anew.
         """
-        self._last_number = max(self._last_number + 1, int(self.wall_s(now) * 1000), 1)
+        present = max(1, int(self.wall_s(now) * 1000))
+        refused = self._last_number > present + MAX_CLOCK_SKEW_S * 1000
+        self._last_number = present if refused else max(self._last_number + 1, present)
         return self._last_number
-
-    def latest_number(self, now: float) -> int:
-        """Return the highest number that others accept at ``now``, given the permitted skew."""
-        return int((self.wall_s(now) + MAX_CLOCK_SKEW_S) * 1000)
-
-    def take_back_numbers(self, now: float) -> bool:
-        """Reset our numbers if the clock was set back so far that nobody would accept them.
-        Return whether they were reset."""
-        if self._last_number <= self.latest_number(now):
-            return False
-        self._last_number = 0
-        return True

@@ -16,7 +16,6 @@ from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.context import Context
-from protocol.matching.design import Design
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.gain import Change, paying
 from protocol.matching.last_members import LastMembers
@@ -27,7 +26,6 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
-from protocol.matching.timing import CLOCK_DRIFT_S
 
 Body = bodies.Direct | bodies.Posting
 
@@ -87,9 +85,8 @@ class Matching:
 
     Args:
         me: our peer id.
-        manifest: stage costs and redundancy.
+        manifest: stage costs and policy.
         wall_offset_s: Unix time minus the monotonic clock.
-        design: the ingredients in force; None: as the manifest's policy says.
         board, last_members: shared by simulated peers with equal inputs; None: our own.
     """
 
@@ -99,18 +96,16 @@ class Matching:
         manifest: Manifest,
         wall_offset_s: float,
         *,
-        design: Design | None = None,
         board: Board | None = None,
         last_members: LastMembers | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
-        design = design or Design(dual_homing=manifest.policy.dual_homing)
-        population = of_nobody(manifest, design)
         self._context = Context(
             me,
-            population,
+            of_nobody(manifest),
             Board(manifest.stage_count) if board is None else board,
             wall_offset_s,
+            manifest.policy.dual_homing,
             last_members=LastMembers() if last_members is None else last_members,
         )
         self._seats = Seats(self._context)
@@ -161,11 +156,6 @@ class Matching:
         return bid.stage if bid and self.state in (State.PROPOSED, State.HELD) else None
 
     @property
-    def counters(self) -> Mapping[str, int]:
-        """Refusals by reason."""
-        return self._context.counters
-
-    @property
     def stewardships(self) -> Mapping[Stage, Steward]:
         """The stages we decide for (read only)."""
         return self._offices.held
@@ -190,14 +180,9 @@ class Matching:
 
     # --- inputs -------------------------------------------------------------------------------
 
-    def set_wall_offset(self, offset_s: float, now: float) -> None:
+    def set_wall_offset(self, offset_s: float) -> None:
         """Take Unix time minus monotonic time, after a suspension or a change of the clock."""
-        if abs(offset_s - self._context.wall_offset_s) <= CLOCK_DRIFT_S:
-            return
         self._context.wall_offset_s = offset_s
-        if self._context.take_back_numbers(now):
-            self._offices.held.clear()  # nobody accepts their numbers
-            self._context.board.forget_after(self._context.latest_number(now))
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, including ourselves."""
@@ -232,7 +217,8 @@ class Matching:
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
-        return self._route(self._seats.set_unable(stages, now), now)
+        self._context.unable = dict(stages)
+        return self._route(self._seats.look(now), now)
 
     def member_left(self, peer: PeerId) -> None:
         """Note that a member left in order: its absence does not indicate a partition."""
@@ -278,10 +264,7 @@ class Matching:
     def _petition(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
         """Pass a volunteer's request to our steward of the stage."""
         steward = self._offices.get(bodies.stage_of(body))
-        if steward is None:
-            self._context.counters["matching-not-steward"] += 1
-            return []
-        return list(steward.receive(sender, body, now))
+        return [] if steward is None else list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
         body = self._parse(author, kind, encoded, now)
@@ -303,7 +286,6 @@ class Matching:
             if not bodies.is_fresh(body, wall_s) or not _is_of_now(body, beacon_at(wall_s)):
                 raise RemoteProtocolError("matching-stale", penalty=1)
         except RemoteProtocolError as error:
-            self._context.counters[error.reason] += 1
             return Penalise(sender, error.reason, error.penalty)
         return body
 
@@ -314,7 +296,6 @@ class Matching:
 
     def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
         """Penalise a record sent as a message, or a message spread as a record."""
-        self._context.counters["matching-misuse"] += 1
         return [Penalise(sender, f"matching-misuse: {kind}", 10)]
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
@@ -333,7 +314,8 @@ class Matching:
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""
-        return self._offices.look(now) + self._seats.look(now)
+        self._offices.look(now)
+        return self._seats.look(now)
 
     def _observe_last_members(self, now: float) -> None:
         """Take the view of this beacon; a majority of its members decides about moves."""

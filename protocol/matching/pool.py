@@ -6,25 +6,22 @@ and no phases; those are in ``steward.py``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.choice import Proposer, prefix_cover
-from protocol.matching.member import Member
 from protocol.matching.population import Population
-from protocol.matching.timing import LEASE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPlace(Proposer):
-    """One volunteer's place at the stage. Its rate is the claim, capped by the view's rate."""
+    """One volunteer's place at the stage."""
 
-    claimed_rate: int
     expires_at: float
+    """Monotonic seconds; infinite once the membership view has shown it here."""
     second: bool = False
     """It has its home elsewhere: it displaces nobody and is not chosen among."""
-    confirmed: bool = False
-    """The membership view has shown it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +41,8 @@ class Pool:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.places: dict[PeerId, HeldPlace] = {}
-        self.revision = 0
-        """Incremented by every change of the pool."""
-        self._limits = Limits(0, 1)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of the present epoch."""
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self.revision += 1
-        self._limits = limits
+        self.limits = Limits(0, 1)
+        """Of the present epoch."""
 
     @property
     def homes(self) -> list[HeldPlace]:
@@ -87,10 +73,11 @@ class Pool:
     def reopen(self, population: Population) -> None:
         """Begin an epoch: the quota is lambda, no cutoff, scores at the present lambda."""
         self.limits = Limits(population.fair_level, population.redundancy)
-        for place in list(self.places.values()):
-            self._recount(place, population)
+        for peer, place in self.places.items():
+            score = population.score(peer, self.stage, population.fair_level)
+            self.places[peer] = replace(place, score=score)
 
-    def adopt(self, population: Population, now: float) -> None:
+    def adopt(self, population: Population) -> None:
         """Add the members whose adverts name this stage; a successor starts with these.
 
         Those that may not decide renew their places themselves: anybody may advertise a seat.
@@ -98,68 +85,50 @@ class Pool:
         for peer in sorted(population.holders(self.stage)):
             rate = population.rate(peer, self.stage)
             member = population.members[peer]
-            if rate and self.stage in (member.home_stage, member.second) and member.may_decide:
-                place = HeldPlace(
+            if rate and member.may_decide:
+                self.places[peer] = HeldPlace(
                     peer=peer,
-                    claimed_rate=rate,
                     rate=rate,
                     score=population.score(peer, self.stage, population.fair_level),
-                    expires_at=now + LEASE_S,
+                    expires_at=math.inf,
                     locked=True,
                     second=member.second == self.stage,
-                    confirmed=True,
                 )
-                self._store(place)
 
-    def refresh(self, population: Population) -> list[PeerId]:
-        """Recompute rates after the view changed, and lock incumbents that the view confirms.
+    def refresh(self, population: Population) -> bool:
+        """Lock those that the view shows here, and drop those that it shows here no more. Return
+        whether one was dropped.
 
-        Returns the peers that, by the view, do not hold it any more.
+        The advert of a live member is signed and names its stages, so it replaces the lease.
         """
-        gone = []
-        for place in list(self.places.values()):
-            member = population.members.get(place.peer)
-            second = member is not None and member.second == self.stage
-            here = second or (member is not None and member.home_stage == self.stage)
-            rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
-            if place.confirmed and not here:
-                gone.append(place.peer)
-            if here and not (place.confirmed and place.locked and place.second == second):
-                place = replace(place, second=second, locked=True, confirmed=True)
-            self._store(place if rate == place.rate else replace(place, rate=rate))
-        return gone
+        shown, before = population.holders(self.stage), list(self.places.values())
+        for place in before:
+            peer, rate = place.peer, population.rate(place.peer, self.stage)
+            if peer in shown:
+                second, forever = population.members[peer].second == self.stage, math.inf
+                place = replace(place, rate=rate, second=second, locked=True, expires_at=forever)
+                self.places[peer] = place
+            elif peer in population and place.expires_at < math.inf:
+                self.places[peer] = replace(place, rate=rate)
+            else:
+                del self.places[peer]
+        return len(self.places) < len(before)
 
-    def put(self, place: HeldPlace) -> None:
-        """Add or renew a place; a locked place stays locked."""
-        known = self.places.get(place.peer)
-        if known is not None:
-            locked, confirmed = place.locked or known.locked, place.confirmed or known.confirmed
-            place = replace(place, locked=locked, confirmed=confirmed)
-        self._store(place)
+    def put(self, place: HeldPlace) -> HeldPlace:
+        """Add or renew a place and return it; a locked place stays locked."""
+        known = self.places.get(place.peer, place)
+        locked, expires_at = known.locked or place.locked, max(known.expires_at, place.expires_at)
+        self.places[place.peer] = replace(place, locked=locked, expires_at=expires_at)
+        return self.places[place.peer]
 
-    def drop(self, peer: PeerId) -> HeldPlace | None:
-        """Remove a place."""
-        self.revision += 1
-        return self.places.pop(peer, None)
-
-    def lapsed(self, now: float, population: Population) -> list[PeerId]:
-        """Return the holders whose lease has expired and that the membership view does not confirm.
-
-        The advert of a live member is signed and names its stages, so it renews the lease.
-        """
-        late = [place for place in self.places.values() if place.expires_at <= now]
-        for place in late:
-            member = population.members.get(place.peer)
-            if place.locked and member is not None and self._claims_seat(place, member):
-                self.put(replace(place, expires_at=now + LEASE_S))
-        return [place.peer for place in late if self.places[place.peer].expires_at <= now]
+    def lapsed(self, now: float) -> list[PeerId]:
+        """Return the holders whose lease has expired."""
+        return [place.peer for place in self.places.values() if place.expires_at <= now]
 
     def lock_all(self) -> list[HeldPlace]:
         """Make every place final; return those that were not."""
         fresh = [place for place in self.places.values() if not place.locked]
-        for place in fresh:
-            self._store(replace(place, locked=True))
-        return [self.places[place.peer] for place in fresh]
+        return [self.put(replace(place, locked=True)) for place in fresh]
 
     def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; release and return the others."""
@@ -177,19 +146,3 @@ class Pool:
         del self.places[place.peer]
         self.limits = replace(self.limits, cutoff=max(self.limits.cutoff, place.score))
         return place
-
-    def _claims_seat(self, place: HeldPlace, member: Member) -> bool:
-        """Tell whether a member says that it holds this stage, or is moving here and not confirmed
-        yet."""
-        coming = self.stage in member.held and not place.confirmed
-        return self.stage in (member.home_stage, member.second) or coming
-
-    def _recount(self, place: HeldPlace, population: Population) -> None:
-        if place.peer in population:
-            score = population.score(place.peer, self.stage, population.fair_level)
-            self._store(replace(place, score=score))
-
-    def _store(self, place: HeldPlace) -> None:
-        if self.places.get(place.peer) != place:
-            self.places[place.peer] = place
-            self.revision += 1

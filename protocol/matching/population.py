@@ -7,11 +7,11 @@ proportional to the change. Equal views give equal numbers on every machine, wha
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from statistics import median_low
 from typing import NamedTuple
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
@@ -19,7 +19,6 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest, StageCost
 from protocol.matching import preferences, stewards
 from protocol.matching.averaging import Averaging
-from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
 from protocol.matching.relatives import held_by_relatives
 from protocol.matching.sharing import StageLevel
@@ -32,33 +31,10 @@ Claims = tuple[float, float, float]
 STEPS_PER_OCTAVE = 16
 
 
-class Column:
-    """An immutable sorted multiset: a median at the cost of one insertion."""
-
-    __slots__ = ("_sorted",)
-
-    def __init__(self, values: Iterable[float]) -> None:
-        self._sorted = sorted(values)
-
-    def replaced(self, gone: Sequence[float], come: Sequence[float]) -> Column:
-        """Return a copy without ``gone``, all of which must be present, and with ``come``."""
-        column = Column(())
-        column._sorted = values = self._sorted.copy()
-        for value in gone:
-            del values[bisect_left(values, value)]
-        for value in come:
-            insort(values, value)
-        return column
-
-    def lower_median(self) -> float | None:
-        """Return the median, the lower of two; None if the column is empty."""
-        return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else None
-
-
-def coarse(value: float | None) -> float:
+def coarse(value: float) -> float:
     """Round down to a sixteenth of the power of two below, so that most changes of a population do
     not change its median."""
-    if value is None or not 0 < value < math.inf:
+    if not 0 < value < math.inf:
         return value if value == math.inf else 0.0
     mantissa, exponent = math.frexp(value)
     steps = 2 * STEPS_PER_OCTAVE
@@ -89,7 +65,6 @@ class Population:
         members: the live members.
         costs: cost of a microbatch in every stage.
         redundancy: replicas that each stage should have (r).
-        design: the ingredients in force.
         state: layout of a stage's state, which a newcomer downloads.
         averaging: of the run; None: it costs nothing.
     """
@@ -99,13 +74,11 @@ class Population:
         members: Iterable[Member],
         costs: Sequence[StageCost],
         redundancy: int,
-        design: Design = FULL,
         state: StateSpec = ADAMW_STATE,
         averaging: Averaging | None = None,
     ) -> None:
         self.members: Mapping[PeerId, Member] = {member.peer: member for member in members}
         self.costs = tuple(costs)
-        self.design = design
         self._state, self._averaging = state, averaging
         self._redundancy = redundancy
         self._kinds = tuple(dict.fromkeys(self.costs))
@@ -118,8 +91,7 @@ class Population:
         self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
-        claims = [member.claim for member in self.members.values()]
-        self._claims = tuple(Column(claim[i] for claim in claims) for i in range(3))
+        self._medians = _medians(self.members.values())
         self._count_all()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
@@ -135,11 +107,8 @@ class Population:
             follower._index(before.get(peer), member)
         follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
-        follower._claims = tuple(
-            column.replaced([m.claim[i] for m in gone], [m.claim[i] for m in come])
-            for i, column in enumerate(self._claims)
-        )
-        if _medians(follower._claims) != self._medians:
+        follower._medians = _medians(members.values())
+        if follower._medians != self._medians:
             follower._count_all()
             return follower
         follower._rates = {p: known for p, known in self._rates.items() if p not in changes}
@@ -227,7 +196,7 @@ class Population:
             level=level,
             fair=fair,
             replicas=replicas,
-            r=r if self.design.urgency else 0,
+            r=r,
             relatives=self.relatives(peer, stage),
         )
 
@@ -244,8 +213,7 @@ class Population:
 
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
         """Return pi_s(v), the score of ``peer`` at ``stage``, for lambda = ``fair``."""
-        rates, advantage = self.rates(peer), self.design.advantage
-        return preferences.score(peer, stage, rates=rates, advantage=advantage, fair=fair)
+        return preferences.score(peer, stage, rates=self.rates(peer), fair=fair)
 
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
         """Tell whether ``peer`` has seats and memory for both ``home`` and ``second``."""
@@ -265,7 +233,6 @@ class Population:
 
     def _count_all(self) -> None:
         """Count all members anew: the medians that cap claims changed."""
-        self._medians = _medians(self._claims)
         self._rates: dict[PeerId, tuple[int, ...]] = {}
         stages = len(self.costs)
         self._sums = Sums(0, 0, (0,) * stages)
@@ -322,12 +289,14 @@ class Population:
         return (min(own[0], 2 * flops), min(own[1], 2 * uplink), min(own[2], 2 * downlink))
 
 
-def of_nobody(manifest: Manifest, design: Design) -> Population:
+def of_nobody(manifest: Manifest) -> Population:
     """Return a manifest's population without members."""
     redundancy = manifest.policy.redundancy
     averaging = Averaging.of(manifest)
-    return Population((), manifest.stages, redundancy, design, manifest.state, averaging)
+    return Population((), manifest.stages, redundancy, manifest.state, averaging)
 
 
-def _medians(claims: tuple[Column, ...]) -> tuple[float, ...]:
-    return tuple(coarse(column.lower_median()) for column in claims)
+def _medians(members: Collection[Member]) -> tuple[float, ...]:
+    """Return the median of each claim, the lower of two, hardly rounded."""
+    columns = zip(*(member.claim for member in members), strict=True)
+    return tuple(coarse(median_low(column)) for column in columns) or (0.0, 0.0, 0.0)

@@ -123,20 +123,17 @@ def wish(
     return Wish(replicas < r, gain, tie(peer, stage))
 
 
-def score(peer: PeerId, stage: Stage, *, rates: tuple[int, ...], advantage: bool, fair: int) -> int:
+def score(peer: PeerId, stage: Stage, *, rates: tuple[int, ...], fair: int) -> int:
     """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10), tie included.
 
     Args:
         peer: the volunteer; breaks ties.
         stage: the stage; breaks ties.
         rates: c_vs of the volunteer for every stage.
-        advantage: whether rho, its rate over the best elsewhere, counts.
         fair: lambda, the level every stage would have if the population were spread evenly.
     """
-    bucket = MAX_BUCKET
-    if advantage:
-        elsewhere = max(rates[:stage] + rates[stage + 1 :], default=0)
-        bucket += log_bucket(rates[stage], elsewhere)
+    elsewhere = max(rates[:stage] + rates[stage + 1 :], default=0)
+    bucket = MAX_BUCKET + log_bucket(rates[stage], elsewhere)
     size = min(rates[stage] * 10_000 // max(fair, 1), 100_000)
     return (bucket * MICRO + size) << TIE_BITS | tie(peer, stage)
 

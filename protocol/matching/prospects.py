@@ -1,8 +1,7 @@
 """A seat's prospects: the stages that may accept it, and its preference among them.
 
 ``Prospects`` are those of a home, ``Beside`` those of a second seat, which displaces nobody and so
-is kept wherever it asks. State: refusals, stages that the machine cannot serve, and stewards that
-do not answer. Sends nothing.
+is kept wherever it asks. State: refusals, and stewards that do not answer. Sends nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Prospects:
     """The memory of one seat's search."""
 
     def __init__(self, context: Context) -> None:
-        self.unable: dict[Stage, str] = {}
         self._context = context
         self._refused: dict[Stage, tuple[Mandate, int]] = {}
         self._mute_until: dict[Stage, float] = {}
@@ -81,8 +79,8 @@ class Prospects:
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
         """Return why a proposal to a stage is useless now, or None."""
         me, population = self._context.me, self._context.population
-        if stage in self.unable:
-            return self.unable[stage]
+        if stage in self._context.unable:
+            return self._context.unable[stage]
         if not population.rate(me, stage):
             return "this machine is too small for it"
         if self._refused.get(stage, (posting.mandate, -1)) >= (posting.mandate, posting.epoch):
@@ -164,7 +162,7 @@ class Beside(Prospects):
         me, population, home = self._context.me, self._context.population, self._home
         if home is None or abs(stage - home) != 1:
             return "it is not beside our main stage"
-        if stage in self.unable or not population.fits_both(me, home, stage):
+        if stage in self._context.unable or not population.fits_both(me, home, stage):
             return "we cannot hold both"
         if now < self._mute_until.get(stage, now):
             return "its steward does not answer"

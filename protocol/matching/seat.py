@@ -15,7 +15,6 @@ bids and its prospects. It reads the context and decides nothing for others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -31,7 +30,6 @@ from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
 from protocol.matching.timing import (
-    MAX_RETRY_S,
     MUTE_AFTER_TRIES,
     RENEW_S,
     RETRY_S,
@@ -49,14 +47,12 @@ class Bid:
     stage: Stage
     steward: PeerId
     mandate: Mandate
-    epoch: int
-    version: int
-    """Number of our last message; answers to any of this bid's messages count."""
-    first_version: int
-    score: int = 0
-    """As computed by the steward; 0 before its first answer."""
+    since_ms: int
+    """Answers to letters that we issued later count."""
+    asked_ms: int
+    """Answers to letters that we issued later confirm what the last one says."""
     tries: int = 1
-    """Times the last message was sent; 0 once it was answered."""
+    """Times that was said; 0 once it was answered."""
     answered_ms: int = 0
     """Unix milliseconds at which the steward issued its last answer."""
 
@@ -65,12 +61,12 @@ class Bid:
         """Begin a conversation with the steward that wrote a posting."""
         posting = notice.posting
         stage = bodies.stage_of(posting)
-        return cls(stage, notice.author, posting.mandate, posting.epoch, number, number)
+        return cls(stage, notice.author, posting.mandate, number, number)
 
     def is_answered_by(self, body: bodies.ToVolunteer) -> bool:
         """Tell whether a body is the steward's newest answer to this bid."""
-        ours = self.first_version <= body.version <= self.version
-        return ours and body.issued_ms > self.answered_ms
+        is_newest = self.since_ms <= body.asked_ms and self.answered_ms < body.issued_ms
+        return is_newest and self.mandate == body.mandate
 
 
 class State(Enum):
@@ -85,12 +81,6 @@ class State(Enum):
 
 
 BOUND = (State.FETCHING, State.SERVING)
-STATUS: dict[State, bodies.Status] = {
-    State.HELD: "held",
-    State.FETCHING: "fetching",
-    State.SERVING: "serving",
-}
-"""Its status in messages to stewards; all other states are ``free``."""
 
 
 class Seat:
@@ -138,11 +128,6 @@ class Seat:
         return (*held, self.leaving.stage) if self.leaving else held
 
     # --- inputs from this peer --------------------------------------------------------------
-
-    def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
-        """Set the stages that this machine cannot serve, each with its reason in words."""
-        self.prospects.unable = dict(unable)
-        return self.look(now)
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Leave the stage we serve for another one that wants us, make before break."""
@@ -228,26 +213,23 @@ class Seat:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):
             return self._follow(notice, now)
-        if self.state is State.HELD:
-            return self._compare(self.bid, notice.posting, now)
+        news = notice.posting.issued_ms > self.bid.answered_ms and not self.bid.tries
+        if self.state is State.HELD and notice.posting.phase == COMMITTED and news:
+            return self._renew(self.bid, now)  # an answer that made our place final was lost
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take a steward's answer; one that is not the newest about our bid is only counted."""
+        """Take a steward's answer; one that is not the newest about our bid has no effect."""
         bid = self.bid
-        if body.volunteer != self._context.me:
-            return self._count("matching-not-for-us")
-        if sender not in self._context.population:
-            return self._count("matching-unknown-member")
+        if body.volunteer != self._context.me or sender not in self._context.population:
+            return []
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
-            if isinstance(body, bodies.Hold):
-                stray = (bodies.stage_of(body), sender, body.mandate, body.epoch)
-                return [self._withdraw(Bid(*stray, body.version, body.version), ELSEWHERE, now)]
-            return self._count("matching-late-answer")
-        if bid.mandate != body.mandate:
-            return self._count("matching-other-mandate")
+            if isinstance(body, bodies.Reject):
+                return []
+            stray = Bid(bodies.stage_of(body), sender, body.mandate, 0, 0)
+            return [self._withdraw(stray, ELSEWHERE, now)]
         if not bid.is_answered_by(body):
-            return self._count("matching-late-answer")
+            return []
         if isinstance(body, bodies.Hold):
             return self._held(bid, body, now)
         return self._rejected(bid, body, now)
@@ -312,10 +294,11 @@ class Seat:
     # --- answers ----------------------------------------------------------------------------
 
     def _held(self, bid: Bid, body: bodies.Hold, now: float) -> list[Effect]:
-        bid = replace(bid, epoch=body.epoch, score=body.score, answered_ms=body.issued_ms)
-        self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
+        bid = replace(bid, answered_ms=body.issued_ms)
+        self.bid = bid = replace(bid, tries=0 if body.asked_ms >= bid.asked_ms else bid.tries)
         if self.state in BOUND:
-            self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
+            shown = self._context.me in self._context.population.holders(bid.stage)
+            self._due_at = INFINITY if shown else now + RENEW_S
             return []
         self.state, self.held_at = State.HELD, min(self.held_at, now)
         self._due_at = now + TENTATIVE_RENEW_S
@@ -334,15 +317,6 @@ class Seat:
             return self._say(f"stage {bid.stage} does not know us ({body.reason}); serving on")
         return self._turned_down(bid, body.epoch, body.reason, now)
 
-    def _compare(self, bid: Bid, posting: bodies.Posting, now: float) -> list[Effect]:
-        """Read from a posting what a lost message would have told us."""
-        if posting.epoch == bid.epoch and 0 < bid.score <= posting.cutoff:
-            return self._turned_down(bid, posting.epoch, describe(posting), now)
-        news = posting.issued_ms > bid.answered_ms
-        if posting.phase == COMMITTED and news and not bid.tries:
-            return self._renew(bid, now)
-        return []
-
     def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
         self.prospects.refuse(bid.stage, bid.mandate, epoch)
         self._free()
@@ -359,13 +333,13 @@ class Seat:
     # --- repetition -------------------------------------------------------------------------
 
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
-        self.bid = replace(bid, version=self._context.number(now), tries=1)
+        self.bid = replace(bid, asked_ms=self._context.number(now), tries=1)
         self._due_at = now + RETRY_S
         return [self._ask(self.bid, now)]
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
-        self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
+        self._due_at = now + RETRY_S
         return [self._ask(self.bid, now)]
 
     def _ask(self, bid: Bid, now: float) -> Effect:
@@ -375,32 +349,22 @@ class Seat:
             mandate=bid.mandate,
             issued_ms=self._context.number(now),
             steward=bid.steward,
-            epoch=bid.epoch,
-            version=bid.version,
             seat=self.number,
-            rate=self._context.population.rate(self._context.me, bid.stage),
-            status=STATUS.get(self.state, "free"),
+            bound=self.state in BOUND,
         )
         return bodies.letter(bid.steward, body)
 
     def _withdraw(self, bid: Bid, reason: str, now: float) -> Effect:
-        number = self._context.number(now)
         body = bodies.Withdraw(
             stage=bid.stage,
             mandate=bid.mandate,
-            issued_ms=number,
+            issued_ms=self._context.number(now),
             steward=bid.steward,
-            version=number,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
         return bodies.letter(bid.steward, body)
 
     # --- state ------------------------------------------------------------------------------
-
-    def _is_advertised(self, stage: Stage) -> bool:
-        """Tell whether the membership view shows that we hold the stage, which renews our lease."""
-        member = self._context.population.members.get(self._context.me)
-        return self.state is State.SERVING and member is not None and stage in member.held
 
     def _free(self) -> None:
         self.state = State.FREE
@@ -411,10 +375,6 @@ class Seat:
         if self.bid is None or self.stage != stage:
             raise LocalProtocolError(f"stage {stage} is not assigned to this volunteer")
         return self.bid
-
-    def _count(self, reason: str) -> list[Effect]:
-        self._context.counters[reason] += 1
-        return []
 
     def _say(self, text: str, decision: Decision = "") -> list[Effect]:
         """Explain, unless these were the last words."""

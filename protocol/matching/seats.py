@@ -6,8 +6,6 @@ the second seat beside the home.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.context import Context
@@ -54,11 +52,6 @@ class Seats:
         about_second = bid is not None and bid.stage == body.stage
         return self._seat(about_second).receive(sender, body, now)
 
-    def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
-        """Set the stages that this machine cannot serve, each with its reason in words."""
-        self._beside.unable = dict(unable)
-        return self.home_seat.set_unable(unable, now)
-
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
         return self._seat(bool(self.seat_of(stage))).serving(stage, now)
@@ -78,14 +71,14 @@ class Seats:
     def look(self, now: float) -> list[Effect]:
         """Look at the changed context."""
         found = self._answer_call(now) + self.home_seat.look(now)
-        if self._context.population.design.dual_homing:
+        if self._context.dual_homing:
             found += self.second_seat.look(now)
         return found
 
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
         found = self.home_seat.tick(now)
-        if not self._context.population.design.dual_homing:
+        if not self._context.dual_homing:
             return found
         return found + self.second_seat.tick(now) + self._weigh_second(now)
 
@@ -102,7 +95,7 @@ class Seats:
             at = home.kept_by
             if at is None or abs(second.bid.stage - at) != 1:
                 return second.release("our main stage is elsewhere now", now)
-        elif self._context.population.design.dual_homing:
+        elif self._context.dual_homing:
             return second.look(now)
         return []
 
@@ -114,10 +107,12 @@ class Seats:
     def _answer_call(self, now: float) -> list[Effect]:
         """Go to a stage that wants us, if that pays by what we see ourselves."""
         context = self._context
-        if not context.population.design.moves or self.home_seat.rests_at is None:
+        if self.home_seat.rests_at is None:
             return []
-        notices = context.board.notices(now)
+        notices, asked = context.board.notices(now), self.second_seat.bid
         calls = [stage for stage, n in notices.items() if n.posting.wanted == context.me]
+        if asked is not None and asked.stage in calls:
+            return []  # our second seat is on its way there
         if not calls or not context.sees_majority:
             return []
         for stage in calls:

@@ -11,7 +11,7 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -74,80 +74,6 @@ class PostingPublisher:
         return self._posted_at + PUBLISH_GAP_S
 
 
-class Heard(NamedTuple):
-    """The last message of a volunteer and, if it was rejected, in which epoch."""
-
-    version: int
-    refused_in: int | None = None
-
-
-class Replies:
-    """The steward's side of its conversations: last versions heard, HOLD and REJECT.
-
-    Each version gets one decision. So a late copy of a rejected proposal cannot win a place that
-    its author has given up.
-    """
-
-    def __init__(self, context: Context, stage: Stage) -> None:
-        self._context = context
-        self._stage = stage
-        self._heard: dict[PeerId, Heard] = {}
-
-    def is_old(self, sender: PeerId, version: int) -> bool:
-        """Tell whether a newer message of the sender was heard."""
-        return sender in self._heard and version < self._heard[sender].version
-
-    def note(self, sender: PeerId, version: int) -> None:
-        """Note a message's version."""
-        if sender not in self._heard or version > self._heard[sender].version:
-            self._heard[sender] = Heard(version)
-
-    def was_refused(self, sender: PeerId) -> bool:
-        """Tell whether the sender's last version was rejected already."""
-        return self._heard[sender].refused_in is not None
-
-    def forget_strangers(self) -> None:
-        """Drop peers that are no members any more."""
-        members = self._context.population
-        self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
-
-    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendLetter:
-        """Return the message that tells a volunteer that it has its place."""
-        body = bodies.Hold(
-            stage=self._stage,
-            mandate=mandate,
-            issued_ms=self._context.number(now),
-            volunteer=place.peer,
-            epoch=epoch,
-            version=self._heard[place.peer].version,
-            score=place.score,
-            lease_ms=max(1, int((place.expires_at - now) * 1000)),
-            locked=place.locked,
-        )
-        return bodies.letter(place.peer, body)
-
-    def reject(
-        self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
-    ) -> SendLetter:
-        """Return the message that tells a volunteer that it has no place.
-
-        A repeated rejection names the epoch that first decided it."""
-        version, refused_in = self._heard[peer]
-        decided_in = epoch if refused_in is None else refused_in
-        self._heard[peer] = Heard(version, decided_in)
-        body = bodies.Reject(
-            stage=self._stage,
-            mandate=mandate,
-            issued_ms=self._context.number(now),
-            volunteer=peer,
-            epoch=decided_in,
-            version=version,
-            cutoff=cutoff,
-            reason=reason[: limits.MAX_REASON_CHARS],
-        )
-        return bodies.letter(peer, body)
-
-
 class Steward:
     """Machine of one stewardship."""
 
@@ -160,22 +86,21 @@ class Steward:
         self._wanted = Wanted(context, stage)
         self._context = context
         self._publisher = PostingPublisher(context)
-        self._replies = Replies(context, stage)
+        self._heard: dict[PeerId, int] = {}
+        """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._unsettled_since = 0.0
         self._act_at = INFINITY
-        self._posting_basis: object = None
-        self._posting: bodies.Posting
 
     # --- inputs ---------------------------------------------------------------------------
 
-    def start(self, now: float, *, successor: bool) -> list[Effect]:
-        """Open the stage and announce it; a successor waits for its predecessor's holders."""
-        if successor:
-            self.pool.adopt(self._context.population, now)
+    def start(self, now: float) -> list[Effect]:
+        """Open the stage with those that the view shows there; a successor waits for the holders of
+        its predecessor."""
+        self.pool.adopt(self._context.population)
         self._reopen(now)
-        if successor:
+        if self.mandate.term > 1:
             self._quiet_at = now + HANDOVER_S
         return self._publish(now)
 
@@ -185,12 +110,10 @@ class Steward:
         return self._publish(now)
 
     def receive(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
-        """Take a signed body of a volunteer; one for another mandate, or an old one, is counted."""
-        refusal = self._refusal(sender, body)
-        if refusal:
-            self._context.counters[refusal] += 1
+        """Take a volunteer's letter; one for another mandate, or an old one, has no effect."""
+        if not self._heeds(sender, body):
             return []
-        self._replies.note(sender, body.version)
+        self._heard[sender] = body.issued_ms
         if isinstance(body, bodies.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
@@ -198,12 +121,8 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
-        self._replies.forget_strangers()
-        gone = self.pool.refresh(population)
-        gone += [peer for peer in self.pool.places if peer not in population and peer not in gone]
-        for peer in gone:
-            self.pool.drop(peer)
-        if gone or self._basis_moved():
+        self._heard = {peer: at for peer, at in self._heard.items() if peer in population}
+        if self.pool.refresh(population) or self._basis_moved():
             self._reopen(now)
         return self._publish(now)
 
@@ -220,7 +139,7 @@ class Steward:
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
         effects: list[Effect] = []
-        for peer in self.pool.lapsed(now, self._context.population):
+        for peer in self.pool.lapsed(now):
             effects += self._release(peer, now, "its lease lapsed")
         if self.phase == OPEN and now >= self._quiet_at:
             self._enter(QUIET, now)
@@ -241,28 +160,22 @@ class Steward:
     @property
     def _may_call(self) -> bool:
         """Whether nobody is being placed here, so that only a call can help."""
-        calm = self.phase == COMMITTED or not self.pool.places
-        return self._context.population.design.moves and calm
+        return self.phase == COMMITTED or not self.pool.places
 
     # --- proposals ------------------------------------------------------------------------
 
-    def _refusal(self, sender: PeerId, body: bodies.ToSteward) -> str | None:
-        """Return why a body has no effect, or None."""
+    def _heeds(self, sender: PeerId, body: bodies.ToSteward) -> bool:
+        """Tell whether a letter is new and for us, by a member that does not contradict its
+        advert."""
         if body.steward != self._context.me or body.mandate != self.mandate:
-            return "matching-other-mandate"
-        if sender not in self._context.population:
-            return "matching-unknown-member"
-        if self._replies.is_old(sender, body.version):
-            return "matching-replay"
-        if isinstance(body, bodies.Withdraw):
-            return None
-        if body.epoch > self.epoch:
-            return "matching-wrong-epoch"
-        held = self._context.population.members[sender].held
-        if _claims_incumbency(body) and held and self.stage not in held:
-            expected = sender in self.pool.places or sender == self._wanted.peer
-            return None if expected else "matching-contradictory-claim"
-        return None
+            return False
+        member = self._context.population.members.get(sender)
+        if member is None or body.issued_ms <= self._heard.get(sender, -1):
+            return False
+        if isinstance(body, bodies.Withdraw) or not body.bound:
+            return True
+        agrees = not member.held or self.stage in member.held
+        return agrees or sender in self.pool.places or sender == self._wanted.peer
 
     def _consider(self, sender: PeerId, body: bodies.Propose, now: float) -> list[Effect]:
         place = self._place(sender, body, now)
@@ -270,12 +183,10 @@ class Steward:
             gone = self._release(sender, now, "it cannot serve the stage")
             return [*gone, self._no(place, now)]
         if sender in self.pool.places:
-            self.pool.put(place)
-            return [self._yes(self.pool.places[sender], now)]
+            return [self._yes(self.pool.put(place), now)]
         if place.second:
             return self._add(place, now)
-        refused = self._replies.was_refused(sender)
-        if refused or (not place.locked and place.score <= self.pool.limits.cutoff):
+        if not place.locked and place.score <= self.pool.limits.cutoff:
             return [self._no(place, now)]
         return self._add(place, now)
 
@@ -296,21 +207,22 @@ class Steward:
     def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> HeldPlace:
         population = self._context.population
         member, second = population.members[sender], body.seat == 1
-        invited = self.stage in member.held or sender == self._wanted.peer
+        shown = body.bound and self.stage in member.held
+        invited = body.bound and sender == self._wanted.peer
         has_home = second and member.home_stage is not None
+        lease_s = LEASE_S if body.bound else TENTATIVE_LEASE_S
         return HeldPlace(
             peer=sender,
-            claimed_rate=body.rate,
-            rate=min(body.rate, population.rate(sender, self.stage)),
+            rate=population.rate(sender, self.stage),
             score=population.score(sender, self.stage, population.fair_level),
-            expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
-            locked=has_home or (_claims_incumbency(body) and invited),
+            expires_at=INFINITY if shown else now + lease_s,
+            locked=has_home or shown or invited,
             second=second,
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:
         """Remove a place whose holder left, lapsed or cannot serve any more."""
-        if self.pool.drop(peer) is None:
+        if self.pool.places.pop(peer, None) is None:
             return []
         self._reopen(now)
         lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
@@ -398,12 +310,28 @@ class Steward:
     # --- outputs --------------------------------------------------------------------------
 
     def _yes(self, place: HeldPlace, now: float) -> SendLetter:
-        return self._replies.hold(place, self.mandate, self.epoch, now)
+        body = bodies.Hold(
+            stage=self.stage,
+            mandate=self.mandate,
+            issued_ms=self._context.number(now),
+            volunteer=place.peer,
+            asked_ms=self._heard[place.peer],
+            locked=place.locked,
+        )
+        return bodies.letter(place.peer, body)
 
     def _no(self, place: HeldPlace, now: float) -> SendLetter:
         reason = self._in_words() if place.rate else "it is too small for this stage"
-        cutoff = self.pool.limits.cutoff
-        return self._replies.reject(place.peer, self.mandate, self.epoch, cutoff, reason, now)
+        body = bodies.Reject(
+            stage=self.stage,
+            mandate=self.mandate,
+            issued_ms=self._context.number(now),
+            volunteer=place.peer,
+            epoch=self.epoch,
+            asked_ms=self._heard[place.peer],
+            reason=reason[: limits.MAX_REASON_CHARS],
+        )
+        return bodies.letter(place.peer, body)
 
     def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]
@@ -421,19 +349,6 @@ class Steward:
     @property
     def posting(self) -> bodies.Posting:
         """The stage's present posting, without an issue time."""
-        basis = (
-            self.pool.revision,
-            self._context.population,
-            self.mandate,
-            self.epoch,
-            self.phase,
-            self._wanted.peer,
-        )
-        if basis != self._posting_basis:
-            self._posting_basis, self._posting = basis, self._compose()
-        return self._posting
-
-    def _compose(self) -> bodies.Posting:
         pool, population = self.pool, self._context.population
         locked = pool.locked
         return bodies.Posting(
@@ -453,7 +368,3 @@ class Steward:
             seconds=len(pool.places) - len(pool.homes),
             wanted=self._wanted.peer or "",
         )
-
-
-def _claims_incumbency(body: bodies.Propose) -> bool:
-    return body.status in ("fetching", "serving")

@@ -1,7 +1,7 @@
 """The stewardships of one peer: the stages it decides for now, and their mandates.
 
-It takes over vacant stages when its turn comes, steps down where another peer takes precedence, and
-resumes a stage whose believed posting is still its own. State: the stewards. Decides no match.
+It takes over vacant stages when its turn comes, and steps down where another peer takes precedence.
+State: the stewards. Decides no match.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from protocol.effects import Explain
 from protocol.ids import Stage, short
 from protocol.matching import bodies, stewards
-from protocol.matching.board import outranks
+from protocol.matching.board import precedence
 from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
@@ -48,14 +48,12 @@ class Stewardships:
         """Look at the changed population."""
         return [effect for steward in self for effect in steward.update(now)]
 
-    def look(self, now: float) -> list[Effect]:
-        """Look at the changed board: step down, resume, let every steward look."""
+    def look(self, now: float) -> None:
+        """Look at the changed board: step down, let every steward look."""
         for stage in list(self.held):
             self._step_down_if_outranked(stage, now)
-        found = self._resume(now)
         for steward in self:
             steward.look(now)
-        return found
 
     def tick(self, now: float) -> list[Effect]:
         """Take over vacant stages whose turn is ours, and let every steward act."""
@@ -82,22 +80,14 @@ class Stewardships:
         return not self._closed and self._context.me in self._context.population
 
     def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
-        board, me = self._context.board, self._context.me
-        mandate = self.held[stage].mandate
-        notice = board.current(stage, now)
+        me, mandate = self._context.me, self.held[stage].mandate
+        notice = self._context.board.current(stage, now)
         if notice is None or notice.author == me:
             return
-        if board.knows(me, stage, mandate) or not outranks((me, mandate), notice):
+        may_speak = me in self._context.population.candidates(stage, mandate.beacon)
+        ours, theirs = (precedence(stage, of) for of in ((me, mandate), notice.source))
+        if theirs < ours or not may_speak:
             del self.held[stage]
-
-    def _resume(self, now: float) -> list[Effect]:
-        """Resume stages that we stepped down from but whose believed posting is still ours."""
-        me, board = self._context.me, self._context.board
-        if not self._may_serve or me not in board.facts(now).authors:
-            return []
-        mine = [stage for stage, notice in board.notices(now).items() if notice.author == me]
-        lacking = [stage for stage in mine if stage not in self.held]
-        return [effect for stage in lacking for effect in self._take_over(stage, now)]
 
     def _turns(self, now: float) -> dict[Stage, float]:
         """Return when we take over each vacant stage unless another candidate does first."""
@@ -127,4 +117,4 @@ class Stewardships:
         steward = self.held[stage] = Steward(self._context, stage, mandate, epoch)
         words = f"{short(self._context.me)} is now steward of stage {stage}, term {term}"
         said = Explain("matching", words, "debug")
-        return [said, *steward.start(now, successor=notice is not None)]
+        return [said, *steward.start(now)]

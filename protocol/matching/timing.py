@@ -15,11 +15,9 @@ TENTATIVE_RENEW_S = 2.0
 """Before the gang start holds are renewed faster: a lost HOLD or REJECT surfaces here."""
 
 RETRY_S = 1.0
-"""An unanswered proposal or renewal is sent again; the wait doubles up to the next."""
+"""An unanswered letter is sent again."""
 
-MAX_RETRY_S = 2.0
-
-MUTE_AFTER_TRIES = 8
+MUTE_AFTER_TRIES = 15
 """A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""
 
 MUTE_S = 10.0
@@ -84,9 +82,6 @@ SECOND_FETCH_S = 600.0
 """A volunteer that needs longer to fetch a second stage does not take one. A second stage is also
 averaged: at a step of ten minutes that takes a sixth of the link of a volunteer that fetches its
 state in ten minutes."""
-
-CLOCK_DRIFT_S = 1.0
-"""The wall clock may deviate this far from the monotonic one before it is read again."""
 
 BEACON_S = 600
 MEASURED_S = 300.0

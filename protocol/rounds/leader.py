@@ -105,6 +105,7 @@ class RoundLeader:
         longest_s: a round's bytes take at most so long, on a line that is slow.
         verify: checks an elector's signature.
         era: lineage of the seat.
+        made_by: returns the commit that made a version; None where the lineage begins.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class RoundLeader:
         longest_s: float = 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
         era: int = 0,
+        made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
+        self._made_by = made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
@@ -653,7 +656,7 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        at = self.step, self._state, self._quorum, now
+        at = self.step, self._state, self._made_by(self.step), now
         return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:

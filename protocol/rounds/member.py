@@ -391,7 +391,7 @@ class RoundMember:
             return effects
         self.progress = Progress.CONTRIBUTING
         bounds = tuple(plan.bounds)
-        task = ContributeTask(plan.step, plan.attempt, bounds, masks, masking.buckets)
+        task = ContributeTask(plan.step, plan.attempt, bounds, masks)
         return [*effects, Compute(task)]
 
     def on_opening(self, sender: PeerId, message: Opening, now: float) -> list[RoundEffect]:
@@ -430,10 +430,6 @@ class RoundMember:
             return []
         words = f"too few members are left to open the sum of step {self.step}"
         return [Fault("behind", words)]
-
-    @property
-    def _buckets(self) -> tuple[int, ...]:
-        return () if self._masking is None else self._masking.buckets
 
     # --- exchange --------------------------------------------------------------------------
 
@@ -478,7 +474,7 @@ class RoundMember:
         if self.progress is not Progress.EXCHANGING:
             return []
         plan, me = self._require_plan(), self._place.me
-        sums = self._inbox.reductions(plan, self._buckets)
+        sums = self._inbox.reductions(plan)
         tasks: list[Task] = [*sums, *self._inbox.decodings(plan, me)]
         return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound() else [])]
 
@@ -564,7 +560,7 @@ class RoundMember:
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyTask(plan.step, rate=rate))]
-        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
+        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

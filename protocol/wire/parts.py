@@ -73,8 +73,6 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     state: Literal["fetching", "serving"]
     attempt: Attempt
     """Attempt of the round whose commit made this version."""
-    digest: Annotated[bytes, Meta(max_length=32)]
-    """Digest of the reduced gradient that made this version (empty at version 0)."""
     queue: Annotated[int, Meta(ge=0, le=65535)]
     rate: NonNegative
     """Its own throughput as it measured it, microbatches per second."""

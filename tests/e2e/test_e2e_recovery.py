@@ -13,7 +13,7 @@ from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions
+from client.store.records import EVIDENCE, Seen
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
@@ -110,11 +110,13 @@ def _newest_complete(found: CheckpointFolder) -> int:
 def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     """Whether it no longer matters which of them comes back first, nor how much later the other.
 
-    Each has written down that the other was there. Both together may still have a version newer by
-    one interval: a member that is back waits for it only 15 s.
+    Each has written down that the other is an elector. Both together may still have a version newer
+    by one interval: a member that is back waits for it only 15 s.
     """
+    seen = [Persisted(folder / EVIDENCE, Seen).peek() for folder in _folders(members, swarm)]
     known = all(
-        Persisted(folder / COMPANY, Companions).peek() for folder in _folders(members, swarm)
+        one is not None and any(len(e.electors) == len(members) for e in one.kept.electorates)
+        for one in seen
     )
     return True if known and _saved(members, swarm) >= SELDOM else None
 

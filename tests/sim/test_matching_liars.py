@@ -9,11 +9,11 @@ import pytest
 from client.lab.simulate.market.bounds import oracle
 from client.lab.simulate.market.catalogue import seat
 from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.design import Design
 from client.lab.simulate.market.nature import Nature, draw
 from client.lab.simulate.market.run import Record, play
 from client.lab.simulate.market.setting import Setting
 from protocol.ids import PeerId, Stage
-from protocol.matching.design import Design
 from protocol.matching.population import Member
 from protocol.matching.timing import MEASURED_S
 from tests.support.matching_world import CALM, member

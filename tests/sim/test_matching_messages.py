@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from client.lab.simulate.market.design import FULL, Design
 from protocol.effects import Explain, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
-from protocol.matching.design import FULL, Design
+from protocol.matching.board import Notice
 from protocol.matching.effects import Assign, Unassign
+from protocol.matching.seat import Bid
 from tests.support.matching_world import CALM, STORMY, Weather, is_renewal, member
 from tests.support.watched_world import WatchedWorld
 
@@ -85,8 +87,8 @@ def test_messages_per_member_and_event_do_not_grow_with_the_swarm(
 class AskingWorld(WatchedWorld):
     """Notes every proposal with what its sender had heard of the stage."""
 
-    asked: list[tuple[PeerId, bodies.Propose, int, int]]
-    """(who, what, the cutoff it had heard, its score)"""
+    asked: list[tuple[PeerId, Bid, Notice, int]]
+    """(who, for which place, what it had heard of the stage, its score)"""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -100,14 +102,14 @@ class AskingWorld(WatchedWorld):
                 assert isinstance(body, bodies.Propose)
                 if body.seat:
                     continue  # a second seat displaces nobody: no cutoff applies to it
-                notice = self.machines[who].postings(self.now).get(Stage(body.stage))
-                if notice is None:
+                machine = self.machines[who]
+                notice = machine.postings(self.now).get(Stage(body.stage))
+                bid = machine._seats.home_seat.bid
+                if notice is None or bid is None or bid.stage != body.stage:
                     continue  # asked again while its steward is being replaced
-                posting = notice.posting
-                heard = posting.cutoff if posting.epoch == body.epoch else 0
                 view = self.population(self.views[who].values())
-                score = view.score(who, Stage(body.stage), posting.fair)
-                self.asked.append((who, body, heard, score))
+                score = view.score(who, Stage(body.stage), notice.posting.fair)
+                self.asked.append((who, bid, notice, score))
         super()._perform(who, effects)
 
 
@@ -123,11 +125,15 @@ def test_proposals_are_bounded_not_repeated_and_never_hopeless(weather: Weather)
             who = member(seed * 100 + number, speed, measured_s=1000.0)
             world.join(who, at=world.random.uniform(0, 3))
         world.run(60)
-        first: dict[tuple[PeerId, int], bodies.Propose] = {}
-        for who, body, heard, score in world.asked:
-            if first.setdefault((who, body.version), body) is body:
-                assert score > heard, f"seed {seed}: {who} asks below a cutoff it knows"
-        per_epoch = Counter((who, b.stage, b.mandate, b.epoch) for (who, _), b in first.items())
+        first: dict[tuple[PeerId, int], Notice] = {}
+        for who, bid, heard, score in world.asked:
+            if first.setdefault((who, bid.since_ms), heard) is heard:
+                assert score > heard.posting.cutoff, (
+                    f"seed {seed}: {who} asks below a cutoff it knows"
+                )
+        per_epoch = Counter(
+            (who, n.posting.stage, n.source, n.posting.epoch) for (who, _), n in first.items()
+        )
         assert max(per_epoch.values()) == 1, f"seed {seed}: {per_epoch.most_common(2)}"
         asked += len(first)
     assert asked > 8 * 14

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
-from protocol.matching.design import FULL, Design
 from tests.support.matching_world import STORMY, member
 from tests.support.watched_world import Departure, WatchedWorld, settled
 

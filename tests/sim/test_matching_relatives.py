@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from client.lab.simulate.market.design import Design
 from protocol.ids import PeerId
-from protocol.matching.design import Design
 from protocol.matching.relatives import mark_of_host, mark_of_path
 from tests.support.matching_world import CALM, WALL_S, World, manifest, member, peer
 

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
+from client.lab.simulate.market.design import Design
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.population import Population
 from protocol.matching.timing import MOVE_REST_S

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
-from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.seat import State
 from protocol.matching.timing import ALONE_S

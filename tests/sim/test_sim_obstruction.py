@@ -9,6 +9,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.pipeline.effects import Obstructs
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
@@ -173,3 +174,23 @@ def test_an_honest_member_that_was_set_aside_comes_back() -> None:
     steps = [member.seat.step for member in (first, last) if member.seat]
     assert len(steps) == 2
     assert abs(steps[0] - steps[1]) <= 1
+
+
+def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
+    """They are what is left of four electors, and what their step needs of the others is lost."""
+    made = world(2, seed=1)
+    made.advance_to(10.0)
+    pair, others = made.of_stage(0), made.of_stage(1)
+    for one, two in (pair, pair[::-1]):
+        assert one.seat is not None
+        now = made.now_of(one)
+        made.perform(one, one.seat._settle([Obstructs(two.peer, "it is late")], now))
+        assert one.seat.standing.is_aside(two.peer)
+    for gone in others:
+        made.crash(gone, wipe=True)
+    made.advance_to(12.0)
+    for gone in others:
+        made.start(gone)
+    made.advance_to(145.0)
+    assert [v.recovery.lineage.number for v in made.volunteers.values()] == 4 * [1]
+    assert all(v.seat and v.seat.step > 0 for v in made.volunteers.values())

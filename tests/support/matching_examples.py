@@ -61,11 +61,8 @@ def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Prop
         "mandate": mandate,
         "issued_ms": int(WALL_S * 1000),
         "steward": steward,
-        "epoch": 1,
-        "version": 1,
         "seat": 0,
-        "rate": 1_000_000,
-        "status": "free",
+        "bound": False,
     }
     return bodies.Propose(**(fields | changes))  # type: ignore[arg-type]
 

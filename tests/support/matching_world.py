@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from client.lab.simulate.market.design import FULL, Design
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -20,7 +21,6 @@ from protocol.effects import Explain, Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
-from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member
@@ -77,9 +77,9 @@ def member(number: int, flops: float = 1e9, **changes: object) -> Member:
 
 
 def is_renewal(letter: SendLetter) -> bool:
-    """Tell whether a letter renews a place rather than asks for one."""
+    """Tell whether a letter renews a final place."""
     body = bodies.decode_body(letter.kind, letter.body)
-    return isinstance(body, bodies.Propose) and body.status != "free"
+    return isinstance(body, bodies.Propose) and body.bound
 
 
 class World:
@@ -88,7 +88,7 @@ class World:
     def __init__(
         self, manifest: Manifest, seed: int, weather: Weather = CALM, design: Design = FULL
     ) -> None:
-        self.manifest = manifest
+        self.manifest = design.applied_to(manifest)
         self.design = design
         self.weather = weather
         self.random = random.Random(seed)
@@ -201,7 +201,10 @@ class World:
         known = dict(self.members)
         self.members[who.peer] = who
         self.machines[who.peer] = Matching(
-            who.peer, self.manifest, WALL_S - START_S, design=self.design
+            who.peer,
+            self.manifest,
+            WALL_S - START_S,
+            last_members=self.design.last_members(),
         )
         self.views[who.peer] = {who.peer: who}
         self._see(who.peer)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from client.lab.simulate.market.design import Design
 from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
-from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.population import Member, Population
 from protocol.matching.sharing import StageLevel, effective_levels
@@ -69,7 +69,7 @@ class WatchedWorld(World):
         """Return members as a population, by default the truth."""
         found = self.members.values() if members is None else members
         redundancy = self.manifest.policy.redundancy
-        return Population(found, self.manifest.stages, redundancy, self.design)
+        return Population(found, self.manifest.stages, redundancy)
 
     def replicas(self) -> tuple[int, ...]:
         """Return how many serve every stage."""

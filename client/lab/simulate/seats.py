@@ -135,7 +135,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
             if answer is not None:
                 self.send(peer, sender, answer)
             return
-        if isinstance(message, Commit) and message.stage != peer.stage:
+        if isinstance(message, Commit) and (peer.seat is None or message.stage != peer.stage):
             peer.elector.take(message)
             return
         if peer.seat is not None:

@@ -2,10 +2,10 @@
 
 Plans, Readys, commitments and parts of waypoints pass it on their way out; the votes of our elector
 are signed here, too. Each statement is on the disk before it is sent, so that the next process of
-this home does not contradict it. After a reboot the file may be old (power loss, a home from a
-backup): then the first attempts of the step at which a stage is taken, its first waypoint, and the
-steps that we may have voted in are left out. State: our newest statements, the last signatures, and
-the elector.
+this home does not contradict it. After a reboot, or where the system does not tell boots apart, the
+file may be old (power loss, a home from a backup): then the first attempts of the step at which a
+stage is taken, its first waypoint, and the steps that we may have voted in are left out. State: our
+newest statements, the last signatures, and the elector.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Notary:
             self._file = MarksFile(path)
             if (kept := self._file.read()) is not None:
                 self._word = OwnWord(kept.marks)
-                self._old = kept.boot != self._boot
+                self._old = not self._boot or kept.boot != self._boot
                 self.elector.load(kept.terms)
         except (OSError, DamagedMarks) as error:
             self._old = True

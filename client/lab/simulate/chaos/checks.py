@@ -90,11 +90,10 @@ class Checks:
         """A replica has made a version."""
         if volunteer.seat is None:
             return
-        status = volunteer.seat.status(1.0)
         who, what = short(volunteer.peer), f"stage {volunteer.stage} version {version}"
         self.loaded(volunteer, version, found)
-        made = (status.attempt, status.digest, found)
-        known = self.commits.setdefault((volunteer.stage, status.era, version), made)
+        made = (*volunteer.seat.made_by, found)
+        known = self.commits.setdefault((volunteer.stage, volunteer.seat.era, version), made)
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
 

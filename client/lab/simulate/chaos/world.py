@@ -182,7 +182,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``ChaosSwarm``."""
         self.note(volunteer, "crashes")
         for to in list(volunteer.links):
-            self.network.close(volunteer, to)
+            self.network.close(volunteer, to, dies=True)
         volunteer.alive = False
         volunteer.forget_process()
         self._elect(volunteer)
@@ -326,7 +326,7 @@ class ChaosWorld(ChaosSwarm):
     def begin_anew(self, volunteer: Volunteer) -> None:
         """See ``ChaosSwarm``."""
         lineage = volunteer.recovery.lineage
-        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
+        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
         self.note(volunteer, "takes its stage anew: a lineage begins")

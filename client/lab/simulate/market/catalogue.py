@@ -7,6 +7,7 @@ from functools import partial
 
 from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.design import FULL, Design
 from client.lab.simulate.market.fleet import Fleet
 from client.lab.simulate.market.nature import Nature
 from client.lab.simulate.market.policies.annealing import Annealing
@@ -16,7 +17,6 @@ from client.lab.simulate.market.policies.moving import Petals, Swarm
 from client.lab.simulate.market.policies.policy import Market, Policy
 from client.lab.simulate.market.policies.stable import StaticStable
 from client.lab.simulate.market.run import Seat
-from protocol.matching.design import FULL, Design
 
 BASELINES: dict[str, Callable[[Market], Policy]] = {
     "random": Random,
@@ -35,8 +35,6 @@ BASELINES: dict[str, Callable[[Market], Policy]] = {
 DESIGNS: dict[str, Design] = {
     "ours": FULL,
     "ours-no-dual": Design(dual_homing=False),
-    "ours-no-urgency": Design(urgency=False),
-    "ours-no-advantage": Design(advantage=False),
     "ours-no-moves": Design(moves=False),
 }
 POLICIES = (*DESIGNS, *BASELINES)

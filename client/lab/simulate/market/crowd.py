@@ -17,6 +17,7 @@ from functools import partial
 
 from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market import setting as world
+from client.lab.simulate.market.design import FULL, Design
 from client.lab.simulate.market.fleet import Fleet
 from client.lab.simulate.market.nature import Nature
 from client.lab.simulate.market.policies.policy import Said
@@ -26,9 +27,7 @@ from protocol.effects import Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
-from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
-from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member, Population
 from protocol.matching.seat import State
@@ -58,10 +57,10 @@ class Crowd:
         shared: bool | None = None,
     ) -> None:
         self.said = Said()
-        self.population = Population((), nature.costs, 2, design)
+        self.population = Population((), nature.costs, 2)
         """The view of everybody."""
         self._nature, self._agenda, self._fleet, self._design = nature, agenda, fleet, design
-        self._manifest = manifest_of(nature.setting)
+        self._manifest = design.applied_to(manifest_of(nature.setting))
         self._peers = [_peer(number) for number in range(nature.count)]
         self._number_of = {peer: number for number, peer in enumerate(self._peers)}
         self._machines: dict[int, Matching] = {}
@@ -72,7 +71,7 @@ class Crowd:
         self._measured: set[int] = set()
         self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
         self._board = Board(nature.setting.stages) if self._shared else None
-        self._last_members = LastMembers() if self._shared else None
+        self._last_members = design.last_members() if self._shared else None
         self._revision = -1
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
@@ -96,9 +95,8 @@ class Crowd:
             peer,
             self._manifest,
             WALL_S,
-            design=self._design,
             board=self._board,
-            last_members=self._last_members,
+            last_members=self._last_members or self._design.last_members(),
         )
         self._machines[volunteer] = machine
         self._restless.add(volunteer)

@@ -7,6 +7,7 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
+from tests.support.decrees import commit_of
 
 ME, LEADER, LIAR = map(PeerId, ("me", "leader", "liar"))
 STAGE, STEP = 1, 5
@@ -15,7 +16,7 @@ STAGE, STEP = 1, 5
 def elector() -> Elector:
     """One that knows who elects its step."""
     made = unsigned_elector(ME)
-    made.named(STAGE, 0, STEP, ((), frozenset((ME, LEADER, LIAR))))
+    made.first = lambda era, step: (ME, LEADER, LIAR) if (era, step) == (0, STEP) else ()
     return made
 
 
@@ -73,7 +74,9 @@ def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
 def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:
     """Else anyone in the swarm could overtake every leader, again and again."""
     voter = elector()
-    voter.named(STAGE, 0, STEP, ((LEADER, ME), frozenset((ME, LEADER, LIAR))))
+    electors = ME, LEADER, LIAR
+    before = commit_of(STAGE, STEP - 1, 1, bytes(32), (LEADER, ME), electors=electors)
+    voter.take(before, frozenset(electors))
     voter.serving = lambda _stage: frozenset((LEADER, LIAR))
     assert not promised(voter, LIAR, 2)
     assert promised(voter, LEADER, 2)

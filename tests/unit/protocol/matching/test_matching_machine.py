@@ -171,13 +171,12 @@ def test_a_successor_does_not_follow_a_liar_to_the_end_of_the_numbers() -> None:
 def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
     """Otherwise everything we say for three hours is stale, and our own steward deaf to us."""
     matching, three_hours = machine(), 3 * 3600.0
-    matching.set_wall_offset(WALL_S - NOW + three_hours, NOW)
+    matching.set_wall_offset(WALL_S - NOW + three_hours)
     run(matching, 5)
     ahead = matching._context.number(NOW + 5)
-    matching.set_wall_offset(WALL_S - NOW, NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW)
     number = matching._context.number(NOW + 5)
     assert ahead - number >= three_hours * 1000 - 10
-    assert matching.postings(NOW + 5) == {}
     run(matching, 20)
     assert matching.postings(NOW + 20)[Stage(0)].posting.mandate.beacon == BEACON
     assert matching.stewardships
@@ -187,7 +186,7 @@ def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
     matching = machine()
     run(matching, 5)
     before = matching._context.number(NOW + 5)
-    matching.set_wall_offset(WALL_S - NOW - 60, NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW - 60)
     assert matching._context.number(NOW + 5) == before + 1
     assert matching.stewardships
 
@@ -223,22 +222,20 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("kind", "encoded", "reason"), HOSTILE)
-def test_hostile_input_is_penalised_counted_and_survived(
-    kind: str, encoded: bytes, reason: str
-) -> None:
+def test_hostile_input_is_penalised_and_survived(kind: str, encoded: bytes, reason: str) -> None:
     matching = machine(count=2)
     for receive in (matching.receive_record, matching.receive):
         [penalty] = [e for e in receive(peer(1), kind, encoded, NOW) if isinstance(e, Penalise)]
         assert (penalty.peer, penalty.reason) == (peer(1), reason)
-    assert matching.counters[reason] == 2
 
 
 def test_a_record_is_no_message_and_a_message_no_record() -> None:
     matching = machine(count=2)
-    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), peer(0), 1, "")
-    matching.receive(peer(1), "posting", bodies.encode_body(POSTING), NOW)
-    matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
-    assert matching.counters["matching-misuse"] == 2
+    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), peer(0), "")
+    said = matching.receive(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    said += matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
+    misuses = [e for e in said if isinstance(e, Penalise) and "misuse" in e.reason]
+    assert len(misuses) == 2
     assert matching.postings(NOW) == {}
 
 

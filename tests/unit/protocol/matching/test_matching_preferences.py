@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from protocol.ids import Stage
 from protocol.matching import preferences
-from protocol.matching.design import FULL
 from protocol.matching.population import Population, of_nobody
 from protocol.matching.preferences import MICRO
 from tests.support.matching_examples import costs, manifest, member, peer, population
@@ -60,7 +59,7 @@ def test_a_download_takes_as_long_as_the_state_is_large(optimizer: str, bytes_: 
     rule = msgspec.structs.replace(example.optimizer, name=optimizer)
     example = msgspec.structs.replace(example, optimizer=rule)
     newcomer = member(1)
-    view = of_nobody(example, FULL).evolve({newcomer.peer: newcomer})
+    view = of_nobody(example).evolve({newcomer.peer: newcomer})
     seconds = example.stages[0].parameters * bytes_ / newcomer.downlink_bytes_per_s
     assert view.download_s(newcomer.peer, Stage(0)) == pytest.approx(seconds)
 
@@ -90,15 +89,15 @@ def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:
 
 def test_a_stage_prefers_whom_nobody_else_needs() -> None:
     specialist = Population([member(1), member(2, memory_bytes=1e12)], costs([1e9, 1e9]), 2)
-    asked = {"advantage": True, "fair": specialist.fair_level}
-    only_here = preferences.score(peer(1), Stage(0), rates=(MICRO, 0), **asked)
-    anywhere = preferences.score(peer(1), Stage(0), rates=(MICRO, MICRO), **asked)
+    fair = specialist.fair_level
+    only_here = preferences.score(peer(1), Stage(0), rates=(MICRO, 0), fair=fair)
+    anywhere = preferences.score(peer(1), Stage(0), rates=(MICRO, MICRO), fair=fair)
     assert only_here > anywhere
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**15))
 def test_scores_fit_their_field(rate: int, fair: int) -> None:
-    score = preferences.score(peer(1), Stage(0), rates=(rate, 1), advantage=True, fair=fair)
+    score = preferences.score(peer(1), Stage(0), rates=(rate, 1), fair=fair)
     assert 0 <= score < preferences.MAX_SCORE
 
 

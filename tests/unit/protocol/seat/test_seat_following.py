@@ -37,6 +37,7 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
+from tests.support.decrees import commit_of
 
 STAGE, STEP = 1, 7
 ME, SIBLING, OTHER, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -148,7 +149,10 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         touch=contacts,
         elector=Elector(ME, signs, is_signed),
     )
-    made.quorum.settle([ME, SIBLING], [ME, SIBLING, OTHER], STEP, 0.0)
+    electors = [ME, SIBLING, OTHER]
+    before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
+    made.elector.take(before, frozenset(electors))
+    made.quorum.settle([ME, SIBLING], electors, STEP, 0.0)
     made.quorum.designated = SIBLING
     made.update_view(siblings(STEP), 0.0)
     made.receive(OTHER, Returned(STAGE, STEP), 0.0)
