@@ -147,6 +147,7 @@ class Engine:
         self.elector = self.notary.elector
         self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
         self.elector.first, self.elector.serving = self._first_electors, self._serving
+        self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -373,17 +374,19 @@ class Engine:
     def _elect(self, peer: PeerId, message: Propose | CommitRequest, payload: bytes) -> None:
         """Vote as an elector, or say how a step was closed."""
         answer = self.elector.answer(peer, message)
-        if answer is not None:
+        if isinstance(answer, Penalise):
+            self.perform(answer)
+        elif answer is not None:
             self.send(peer, answer)
 
     def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
         """A stage that we do not hold has closed a step, and may have named us as an elector."""
         self.elector.take(message)
 
-    def _serving(self, stage: int) -> frozenset[PeerId]:
-        """Who serves a stage, as far as we see."""
+    def _serving(self, stage: int) -> dict[PeerId, int]:
+        """Who serves a stage at which version, as far as we see."""
         seen = self.held_stages.view.serving(stage) if self.held_stages is not None else ()
-        return frozenset(replica.peer for replica in seen)
+        return {replica.peer: replica.version for replica in seen}
 
     def _may_be(self, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as we see."""

@@ -27,7 +27,7 @@ from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import free_to, voters
+from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -117,6 +117,7 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.statement import Statement, encode_statement
 
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
@@ -233,6 +234,7 @@ class Seat:
             masking=self._masking(secret),
             commitments=self._commitments if audits.budget else None,
             rate=self._rate,
+            sign=self._sign_ready,
         )
         least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
         self.leader = RoundLeader(
@@ -444,8 +446,9 @@ class Seat:
 
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
-        in this step, or have found them out by an audit."""
-        return {*self.member.spoilers(), *self.charging.found_out()}
+        in this step, have found them out by an audit, or do not vote for what they propose."""
+        found = self.member.spoilers(), self.charging.found_out(), self.elector.liars()
+        return set[PeerId]().union(*found)
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""
@@ -484,7 +487,7 @@ class Seat:
         self._admitted = admit.version, admit.state
         if (commit := admit.commit) is not None:
             decree = commit.decree
-            self.elector.take(commit, voters(commit, self.elector.verify))
+            self.elector.take(commit, voters(commit, frozenset(), self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
 
@@ -592,7 +595,7 @@ class Seat:
             return effects
         if failed is not None:
             effects += self.auditing.failed(failed)
-        self._obstruction.planned(now)
+        self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
 
     def _leads(self, sender: PeerId, plan: Plan) -> bool:
@@ -602,7 +605,9 @@ class Seat:
         if plan.attempt == 1:
             return sender == self.quorum.designated
         where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        promised, bound = free_to(sender, where, plan.promises, self.elector.verify)
+        electors, is_gone = self.quorum.electors, self.quorum.is_gone
+        promised = promises_of(where, plan.promises, electors, self.elector.verify)
+        bound = bound_by(promised.values(), electors, is_gone)
         return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
@@ -703,6 +708,12 @@ class Seat:
         self.leasing.requested(sender, message)
         return []
 
+    def _sign_ready(self, ready: Ready) -> Ready | None:
+        """Return our Ready with its signature; None: we have signed another one."""
+        said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
+        signature = self.elector.sign(READY, encode_statement(said))
+        return replace(ready, signature=signature) if signature else None
+
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
         """A member holds all that the step's plan would apply."""
         return list(self.leader.ready(sender, message, now, self._part()))
@@ -751,7 +762,7 @@ class Seat:
             return []
         if self._open.commit is not None:
             return [*self.member.shares_again(sender, message.decree.attempt)]
-        signed = voters(message, self.elector.verify) & self.quorum.electors
+        signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
@@ -777,6 +788,8 @@ class Seat:
     ) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
         answer = self.elector.answer(sender, message)
+        if isinstance(answer, Penalise):
+            return [answer]
         return [] if answer is None else [Send(sender, answer)]
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
@@ -1056,7 +1069,8 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
-        return OwnPart(member.knows_commit, member.received, returned, self._asks_electors())
+        known, came, ready = member.knows_commit, member.received, member.ready
+        return OwnPart(known, came, returned, ready, self._asks_electors())
 
     def _asks_electors(self) -> bool:
         """Whether we are the first in line of those whom siblings have left behind."""

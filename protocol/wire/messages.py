@@ -404,11 +404,12 @@ class Reduced(RoundMessage, frozen=True):
 
 
 class Ready(RoundMessage, frozen=True):
-    """The member holds every reduced segment; ``digest`` covers them all."""
+    """The member holds every reduced segment, and asks for a decree that says so."""
 
     route = Route("seat", "on_ready", sender="stage")
 
     digest: Hash32
+    """Of that decree, without losses and signatures; it covers the plan and all segments."""
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
     signature: Signature = b""

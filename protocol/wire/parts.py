@@ -18,6 +18,7 @@ from protocol.wire.fields import (
     Hash32,
     NonNegative,
     PeerText,
+    Signature,
     StageIndex,
     StepIndex,
 )
@@ -132,6 +133,8 @@ class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Of the next step."""
     loss_sum: Finite
     """Of the step's token losses, as its members say."""
+    ready: Annotated[tuple[Signature, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
+    """The members' signatures of their Readys, in the order of the members."""
 
 
 class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -35,6 +35,7 @@ def own_work(home: Home, swarm: SwarmFile) -> tuple[int, int]:
                 now = client.status().credit
                 return now.microbatches, now.tokens
     kept = Persisted(home.folders.contributions(swarm.swarm), KeptContributions).peek()
-    me, stages = str(home.signer().peer), () if kept is None else kept.stages
-    own = sum(one.seen.get(me, 0) + one.taken_over.get(me, 0) for one in stages)
+    stages = () if kept is None else kept.stages
+    me = home.signer().peer
+    own = sum(one.counts.get(me, 0) for one in stages)
     return own, own * swarm.manifest.tokens_per_microbatch

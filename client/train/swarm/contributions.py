@@ -115,7 +115,7 @@ class Contributions:
     @property
     def own(self) -> int:
         """Our microbatches in committed steps, by our own count."""
-        return sum(account.count(self._me) for account in self._accounts.values())
+        return sum(account.counts.get(self._me, 0) for account in self._accounts.values())
 
     def contributors(self) -> list[Contributor]:
         """Return the lines of the board, the most work first; expelled members are left out."""

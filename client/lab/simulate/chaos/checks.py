@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import encode_ids
-from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, most_of_sender
 from protocol.seat.showing import KEPT_STEPS
+from protocol.wire.statement import Statement
 
 LONGEST = 10_000
 """Above the versions of any run of the world."""
