@@ -965,9 +965,7 @@ class Seat:
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
-        too_few = self._open.uncounted is not None  # who has not voted had ended, for the others
-        alone = far or too_few or not self.quorum.holds(now)
-        known = self.member.knows_commit
+        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
         return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
