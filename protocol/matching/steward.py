@@ -248,8 +248,7 @@ class Steward:
         """Make all places final and end the epoch, whose scores do not apply to later ones."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
-        waits = self.pool.limits.cutoff and self.pool.level < self._context.population.fair_level
-        if newcomers or waits:
+        if newcomers:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
