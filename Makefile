@@ -35,7 +35,7 @@ help:
 	@echo "              processes, most swarms of real volunteers; an hour, every night"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
-	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
+	@echo "make bench    this client beside one process and PyTorch's pipelining on this machine; ten minutes"
 	@echo "make figures  the figures of the README and of tests/bench/README.md, anew; 50 minutes"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
@@ -115,6 +115,6 @@ $(STAMP): $(CLIENT)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-hivemind demo-out chaos-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) demo-out chaos-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -102,10 +102,6 @@ class Evaluation(Description, frozen=True):
     """Of text that these tokens stand for, as the founder has counted them."""
 
 
-MAX_PROMPTS = 8
-MAX_PROMPT_CHARS = 400
-
-
 class Manifest(Description, frozen=True):
     """One run. All units are in the field names; stages are in pipeline order."""
 
@@ -142,11 +138,6 @@ class Manifest(Description, frozen=True):
     """What the model is for: one line for people. Empty: its founder does not say."""
     evaluation: Evaluation | None = None
     """None: versions are not evaluated."""
-    prompts: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)], ...],
-        Meta(max_length=MAX_PROMPTS),
-    ] = ()
-    """Beginnings that volunteers may let the model go on from, to see how it learns."""
 
     @property
     def audits(self) -> float:
@@ -157,11 +148,6 @@ class Manifest(Description, frozen=True):
     def secret(self) -> bool:
         """Whether no replica sees another's contribution to a step."""
         return aggregations.RULES[self.aggregation].secret
-
-    @property
-    def bucketed(self) -> bool:
-        """Whether sums are of buckets of a stage's replicas."""
-        return aggregations.RULES[self.aggregation].buckets > 1
 
     @property
     def state(self) -> StateSpec:
@@ -298,10 +284,6 @@ def inconsistency(manifest: Manifest) -> str | None:
             "the model's output projection is its embedding: one stage has to have both",
         ),
         (
-            all(map(is_prompt, manifest.prompts)),
-            "a prompt has characters that cannot be shown",
-        ),
-        (
             manifest.evaluation is None
             or manifest.evaluation.tokens
             <= manifest.evaluation.microbatches * manifest.tokens_per_microbatch,
@@ -405,11 +387,6 @@ def too_large(parameters: int) -> str | None:
     if parameters > limits.MAX_STAGE_PARAMETERS:
         return f"a stage of {parameters} parameters is too large to be averaged: take more stages"
     return None
-
-
-def is_prompt(text: str) -> bool:
-    """Whether a text may be a prompt: no control characters but line ends and tabs."""
-    return text.replace("\n", "").replace("\t", "").isprintable() and bool(text.strip())
 
 
 def _is_plain_name(name: str) -> bool:

@@ -79,12 +79,11 @@ class Averager:
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = not CODECS[replica.wire.averaging_codec].lossless
-        feedback = lossy and RULES[rule].feedback
-        self._residual = replica.away.zeros(replica.size) if feedback else None
+        self._residual = replica.away.zeros(replica.size) if lossy else None
 
     @property
     def residual_bytes(self) -> int:
-        """Size of the residual; 0 with a lossless codec, or without error feedback."""
+        """Size of the residual; 0 with a lossless codec."""
         return 0 if self._residual is None else self._residual.nbytes
 
     def forget(self) -> None:
@@ -130,7 +129,7 @@ class Averager:
         self._decoded.pop(request.segment, None)
         usual = self.usual_norm(attempt.bounds, request.segment, request.microbatches)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
-        bounded = RULES[self._rule].leaves_out and sum(map(bool, request.microbatches)) > 2
+        bounded = RULES[self._rule].robust and sum(map(bool, request.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
         refused: list[CodecError] = []
         for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
@@ -154,7 +153,7 @@ class Averager:
             self._blame_largest(parts, part)
             raise
         wire.segment_back(encoded, part)
-        if self._residual is not None and RULES[self._rule].feeds_results_back:
+        if self._residual is not None and not RULES[self._rule].robust:
             attempt.lost_in_sum[request.segment] = total.sub_(part)
         if not on_cpu:
             scratch.copy_(part)
@@ -172,7 +171,7 @@ class Averager:
         In local rounds it follows from the schedule, and the ``microbatches`` of each member: how
         far so many inner steps go.
         """
-        if RULES[self._rule].linear:
+        if not RULES[self._rule].robust:
             return 0.0
         replica, optimizer = self._replica, self._replica.optimizer
         start, end = bounds[segment], bounds[segment + 1]

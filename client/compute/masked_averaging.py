@@ -4,11 +4,9 @@ As `averaging`, but contributions are integers modulo 2^16 behind masks: those t
 share cancel in the sum, and the members' own ones are taken out with the seeds that come with
 `Apply`. State: as `averaging`, and the contribution before its masks, for its residual.
 
-A contribution cannot be judged, and a sum only by its size, which the integers bound. Where the
-members are in buckets, a segment has the sum of each, and these are compared once they are opened
-(`bucket_clipping`).
+A contribution cannot be judged, and a sum only by its size, which the integers bound.
 
-Shapes: as in `averaging`; B buckets, 1 without any.
+Shapes: as in `averaging`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor
 
 from client.compute.averaging import Averager, Payloads, checked_bounds
-from client.compute.bucket_clipping import clipped_sum
 from client.compute.errors import ShapeError, blame
 from client.compute.masks import Integers, add_mask
 from client.compute.payload import Buffer, Header, check_seal, read_header, seal, write_header
@@ -47,7 +44,6 @@ class MaskedAverager(Averager):
         super().__init__(replica, rule)
         self._clear: list[Tensor] = []  # int16, by segment of the attempt
         self._scale = torch.empty(0)
-        self._sums = 1  # of a segment of the attempt
 
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
         """Mask gradient sum plus residual, segment by segment."""
@@ -57,7 +53,7 @@ class MaskedAverager(Averager):
         if len(masks) < LEAST_MEMBERS or not request.tokens:
             raise ShapeError(f"{len(masks)} masks hide nothing")
         self._attempt, self._clear = None, []
-        self._sums, members = _sums_of(request.buckets or [0] * len(masks))
+        members = len(masks)
         self._scale = self._public_scale(request.tokens, members)
         sent = []
         for number, (a, b) in enumerate(pairwise(bounds)):
@@ -72,15 +68,14 @@ class MaskedAverager(Averager):
         return Contributed(microbatches=sorted(replica.counted)), sent
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
-        """Add one segment's contributions up by buckets, masked as they are."""
+        """Add one segment's contributions up, masked as they are."""
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
         a, b = attempt.bounds[request.segment : request.segment + 2]
-        buckets = request.buckets or [0] * len(parts)
-        total = np.zeros((_sums_of(buckets)[0], b - a), "<u2")
-        for bucket, (place, payload) in zip(buckets, parts, strict=True):
-            total[bucket] += _body(payload, b - a, place)
-        return Reduced(squared_norm=0.0), [_payload(total.ravel())]
+        total = np.zeros(b - a, "<u2")
+        for place, payload in parts:
+            total += _body(payload, b - a, place)
+        return Reduced(squared_norm=0.0), [_payload(total)]
 
     def decode_sum(self, request: DecodeSum, payloads: Payloads) -> SumDecoded:
         """Check that a broadcast sum is one; its numbers are known only when it is opened."""
@@ -88,7 +83,7 @@ class MaskedAverager(Averager):
         if request.segment >= len(attempt.sent) or len(payloads) != 1:
             raise ShapeError(f"no segment {request.segment}, or not one sum of it")
         a, b = attempt.bounds[request.segment : request.segment + 2]
-        _body(payloads[0], self._sums * (b - a), 0)
+        _body(payloads[0], b - a, 0)
         return SumDecoded()
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
@@ -99,11 +94,11 @@ class MaskedAverager(Averager):
         if members < LEAST_MEMBERS or len(payloads) != len(bounds) - 1:
             raise ShapeError(f"{members} seeds and {len(payloads)} sums do not open a step")
         attempt = self._contribution(request, bounds)
-        scale = self._public_scale(request.tokens, _sums_of(request.buckets or [0] * members)[1])
+        scale = self._public_scale(request.tokens, members)
         squares = []
         for number, (a, b) in enumerate(pairwise(bounds)):
-            opened = _opened(payloads[number], request, number, b - a)
-            squares.append(self._open(_added(opened, request, _of(scale, a, b)), scale, a, b))
+            opened = _opened(payloads[number], request.seeds, number, b - a)
+            squares.append(self._open(opened, scale, a, b))
         if attempt is not None:
             self._keep_the_rest(bounds)
         self._clear = []
@@ -140,37 +135,12 @@ class MaskedAverager(Averager):
         return exponents(moment, optimizer.steps_done, beta2, tokens, members)
 
 
-def _sums_of(buckets: Sequence[int]) -> tuple[int, int]:
-    """The number of buckets and the members of the largest, on which the scale depends.
-
-    Raises:
-        ShapeError: one of them hides nothing.
-    """
-    counts = np.bincount(np.asarray(buckets, np.int64))
-    if counts.min() < LEAST_MEMBERS:
-        raise ShapeError(f"a bucket of {counts.min()} hides nothing")
-    return len(counts), int(counts.max())
-
-
-def _opened(payload: Buffer, request: Apply, segment: int, size: int) -> Tensor:
-    """The sums of a segment's buckets without the members' own masks, (B, n) int16."""
-    buckets = request.buckets or [0] * len(request.seeds)
-    sums, _ = _sums_of(buckets)
-    total = _body(payload, sums * size, segment).reshape(sums, size).copy()
-    for bucket, seed in zip(buckets, request.seeds, strict=True):
-        if seed:
-            add_mask(total[bucket], seed, segment, subtract=True)
+def _opened(payload: Buffer, seeds: Sequence[bytes], segment: int, size: int) -> Tensor:
+    """The sum of a segment without the members' own masks, (n,) int16."""
+    total = _body(payload, size, segment).copy()
+    for seed in filter(None, seeds):
+        add_mask(total, seed, segment, subtract=True)
     return torch.from_numpy(total.astype(np.uint16).view(np.int16))
-
-
-def _added(sums: Tensor, request: Apply, scale: Tensor) -> Tensor:
-    """What a segment's sums (B, n) come to, (n,) integers."""
-    if not request.buckets:
-        return sums[0]
-    counts = [0] * len(sums)
-    for bucket, count in zip(request.buckets, request.microbatches, strict=True):
-        counts[bucket] += count
-    return clipped_sum(sums, scale, counts) if sums.numel() else sums[0]
 
 
 def _blocks(bounds: tuple[int, ...]) -> tuple[int, ...]:

@@ -254,9 +254,8 @@ class Contribute(Request[Contributed], frozen=True, kw_only=True):
 
     Fields:
         masks: where the rule is secret: the seeds of our masks, and whether each is added; as many
-            as there are members, or members of our bucket. Never given twice.
+            as there are members. Never given twice.
         tokens: of the whole step, in all replicas; needed where the rule is secret.
-        buckets: of each member, where the rule has buckets and this step more than one.
     """
 
     step: Count
@@ -264,7 +263,6 @@ class Contribute(Request[Contributed], frozen=True, kw_only=True):
     bounds: list[int]
     masks: list[tuple[bytes, bool]] = []
     tokens: Count = 0
-    buckets: list[Count] = []
 
 
 class Reduce(Request[Reduced], frozen=True, kw_only=True):
@@ -277,7 +275,6 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
 
     Fields:
         microbatches: number of microbatches in each member's contribution.
-        buckets: as in `Contribute`: the result has the sum of each.
     """
 
     step: Count
@@ -285,7 +282,6 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
     segment: Count
     microbatches: Annotated[list[Count], Meta(min_length=1)]
     own: Count | None
-    buckets: list[Count] = []
 
 
 class DecodeSum(Request[SumDecoded], frozen=True, kw_only=True):
@@ -307,8 +303,7 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
 
     Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
     `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
-    that are still in the sums, one for each member; an empty one stands for no mask. `buckets`: as
-    in `Contribute`; with the number of microbatches that count for each member.
+    that are still in the sums, one for each member; an empty one stands for no mask.
     `learning_rate`: by an amendment; None: by the schedule of `OpenStage`. In local rounds it is
     that of the steps inside the next round.
     """
@@ -319,8 +314,6 @@ class Apply(Request[Applied], frozen=True, kw_only=True):
     squared_norms: list[float] = []
     tokens: Positive
     seeds: list[bytes] = []
-    buckets: list[Count] = []
-    microbatches: list[Count] = []
     learning_rate: Rate | None = None
 
 

@@ -353,18 +353,10 @@ class AuditCounts(Struct, frozen=True, kw_only=True):
 class AuditsView(Struct, frozen=True, kw_only=True):
     """Audits by this volunteer; what others found is in ``open`` and in ``expelled``."""
 
-    contributions: int
+    contributions: int = 0
     """Of others, in steps that were closed here since it started."""
-    done: int
-    """Audits since it started, with a result."""
-    agree: int
-    """Of these."""
-    unchecked: int = 0
-    """Audits since it started, without a result."""
-    contributions_today: int = 0
-    """Of others, in steps that were closed here today, over restarts."""
-    today: AuditCounts = field(default_factory=AuditCounts)
-    """Over restarts; the day is that of the local clock."""
+    results: AuditCounts = field(default_factory=AuditCounts)
+    """Since it started."""
     open: list[ChargeView] = field(default_factory=list)
 
 
@@ -391,7 +383,7 @@ class TrustView(Struct, frozen=True, kw_only=True):
     words: str
     """The reason, and what is missing."""
     audits: AuditCounts = field(default_factory=AuditCounts)
-    """Our audits of it, over restarts."""
+    """Our audits of it, since this volunteer started."""
     fault: str = ""
     """The newest audit of it that did not agree; empty: there was none."""
     invited_by: list[str] = field(default_factory=list)
@@ -400,15 +392,11 @@ class TrustView(Struct, frozen=True, kw_only=True):
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
-    """This volunteer's work for the swarm, since ``since``."""
+    """This volunteer's work for the swarm, over all its sessions, by its own count."""
 
     microbatches: int = 0
     """Of ours in committed steps; each stage counts for itself."""
     tokens: int = 0
-    sent_bytes: int = 0
-    """To other volunteers."""
-    since: float = 0.0
-    """Unix seconds of the first start in this swarm."""
 
 
 class ContributorView(Struct, frozen=True, kw_only=True):

@@ -117,7 +117,8 @@ class Connection:
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
         self.by_peer = False
-        """Whether the other side ended it, or its machine did for a process that died."""
+        """Whether the other side ended it without a word, as its machine does for a process that
+        died."""
         self.violation: RemoteProtocolError | None = None
         """The rule that the peer broke, if that is why."""
         self.ended = trio.Event()
@@ -150,7 +151,8 @@ class Connection:
 
     def lost(self, reason: str) -> None:
         """Note that the other side has ended the connection; behind a relay that is uncertain."""
-        self.by_peer = self.by_peer or (self.relay is None and not self.reason)
+        silently = self.relay is None and not self.session.told_to_go
+        self.by_peer = self.by_peer or (silently and not self.reason)
         self.reason = self.reason or reason
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -161,6 +163,7 @@ class Connection:
                     nursery.start_soon(self._run_session)
                     await work()
                     self._scope.cancel()
+            await self.session.go_away()
         finally:
             self._channel.release()
 

@@ -43,7 +43,8 @@ class PeerDown:
     peer: PeerId
     reason: str
     by_peer: bool = False
-    """Whether the other side ended it, or its system for a process that died."""
+    """Whether the other side ended it without a word, as its system does for a process that died.
+    Whoever bans us or wants no link says so."""
 
 
 NetEvent = Inbound | PeerUp | PeerDown

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -52,6 +53,8 @@ TRIP_S = 0.1
 """The assumed round trip, until one has been measured."""
 MEASURE_S = 2.0
 """Shortest time between measurements of the round trip."""
+GO_AWAY_S = 0.5
+"""For telling the peer that we end the session; its window may be full."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,9 @@ class YamuxSession:
         """Streams that the peer may have open."""
         self.intake: Callable[[int, int], Awaitable[None]] | None = None
         """Told of the bytes and frames that were read, waits until more may be."""
-        self.closed = False
+        self.closed = self._torn = False
+        self.told_to_go = False
+        """Whether the peer has said that it ends the session: its process lives."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -166,6 +171,13 @@ class YamuxSession:
         """Most data of one frame, which with its header fills whole Noise messages, or a part."""
         whole = self._slice_bytes // MAX_PLAINTEXT_BYTES * MAX_PLAINTEXT_BYTES
         return (whole or self._slice_bytes) - HEADER.size
+
+    async def go_away(self) -> None:
+        """Tell the peer that we have ended the session, once ``run`` is over. A process that dies
+        does not say so."""
+        if not self._torn:
+            with suppress(ConnectionLost), trio.move_on_after(GO_AWAY_S):
+                await self._channel.send([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
     async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
         """Open a stream to the peer.
@@ -231,6 +243,7 @@ class YamuxSession:
             complete = True
         finally:
             if not complete:  # cancelled or failed inside a frame: nothing may follow it
+                self._torn = True
                 self._close()
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()
@@ -322,6 +335,7 @@ class YamuxSession:
             elif flags & ACK and length == self._measurement:
                 self.trip_s = trio.current_time() - self._measured_at
         elif kind == GO_AWAY:
+            self.told_to_go = True
             self._close()
         else:
             stream = self._on_syn(stream_id) if flags & SYN else self._streams.get(stream_id)

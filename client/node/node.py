@@ -76,7 +76,6 @@ from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
-from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.reporting.step_writer import StepWriter
@@ -261,7 +260,6 @@ class Node(ControlApi):
         self._engine: Engine
         self._history: History
         self._training: Training
-        self._credit: Credit
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
 
@@ -300,7 +298,6 @@ class Node(ControlApi):
             now,
             limits=limits,
             machine=machine_view(capacity),
-            credit=self._credit.view(),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),
@@ -454,9 +451,7 @@ class Node(ControlApi):
             if self._step_writer is not None:
                 nursery.start_soon(self._step_writer.run)
             saves = [
-                self._credit.save,
                 self._engine.contributions.save,
-                self._training.audit_log.save,
                 self._event_sink.curve.save,
                 self._event_sink.held_out_curve.save,
             ]
@@ -491,8 +486,7 @@ class Node(ControlApi):
         )
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
-        met = known.peers if known else ()
-        named = (*swarm.peers, *met)
+        named = (*swarm.peers, *(known.peers if known else ()))
         engine.kept_links = KeptLinks(named)
         self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
@@ -515,7 +509,6 @@ class Node(ControlApi):
             engine.membership.contacts,
             folder,
             engine.shelf,
-            {address.peer for address in met if address.peer is not None},
             (engine.amending.book.steps, engine.amending.book.longest),
         )
         engine.notary.resume(history.lineage.era)
@@ -526,15 +519,8 @@ class Node(ControlApi):
             self._folders.data,
             folder,
             self._reach,
-            folders.audits(name),
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
-        self._credit = Credit(
-            self._folders.credit(swarm.swarm),
-            training.counters,
-            swarm.manifest.tokens_per_microbatch,
-            lambda: self._network.statistics().bytes_out,
-        )
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             self._network,

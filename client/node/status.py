@@ -18,6 +18,7 @@ from client.control.snapshot import (
     AuditsView,
     ChargeView,
     Counters,
+    CreditView,
     DrainCostView,
     EventView,
     HeldOutView,
@@ -124,6 +125,10 @@ def take_snapshot(
         certified_links=len(engine.waypoints.machine.chain),
         purpose=manifest.purpose,
         names=_names(engine),
+        credit=CreditView(
+            microbatches=engine.contributions.own,
+            tokens=engine.contributions.own * manifest.tokens_per_microbatch,
+        ),
         contributors=contributors_view(
             engine.contributions.contributors(),
             engine.contributions.name,
@@ -180,14 +185,9 @@ def _audits(held_stages: HeldStages) -> AuditsView | None:
     terms, log = held_stages.audits, held_stages.audit_log
     if terms is None:
         return None
-    kept, found = log.kept(), log.since_start
     return AuditsView(
         contributions=log.contributions,
-        done=found.agree + found.disagree,
-        agree=found.agree,
-        unchecked=found.unchecked,
-        contributions_today=kept.contributions,
-        today=kept.today,
+        results=log.results,
         open=[
             ChargeView(stage=stage, peer=peer, authors=[*authors])
             for (stage, peer), authors in terms.open_charges().items()

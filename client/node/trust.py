@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from client.control.snapshot import ExpelledView, TrustView
-from client.store.records import AuditedMember
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
+from client.train.reporting.audit_log import OfMember
 from client.train.stage.held_stages import HeldStages
 from protocol.audit.draw import PROVEN, UNPROVEN
 from protocol.ids import PeerId, short
@@ -74,7 +74,7 @@ class _Known:
         self._seats = [driver.seat for driver in held_stages.drivers()]
         self._proves = engine.history.proves_at_all if engine.history else None
         self._register = _register(engine)
-        self.audited = {PeerId(one.peer): one for one in held_stages.audit_log.kept().members}
+        self.audited = held_stages.audit_log.members
         self.out = {PeerId(one.peer): one.reason for one in expelled(engine)}
         open_charges = held_stages.audits.open_charges() if held_stages.audits else {}
         self._records = held_stages.audits.records if held_stages.audits else {}
@@ -83,13 +83,13 @@ class _Known:
 
     def of(self, peer: PeerId) -> TrustView:
         """Return why a member is trusted."""
-        audited = self.audited.get(peer, AuditedMember(peer))
+        audited = self.audited.get(peer, OfMember())
         standing, words = self._standing(peer)
         return TrustView(
             peer=peer,
             standing=standing,
             words=words,
-            audits=audited.tally,
+            audits=audited.results,
             fault=audited.fault,
             invited_by=list(self._above(peer)),
         )

@@ -10,7 +10,6 @@ are not flushed: one that was lost or torn is fetched again.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import OrderedDict
 from collections.abc import Collection
@@ -113,10 +112,6 @@ class DataFolder:
         sound = is_proven(proven, index, self._data.size_bytes, self._data.digest)
         return proven if sound else None
 
-    def read_part(self, index: int, offset: int, size: int) -> bytes:
-        """Return bytes of a leaf, proven; raises ``OSError`` if it is damaged."""
-        return _part(self, index, offset, size)
-
     def _read_page(self, page: int) -> Tree:
         size = min(PAGE, self._count - page * PAGE) * DIGEST_BYTES
         found = _read(self.folder / LEAVES, page * PAGE * DIGEST_BYTES, size)
@@ -129,10 +124,10 @@ class LeafCache:
     Args:
         folder: of its files; made when the first leaf is kept.
         data: the data whose leaves it keeps.
-        budget_bytes: for all files together; None: nothing is kept or removed.
+        budget_bytes: for all files together.
     """
 
-    def __init__(self, folder: Path, data: DataSpec, budget_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, data: DataSpec, budget_bytes: int) -> None:
         self.folder, self._data, self._budget = folder, data, budget_bytes
         self._proven: set[int] = set()
         """Leaves that were read or kept by this process."""
@@ -142,8 +137,7 @@ class LeafCache:
         for _, index, size in sorted(self._found()):
             self._kept[index] = size
             self.size_bytes += size
-        if budget_bytes is not None:
-            self._make_room(0, budget_bytes, frozenset())
+        self._make_room(0, frozenset())
 
     @property
     def empty(self) -> bool:
@@ -184,10 +178,6 @@ class LeafCache:
         self._kept.move_to_end(index)
         return proven
 
-    def read_part(self, index: int, offset: int, size: int) -> bytes:
-        """Return bytes of a leaf, proven; raises ``OSError`` if it is not here."""
-        return _part(self, index, offset, size)
-
     def keep(self, index: int, proven: bytes, needed: Collection[int]) -> None:
         """Keep a leaf that is proven.
 
@@ -199,9 +189,7 @@ class LeafCache:
         Raises:
             OSError: the disk is full or not writable.
         """
-        if self._budget is None:
-            raise ValueError("a cache without a budget is for reading")
-        self._make_room(len(proven), self._budget, needed)
+        self._make_room(len(proven), needed)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self.folder / f".{index}.tmp"
         try:
@@ -227,12 +215,12 @@ class LeafCache:
                     found.append((entry.stat().st_mtime_ns, index, size))
         return found
 
-    def _make_room(self, size: int, budget_bytes: int, needed: Collection[int]) -> None:
-        if self.size_bytes + size <= budget_bytes:
+    def _make_room(self, size: int, needed: Collection[int]) -> None:
+        if self.size_bytes + size <= self._budget:
             return
         for index in [index for index in self._kept if index not in needed]:
             self._remove(index)
-            if self.size_bytes + size <= budget_bytes:
+            if self.size_bytes + size <= self._budget:
                 return
 
     def _remove(self, index: int) -> None:
@@ -240,12 +228,6 @@ class LeafCache:
         self._proven.discard(index)
         with suppress(OSError):
             self.path(index).unlink(missing_ok=True)
-
-
-def _part(leaves: LeavesOnDisk, index: int, offset: int, size: int) -> bytes:
-    if (proven := leaves.read(index)) is None:
-        raise OSError(errno.ENODATA, f"part {index} of the data is not here, or damaged")
-    return proven[offset : offset + size]
 
 
 def _read(path: Path, place: int, size: int) -> bytes:

@@ -2,14 +2,16 @@
 
 It is written in place with one call before each new statement is sent, without waiting for the
 disk. So it survives the death of the process, but may be some seconds old after a power loss. It
-names the boot in which it was written: after another boot, or if it is damaged (its hash tells), it
-is known to be possibly old.
+names the boot in which it was written: after another boot, where the system does not tell boots
+apart, or if it is damaged (its hash tells), it is known to be possibly old.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -45,10 +47,21 @@ class DamagedMarks(Exception):
 
 def this_boot() -> str:
     """Return the id of this boot of the machine; empty where the system has none."""
+    if sys.platform == "darwin":
+        return _boot_of_macos()
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def _boot_of_macos() -> str:
+    found = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(found))
+    read = getattr(ctypes.CDLL(None), "sysctlbyname", None)
+    if read is None or read(b"kern.bootsessionuuid", found, ctypes.byref(size), None, 0):
+        return ""
+    return found.value.decode()
 
 
 class MarksFile:

@@ -41,7 +41,7 @@ class Entry(StrEnum):
     CHECKPOINTS = "checkpoints"
     COMPILED = "compiled"
     CONSENT = "consent.json"
-    CREDIT = "credit"
+    CONTRIBUTIONS = "contributions"
     CURVES = "curves"
     EVIDENCE = "evidence"
     KEY = "identity.key"
@@ -89,13 +89,9 @@ class Folders:
         """Checkpoints of one swarm."""
         return self.data / Entry.CHECKPOINTS / swarm
 
-    def credit(self, swarm: str) -> Path:
-        """Our work for one swarm."""
-        return self.data / Entry.CREDIT / f"{swarm}.json"
-
     def contributions(self, swarm: str) -> Path:
         """Who contributed to one swarm."""
-        return self.data / Entry.CREDIT / f"{swarm}.contributions"
+        return self.data / Entry.CONTRIBUTIONS / f"{swarm}.bin"
 
     def curve(self, swarm: str) -> Path:
         """The loss curve of one swarm."""
@@ -124,10 +120,6 @@ class Folders:
     def marks(self, swarm: str) -> Path:
         """What we have signed last in one swarm."""
         return self.data / Entry.EVIDENCE / f"{swarm}.marks"
-
-    def audits(self, swarm: str) -> Path:
-        """What our audits came to in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}-audits.json"
 
     def waypoints(self, swarm: str) -> Path:
         """The chain of certified versions of one swarm."""

@@ -1,42 +1,33 @@
 """The records that this volunteer keeps, each in a file of its own (``Persisted``).
 
-Those that a machine of the protocol restores itself are defined there, and those that the status
-shows as they are in ``client.control.snapshot``. What others have signed is kept unverified: the
-reader checks the signatures.
+Those that a machine of the protocol restores itself are defined there. What others have signed is
+kept unverified: the reader checks the signatures.
 """
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from client.control.snapshot import AuditCounts
+from protocol.contributions.account import StageAccount
+from protocol.contributions.board import Vouched
+from protocol.ids import PeerId
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.recovery import evidence
-from protocol.recovery.company import MAX_COMPANIONS, Companion
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
-from protocol.wire.fields import PeerText, StageIndex, StepIndex, SwarmText
+from protocol.wire.fields import SwarmText
 from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
-COMPANY: Final = "company.bin"
 LINEAGE: Final = "lineage.bin"
 EVIDENCE: Final = "evidence.bin"
 """Names of files beside the checkpoints of a swarm."""
 
-MAX_MEMBERS: Final = 256
-"""Members whose audits are kept."""
-
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=0, lt=2**60)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
-
-Companions = Annotated[tuple[Companion, ...], Meta(max_length=MAX_COMPANIONS)]
-"""The members last seen in a swarm, and its progress then. Without them a restarted swarm waits
-longer."""
 
 
 class Seen(Struct, frozen=True, array_like=True):
@@ -47,59 +38,16 @@ class Seen(Struct, frozen=True, array_like=True):
     """Unix seconds at which it was written."""
 
 
-# --- audits -----------------------------------------------------------------------------------
-
-
-class AuditedMember(Struct, frozen=True):
-    """Our audits of one member."""
-
-    peer: PeerText
-    tally: AuditCounts = AuditCounts()
-    fault: Annotated[str, Meta(max_length=300)] = ""
-    """The newest result that did not agree, in words; empty: there was none."""
-
-
-class KeptAudits(Struct, frozen=True):
-    """What this volunteer's audits came to in a swarm, today and by member."""
-
-    day: date
-    """Of the local clock."""
-    contributions: Count = 0
-    """Of others, in steps that were closed here on that day."""
-    today: AuditCounts = AuditCounts()
-    members: Annotated[tuple[AuditedMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    """The one that was audited last is the last."""
-
-
 # --- contributions ----------------------------------------------------------------------------
-
-
-class KeptStage(Struct, frozen=True):
-    """The account of one stage that was served here."""
-
-    stage: StageIndex
-    version: StepIndex
-    missing: Number
-    seen: dict[PeerText, Number]
-    taken_over: dict[PeerText, Number]
-
-
-class KeptLine(Struct, frozen=True):
-    """A member's vouched contribution to one stage."""
-
-    peer: PeerText
-    stage: StageIndex
-    microbatches: Number
-    vouchers: Number
 
 
 class KeptContributions(Struct, frozen=True):
     """Who contributed to a swarm, as this volunteer counted and heard it: accounts, the board as it
     was last, and the names that members went by."""
 
-    stages: Annotated[tuple[KeptStage, ...], Meta(max_length=MAX_STAGES)] = ()
-    board: tuple[KeptLine, ...] = ()
-    names: dict[PeerText, Name] = {}
+    stages: Annotated[tuple[StageAccount, ...], Meta(max_length=MAX_STAGES)] = ()
+    board: tuple[Vouched, ...] = ()
+    names: dict[PeerId, Name] = {}
 
 
 # --- what others have signed ------------------------------------------------------------------

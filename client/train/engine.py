@@ -36,12 +36,11 @@ from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.amending import Amending
 from client.train.swarm.contributions import Contributions
-from client.train.swarm.evaluation_report import EvaluationReport
 from client.train.swarm.expulsions import Expulsions
+from client.train.swarm.loss_reports import LossReports
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
-from client.train.swarm.progress_report import ProgressReport
 from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
@@ -59,9 +58,8 @@ from protocol.manifest import Manifest
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
-from protocol.membership.held_out import HELD_OUT
+from protocol.membership.losses import HELD_OUT, PROGRESS
 from protocol.membership.membership import Membership, Proves
-from protocol.membership.progress import PROGRESS
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
 from protocol.membership.view import (
@@ -149,6 +147,7 @@ class Engine:
         self.elector = self.notary.elector
         self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
         self.elector.first, self.elector.serving = self._first_electors, self._serving
+        self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended
@@ -170,10 +169,11 @@ class Engine:
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
-        self._progress_report = ProgressReport(*reported)
-        self._evaluation_report = EvaluationReport(*reported, lambda: self.amending.book.steps)
+        self._loss_reports = LossReports(*reported, lambda: self.amending.book.steps)
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
+        self._unseen = set[PeerId]()
+        """Peers whose latest news our view does not have yet."""
         self._lines: Mapping[PeerId, tuple[float, float]] = {}
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
@@ -246,6 +246,8 @@ class Engine:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
+            case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
+                pass  # it has said which stage it holds, and our seats do not know yet
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
@@ -372,17 +374,19 @@ class Engine:
     def _elect(self, peer: PeerId, message: Propose | CommitRequest, payload: bytes) -> None:
         """Vote as an elector, or say how a step was closed."""
         answer = self.elector.answer(peer, message)
-        if answer is not None:
+        if isinstance(answer, Penalise):
+            self.perform(answer)
+        elif answer is not None:
             self.send(peer, answer)
 
     def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
         """A stage that we do not hold has closed a step, and may have named us as an elector."""
         self.elector.take(message)
 
-    def _serving(self, stage: int) -> frozenset[PeerId]:
-        """Who serves a stage, as far as we see."""
+    def _serving(self, stage: int) -> dict[PeerId, int]:
+        """Who serves a stage at which version, as far as we see."""
         seen = self.held_stages.view.serving(stage) if self.held_stages is not None else ()
-        return frozenset(replica.peer for replica in seen)
+        return {replica.peer: replica.version for replica in seen}
 
     def _may_be(self, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as we see."""
@@ -573,6 +577,7 @@ class Engine:
         if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
+            self._unseen.add(peer)
             self._view_at = min(self._view_at, self.now() + STRANGERS_WAIT_S)
 
     def _is_new(self, peer: PeerId) -> bool:
@@ -591,10 +596,8 @@ class Engine:
             self.held_stages.peer_lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
-        if record.kind == PROGRESS:
-            self._progress_report.heard()
-        elif record.kind == HELD_OUT:
-            self._evaluation_report.heard()
+        if record.kind in (PROGRESS, HELD_OUT):
+            self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.signer.peer:
             said = (record.signer, record.kind, record.body)
             self.matched(self.matching.receive_record(*said, self.now()))
@@ -616,6 +619,7 @@ class Engine:
         """Pass the view on: to the seats at once, to all that look at every member as often as that
         costs little."""
         self._view_at, self._look_due = math.inf, True
+        self._unseen.clear()
         self._look_at_members()
         if self.held_stages is not None:
             era, view = self._lineage_view()
@@ -765,14 +769,14 @@ class Engine:
 
     def evaluated(self, found: HeldOutLoss) -> None:
         """Our seat in the last stage has a version's loss on held-out text."""
-        self._evaluation_report.found(found)
+        self._loss_reports.found(found)
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
         self.waypoints.closed(committed)
         self.contributions.closed(committed)
         if self.held_stages is not None:
-            self._progress_report.closed(committed, self.held_stages.view)
+            self._loss_reports.closed(committed, self.held_stages.view)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

@@ -70,8 +70,6 @@ class Site:
     checkpoints: CheckpointFolder
     addresses: Callable[[], list[str]]
     """The addresses at which others reach us."""
-    audits: Path | None = None
-    """The file of what our audits came to; None: it is not kept."""
 
 
 class Training:
@@ -125,7 +123,7 @@ class Training:
         )
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
-        self.audit_log = AuditLog(site.audits)
+        self.audit_log = AuditLog()
         self.held_stages = self._new_held_stages()
         if pauses.now is not None:
             self.held_stages.close()  # a new one is made after the pause

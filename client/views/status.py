@@ -381,19 +381,19 @@ def averaging(now: Snapshot) -> Iterator[Fact]:
     few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
     less = "steps close with three and no fewer" if rule.secret else "norms only"
-    less = "one sum of all, whoever lies" if rule.buckets > 1 else less
     lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
     yield _fact("averaging", f"{now.aggregation}: gradients are {rule.about}{lacking}")
 
 
 def trust(now: Snapshot) -> Iterator[Fact]:
-    """Yield today's audits, how many members are trusted, and who was expelled last; nothing in a
+    """Yield our audits, how many members are trusted, and who was expelled last; nothing in a
     run in which there is nothing to say of it."""
     audits = now.audits
     if audits is not None:
-        tone: Tone = "bad" if audits.today.disagree else "good"
-        results = audit_results(audits.today) if audits.today.drawn else ""
-        of = f"{audits.today.drawn} of {audits.contributions_today} contributions audited today"
+        found = audits.results
+        tone: Tone = "bad" if found.disagree else "good"
+        results = audit_results(found) if found.drawn else ""
+        of = f"{found.drawn} of {audits.contributions} contributions audited"
         yield _fact("audits", *([(results, tone), (f"; {of}", "muted")] if results else [of]))
         for one in audits.open[-MOST_EXPELLED:]:
             authors = words.listed([words.short(author) for author in one.authors])

@@ -1,4 +1,4 @@
-"""Trust: today's audits, who is proven and who was expelled, and why. Pure."""
+"""Trust: our audits, who is proven and who was expelled, and why. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tone_of(standing: str) -> Tone:
 
 
 def summary(record: Record, box: Box) -> list[Line]:
-    """Return today's audits, how many members are trusted, and who was expelled last; nothing in a
+    """Return our audits, how many members are trusted, and who was expelled last; nothing in a
     run in which there is nothing to say of it."""
     now = record.snapshot
     if now is None or (now.audits is None and not now.expelled):

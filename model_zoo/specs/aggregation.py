@@ -13,72 +13,34 @@ class AggregationRule:
     the sum over all microbatches of the step. A single contribution is the result.
 
     Fields:
-        streams: it takes one contribution at a time; if not, a replica keeps all of a segment's
-            decoded until the last one is here.
-        linear: the result of sums is the sum of the results, so it does not depend on which replica
-            computed which microbatch, and what encoding took from a result may come back with any
-            replica's next contribution.
-        feedback: a replica may add to its next contribution what encoding took from the last one.
         replicas: of a stage, from which on it does all that it is for; fewer are averaged with
-            their norms bounded (`client.compute.aggregation.kept`).
-        leaves_out: of three contributions or more, one that is far from most others has no part in
-            the result, however large it is: so owners refuse none for its size.
+            their norms bounded.
+        robust: of three contributions or more, one that is far from most others has no part in the
+            result, however large it is: so owners refuse none for its size. All of a segment's are
+            kept until the last one is here. The result depends on which replica computed which
+            microbatch, so what encoding took from it does not come back with another contribution.
         secret: no replica sees another's contribution, only their sum (``protocol/secrecy``); the
             averaging codec is then the ring's.
-        buckets: into how many the replicas of a full stage are dealt at random, from `replicas` on;
-            each bucket's sum is secret, and their means are compared
-            (``protocol/secrecy/buckets.py``). 1: there is one sum of all.
         about: what it does with the contributions, for people.
     """
 
-    streams: bool
-    linear: bool
-    feedback: bool
     replicas: int = 1
-    leaves_out: bool = False
+    robust: bool = False
     secret: bool = False
-    buckets: int = 1
     about: str = "added up"
-
-    @property
-    def feeds_results_back(self) -> bool:
-        """Whether what encoding takes from a result is added to a later contribution."""
-        return self.feedback and self.linear
 
 
 RULES: dict[str, AggregationRule] = {
-    DEFAULT: AggregationRule(streams=True, linear=True, feedback=True),
+    DEFAULT: AggregationRule(),
     "centred-clipping": AggregationRule(
-        streams=False,
-        linear=False,
-        feedback=True,
         replicas=3,
-        leaves_out=True,
+        robust=True,
         about="averaged; those far from most others are clipped or left out",
     ),
-    "trimmed-mean": AggregationRule(
-        streams=False,
-        linear=False,
-        feedback=True,
-        replicas=3,
-        about="averaged number by number without the largest and smallest third",
-    ),
     "secure": AggregationRule(
-        streams=True,
-        linear=True,
-        feedback=True,
         replicas=4,
         secret=True,
         about="added up behind masks; no volunteer sees another's, only the sum",
-    ),
-    "secure-clipping": AggregationRule(
-        streams=True,
-        linear=False,
-        feedback=True,
-        replicas=8,
-        secret=True,
-        buckets=8,
-        about="added up behind masks by fours; sums far from most others are clipped or left out",
     ),
 }
 """Every rule that a manifest may name. A new one is a line here and the file of its name, with _

@@ -74,7 +74,7 @@ class Record:
     def __init__(self) -> None:
         self._newest: deque[Grade] = deque(maxlen=WINDOW)
         self.agreed = 0
-        """In a row, up to now."""
+        """Audits of contributions in a row, up to now: a sum alone is no work."""
         self.suspected = False
         """Whether another member has charged it since our last audit of a contribution of it."""
 
@@ -82,7 +82,7 @@ class Record:
         """Take the next audit's result; ``contributed``: it was of more than a sum."""
         self._newest.append(result)
         self.suspected = self.suspected and not contributed
-        self.agreed = self.agreed + 1 if result is Grade.AGREES else 0
+        self.agreed = self.agreed + contributed if result is Grade.AGREES else 0
 
     @property
     def doubted(self) -> bool:

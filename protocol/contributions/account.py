@@ -4,26 +4,26 @@ A version counts once: what a roll-back repeats was counted already. Steps that 
 ourselves are missing from the account. Of them we take over what at least two members say, and no
 more than is missing, so the work of those who are gone does not vanish with who has seen it.
 
-State: what we have seen, what was taken over, and how much is missing. No clock, no IO.
+State: what is counted, by member. No clock, no IO.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from protocol.contributions.record import Counted, StageCounts
 from protocol.ids import PeerId
 
 MAX_MEMBERS: Final = 1024
 """Members of a stage that are remembered; of more, those with the least work are forgotten."""
-LEAST_SAYING: Final = 2
+LEAST_VOUCHERS: Final = 2
 
 
-@dataclass(slots=True)
-class StageAccount:
-    """See the module's docstring.
+class StageAccount(Struct):
+    """See the module's docstring; it is kept on disk as it is.
 
     Args:
         stage: the stage.
@@ -34,12 +34,13 @@ class StageAccount:
     per_step: int
     version: int = 0
     """Version up to which is counted."""
-    missing: int = 0
-    """Microbatches of steps up to it that are nobody's here yet."""
-    seen: dict[PeerId, int] = field(default_factory=dict)
-    """By member: microbatches in steps that we closed."""
-    taken_over: dict[PeerId, int] = field(default_factory=dict)
-    """By member: microbatches in other steps, by what others say."""
+    counts: dict[PeerId, int] = field(default_factory=dict)
+    """Microbatches by member."""
+
+    @property
+    def missing(self) -> int:
+        """Microbatches of steps up to our version that are nobody's here yet."""
+        return self.version * self.per_step - sum(self.counts.values())
 
     def closed(self, version: int, shares: Mapping[PeerId, int]) -> None:
         """Our stage has committed a step.
@@ -48,15 +49,9 @@ class StageAccount:
             version: the version that it made.
             shares: microbatches that its plan counts for each member; empty: not known.
         """
-        if version <= self.version:
-            return
-        counted = sum(shares.values())
-        self.missing += (version - self.version) * self.per_step - counted
-        self.version = version
-        for peer, microbatches in shares.items():
-            if microbatches:
-                self.seen[peer] = self.seen.get(peer, 0) + microbatches
-        self._forget_least()
+        if version > self.version:
+            self.version = version
+            self._add(shares)
 
     def take_over(self, said: Mapping[PeerId, StageCounts]) -> None:
         """Fill what is missing with what others say.
@@ -68,45 +63,35 @@ class StageAccount:
             said: the counts of this stage by author, ourselves left out. Those that are ahead of us
                 wait.
         """
-        behind = [one for one in said.values() if one.version <= self.version]
         words: dict[PeerId, list[int]] = {}
-        for counts in behind if self.missing else ():
-            for member in counts.members:
+        for one in said.values():
+            for member in one.members if one.version <= self.version else ():
                 words.setdefault(PeerId(member.peer), []).append(member.microbatches)
-        wanted = {
-            peer: lower_median(found) - self.count(peer)
+        lacking = {
+            peer: max(0, lower_median(found) - self.counts.get(peer, 0))
             for peer, found in sorted(words.items())
-            if len(found) >= LEAST_SAYING
+            if len(found) >= LEAST_VOUCHERS
         }
-        wanted = {peer: more for peer, more in wanted.items() if more > 0}
-        room, total = self.missing, sum(wanted.values())
-        for peer, more in wanted.items():
-            part = more if total <= room else more * room // total
-            if part:
-                self.taken_over[peer] = self.taken_over.get(peer, 0) + part
-                self.missing -= part
-        self._forget_least()
+        room, total = self.missing, sum(lacking.values())
+        if total:
+            self._add({peer: min(more, more * room // total) for peer, more in lacking.items()})
 
-    def count(self, peer: PeerId) -> int:
-        """Return all microbatches of a member."""
-        return self.seen.get(peer, 0) + self.taken_over.get(peer, 0)
-
-    def counts(self, most: int) -> StageCounts:
+    def said(self, most: int) -> StageCounts:
         """Return the account as a record says it, of the ``most`` members with most work."""
-        found = [(self.count(peer), peer) for peer in self._members()]
-        kept = sorted(sorted(found, reverse=True)[:most], key=lambda one: one[1])
-        members = tuple(Counted(peer, count) for count, peer in kept)
+        kept = sorted(self._by_work(), reverse=True)[:most]
+        members = tuple(Counted(peer, count) for peer, count in sorted((p, n) for n, p in kept))
         return StageCounts(self.stage, self.version, members)
 
-    def _members(self) -> set[PeerId]:
-        return self.seen.keys() | self.taken_over.keys()
+    def _add(self, shares: Mapping[PeerId, int]) -> None:
+        for peer, more in shares.items():
+            if more:
+                self.counts[peer] = self.counts.get(peer, 0) + more
+        if (surplus := len(self.counts) - MAX_MEMBERS) > 0:
+            for _, peer in sorted(self._by_work())[:surplus]:
+                del self.counts[peer]
 
-    def _forget_least(self) -> None:
-        surplus = len(self._members()) - MAX_MEMBERS
-        if surplus > 0:
-            for peer in sorted(self._members(), key=lambda one: (self.count(one), one))[:surplus]:
-                self.seen.pop(peer, None)
-                self.taken_over.pop(peer, None)
+    def _by_work(self) -> list[tuple[int, PeerId]]:
+        return [(count, peer) for peer, count in self.counts.items()]
 
 
 def lower_median(values: list[int]) -> int:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.contributions.account import lower_median
+from msgspec import Struct
+
+from protocol.contributions.account import LEAST_VOUCHERS, lower_median
 from protocol.contributions.record import Counts
 from protocol.ids import PeerId
 
-LEAST_VOUCHERS: Final = 2
 MAX_KEPT: Final = 4096
 """Counts that are remembered; of more, those of one voice go first, then the smallest."""
 
@@ -26,9 +27,8 @@ MayVouch = Callable[[int, PeerId], bool]
 """Whether a member may speak about a stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vouched:
-    """A member's microbatches in one stage, and how many others say so."""
+class Vouched(Struct, frozen=True):
+    """A member's microbatches in one stage, and how many others say so; kept on disk as it is."""
 
     peer: PeerId
     stage: int

@@ -26,9 +26,6 @@ MAX_COUNTED: Final = 96
 MAX_COUNTED_BYTES: Final = 8 * 1024
 """Each has 64 bytes at most."""
 
-MIN_GAP_MS: Final = 10_000
-"""A record that follows its predecessor sooner is refused."""
-
 
 class Counted(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A member, and its microbatches in the committed steps of one stage."""

@@ -25,14 +25,17 @@ from protocol.ids import PeerId, rank
 from protocol.wire.canonical import Canonical
 from protocol.wire.messages import Commit
 from protocol.wire.parts import Ballot, Decree, Promise
+from protocol.wire.statement import Statement, encode_statement
 
 VOTE: Final = "vote"
 PROMISE: Final = "promise"
+READY: Final = "ready"
 
 _ballots = Canonical(Ballot, "ballot")
 _decrees = Canonical(Decree, "decree")
 Sign = Callable[[str, bytes], bytes]
-"""Signs a body of a kind (``VOTE``, ``PROMISE``) as ourselves: 64 bytes."""
+"""Signs a body of a kind (``VOTE``, ``PROMISE``, ``READY``) as ourselves: 64 bytes; empty, if we
+have signed another one."""
 Verify = Callable[[PeerId, str, bytes, bytes], bool]
 """Whether a peer has signed a body of a kind: peer, kind, body, signature."""
 
@@ -48,27 +51,65 @@ def digest_of(decree: Decree) -> bytes:
     return hashlib.blake2b(_decrees.encode(decree), digest_size=32).digest()
 
 
-def free_to(
-    leader: PeerId, ballot: Ballot, promises: Iterable[Promise], verify: Verify
-) -> tuple[frozenset[PeerId], bytes]:
-    """Return who has promised a leader an attempt, and the digest of the decree to which they bind
-    it; empty: to none.
+def agreed(decree: Decree) -> bytes:
+    """Return what the members are Ready for: the decree without what its leader adds."""
+    return digest_of(replace(decree, loss_sum=0.0, ready=()))
+
+
+def are_ready(decree: Decree, stage: int, era: int, step: int, verify: Verify) -> bool:
+    """Whether each member of a decree has signed that it is Ready for exactly this one."""
+    members = decree.members
+    if len(decree.ready) != len(members) or len(set(members)) != len(members):
+        return False
+    body = encode_statement(Statement(stage, era, step, decree.attempt, agreed(decree)))
+    return all(
+        verify(PeerId(peer), READY, body, signature)
+        for peer, signature in zip(members, decree.ready, strict=True)
+    )
+
+
+def promises_of(
+    ballot: Ballot, promises: Iterable[Promise], electors: frozenset[PeerId], verify: Verify
+) -> dict[PeerId, Promise]:
+    """Return those of the promises that electors have made for an attempt, each verified.
 
     Args:
-        leader: of the attempt.
-        ballot: stage, lineage, step and attempt.
+        ballot: stage, lineage, step, attempt and leader.
         promises: the signed promises.
+        electors: of the step; empty: not known, everybody counts.
         verify: checks a signature.
     """
-    found, last, bound = set[PeerId](), 0, b""
+    found = dict[PeerId, Promise]()
     for promise in promises:
         peer = PeerId(promise.peer)
-        said = replace(ballot, leader=leader, voted=promise.voted, value=promise.value)
-        if verify(peer, PROMISE, encode_ballot(said), promise.signature):
-            found.add(peer)
-            if promise.voted > last:
-                last, bound = promise.voted, promise.value
-    return frozenset(found), bound
+        said = replace(ballot, voted=promise.voted, value=promise.value)
+        is_elector = peer in electors or not electors
+        if is_elector and verify(peer, PROMISE, encode_ballot(said), promise.signature):
+            found[peer] = promise
+    return found
+
+
+def bound_by(
+    promises: Collection[Promise],
+    electors: frozenset[PeerId],
+    is_gone: Callable[[PeerId], bool] = lambda _peer: False,
+) -> bytes:
+    """Return the digest of the decree to which promises bind a leader: the latest one for which a
+    majority may have voted. Empty: to none. One elector may lie about what it has voted for, so
+    where enough others say that they have not, its word binds nobody.
+
+    Args:
+        promises: of a majority.
+        electors: of the step.
+        is_gone: as for ``is_majority``.
+    """
+    unheard = electors.difference(PeerId(promise.peer) for promise in promises)
+    latest, bound = 0, b""
+    for named in [promise for promise in promises if promise.value]:
+        by = unheard.union(PeerId(p.peer) for p in promises if p.value == named.value)
+        if named.voted > latest and is_majority(by, electors, is_gone):
+            latest, bound = named.voted, named.value
+    return bound
 
 
 def encode_ballot(ballot: Ballot) -> bytes:
@@ -76,11 +117,16 @@ def encode_ballot(ballot: Ballot) -> bytes:
     return _ballots.encode(ballot)
 
 
-def voters(commit: Commit, verify: Verify) -> frozenset[PeerId]:
-    """Return the peers whose signatures a commit carries, each verified."""
+def voters(commit: Commit, electors: frozenset[PeerId], verify: Verify) -> frozenset[PeerId]:
+    """Return the electors whose votes a commit carries, each verified; ``electors`` of the step,
+    empty: not known, everybody counts."""
     where = (commit.stage, commit.era, commit.step, commit.attempt, commit.leader)
     body = encode_ballot(Ballot(*where, commit.attempt, digest_of(commit.decree)))
-    signed = {PeerId(peer): signature for peer, signature in commit.votes}
+    signed = {
+        PeerId(peer): signature
+        for peer, signature in commit.votes
+        if peer in electors or not electors
+    }
     return frozenset(p for p, signature in signed.items() if verify(p, VOTE, body, signature))
 
 

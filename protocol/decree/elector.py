@@ -7,7 +7,9 @@ that the next process of this home does not contradict it. It answers
 - a question of the leader of a later attempt with a promise: from now on it takes part in no
   earlier attempt, and names what it has voted for;
 - a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
-  promises, and so belongs to one leader alone: the one that the decree before designates.
+  promises, and so belongs to one leader alone: the one that the decree before designates. All
+  members have signed that they are Ready for what is proposed, and nobody is left out who by the
+  decree before is a member and whom we hear at this step.
 
 Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
 peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
@@ -20,10 +22,10 @@ State: the terms, and the newest commits of each stage, for those that lack one;
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from protocol import limits
@@ -32,13 +34,16 @@ from protocol.decree.decree import (
     VOTE,
     Sign,
     Verify,
+    are_ready,
+    bound_by,
     designated,
     digest_of,
     encode_ballot,
-    free_to,
     is_majority,
+    promises_of,
     voters,
 )
+from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.wire.fields import Attempt, Era, PeerText, StageIndex, StepIndex
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
@@ -62,6 +67,14 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     voted: Attempt = 0
     decree: Decree | None = None
     """For which it has voted."""
+    members: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
+    """Of the decree before."""
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)] = ()
+    """Whom it names; nobody: not known. Those that have its commit may all have been begun anew."""
+
+
+WITNESSES: Final = 2
+"""Of two electors that name a vote, one is honest."""
 
 
 def _nobody(_era: int, _step: int) -> Collection[str]:
@@ -99,19 +112,23 @@ class Elector:
         is_gone: Callable[[PeerId], bool] = lambda _peer: False,
         first: Callable[[int, int], Collection[str]] = _nobody,
     ) -> None:
-        self._me, self._sign, self.verify, self._keep = me, sign, verify, keep
+        self._me, self.sign, self.verify, self._keep = me, sign, verify, keep
         self.may_be, self.is_gone, self.first = may_be, is_gone, first
         self._terms = OrderedDict[tuple[int, int], Term]()
         self._barred, self._moved = -1, set[tuple[int, int]]()
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
-        self._named: dict[tuple[int, int], tuple[int, Named]] = {}
-        self.serving: Callable[[int], frozenset[PeerId]] = lambda _stage: frozenset()
-        """Who serves a stage, as far as we see."""
+        self.serving: Callable[[int], Mapping[PeerId, int]] = lambda _stage: {}
+        """Who serves a stage at which version, as far as we see."""
+        self.lost: Callable[[], Collection[PeerId]] = lambda: ()
+        """The peers that we have lost."""
         self._leapt: dict[tuple[int, int], int] = {}
         """By term: up to which attempt we have let ourselves be asked to leap. A true question is
         repeated and answered in time, and one lie does not exhaust the attempts of a step."""
+
+        self._liars: dict[tuple[int, int], set[PeerId]] = {}
+        """By term: who has proposed in its step what we do not vote for."""
 
     def load(self, terms: Iterable[Term]) -> None:
         """Take the terms of the process before."""
@@ -148,9 +165,9 @@ class Elector:
         if by is None:
             if before is None and not self.may_be(*key, commit.step):
                 return
-            signed = voters(commit, self.verify)
-            named = self._electors(*key, commit.step) or signed
-            if not is_majority(signed, named, self.is_gone):
+            named = self._electors(*key, commit.step)
+            signed = voters(commit, named, self.verify)
+            if not is_majority(signed, named or signed, self.is_gone):
                 return
         kept = self._commits.setdefault(key, OrderedDict())
         kept[commit.step] = commit
@@ -165,13 +182,19 @@ class Elector:
         elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
             self._begin(*key, term.step)
 
+    def liars(self) -> frozenset[PeerId]:
+        """Return the leaders that have proposed in a present step what we do not vote for: where
+        they and those whom they leave out say that they hold each other up, they go."""
+        return frozenset[PeerId]().union(*self._liars.values())
+
     # --- voting ----------------------------------------------------------------------------
 
     def answer(
         self, sender: PeerId, message: Propose | CommitRequest
-    ) -> Vote | Commit | CommitRequest | None:
+    ) -> Vote | Commit | CommitRequest | Penalise | None:
         """Answer a leader with a vote or a refusal, and anyone with the commit of a step that is
-        closed. We ask for the commit before, if only that says whose the first attempt is."""
+        closed. We ask for the commit before, if only that says whose the first attempt is. Blame a
+        leader that proposes what its members are not Ready for."""
         key = message.stage, message.era
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
@@ -187,7 +210,7 @@ class Elector:
             return None
         if message.decree is None:
             return self._promise(term, sender, message)
-        return self._vote(term, sender, message, message.decree)
+        return self._vote(term, sender, message, message.decree, known[0] if known else ())
 
     def _term(self, stage: int, era: int, step: int) -> Term | None:
         """Return our term of a step; None: we take no part in it."""
@@ -201,10 +224,12 @@ class Elector:
         return None if barred or step < term.step else term
 
     def _begin(self, stage: int, era: int, step: int) -> Term:
-        known = self._named_before(stage, era, step)
-        leader = designated(() if known is None else known[0], stage, step)
-        term = Term(stage, era, step, 1 if leader else 0, leader or None)
+        members, electors = self._named_before(stage, era, step) or ((), frozenset())
+        leader = designated(members, stage, step)
+        named = tuple(sorted(members)), tuple(sorted(electors))
+        term = Term(stage, era, step, 1 if leader else 0, leader or None, 0, None, *named)
         self._leapt.pop((stage, era), None)
+        self._liars.pop((stage, era), None)
         self._put(term)
         return term
 
@@ -221,25 +246,57 @@ class Elector:
         value = b"" if term.decree is None else digest_of(term.decree)
         return self._say(PROMISE, promised, message, value)
 
-    def _vote(self, term: Term, sender: PeerId, message: Propose, decree: Decree) -> Vote:
+    def _vote(
+        self,
+        term: Term,
+        sender: PeerId,
+        message: Propose,
+        decree: Decree,
+        members: Collection[PeerId],
+    ) -> Vote | Penalise | None:
         """The first attempt is that of the leader who is designated; for a later one the leader has
-        to show that it may propose this decree."""
+        to show that it may propose this decree. What we have voted for before may be in force:
+        we vote for it again, whoever is there now; ``members`` of the decree before."""
         attempt, value = message.attempt, digest_of(decree)
         if (term.promised, term.leader) == (attempt, sender):
             if term.voted == attempt and term.decree != decree:
                 return self._refusal(term, message)
         elif attempt <= max(term.promised, 1):
             return self._refusal(term, message)
-        if attempt > 1 and not self._may_propose(term, sender, message, value):
+        named = self._named_by(term, sender, message) if attempt > 1 else 0
+        if named is None:
             return self._refusal(term, message)
+        if decree != term.decree:
+            if not are_ready(decree, term.stage, term.era, term.step, self.verify):
+                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                return Penalise(sender, "not-all-are-ready", 50)
+            if named < WITNESSES and self._leaves_out(term, decree, members):
+                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                return None
         voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
         return self._say(VOTE, voted, message, value)
 
-    def _may_propose(self, term: Term, leader: PeerId, message: Propose, value: bytes) -> bool:
+    def _leaves_out(self, term: Term, decree: Decree, members: Collection[PeerId]) -> bool:
+        """Whether a decree leaves out a member that is at the step, as far as we see. A leader
+        leaves out whom most electors have lost, and we may be the last to lose it: it asks again.
+        """
+        there = self.serving(term.stage)
+        left_out = {p for p in members if there.get(p) == term.step}.difference(decree.members)
+        return not left_out.issubset(self.lost())
+
+    def _named_by(self, term: Term, leader: PeerId, message: Propose) -> int | None:
+        """Return how many promises name the decree that a leader proposes; None: they do not allow
+        it to propose that one."""
+        value = b"" if message.decree is None else digest_of(message.decree)
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
-        promised, bound = free_to(leader, where, message.promises, self.verify)
-        named = self._electors(term.stage, term.era, term.step) or promised
-        return is_majority(promised, named, self.is_gone) and bound in (b"", value)
+        electors = self._electors(term.stage, term.era, term.step)
+        promised = promises_of(where, message.promises, electors, self.verify)
+        electors = electors or frozenset(promised)
+        if not is_majority(promised, electors, self.is_gone):
+            return None
+        if bound_by(promised.values(), electors, self.is_gone) not in (b"", value):
+            return None
+        return sum(promise.value == value for promise in promised.values())
 
     def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
         """Return the electors of a step; nobody, if we do not know them."""
@@ -251,25 +308,15 @@ class Elector:
         if (before := self.commit(stage, era, step - 1)) is not None:
             decree = before.decree
             return tuple(map(PeerId, decree.members)), frozenset(map(PeerId, decree.electors))
-        if (named := self._named.get((stage, era))) is not None and named[0] == step:
-            return named[1]
+        term = self._terms.get((stage, era))
+        if term is not None and term.step == step and term.electors:
+            return tuple(map(PeerId, term.members)), frozenset(map(PeerId, term.electors))
         first = frozenset(map(PeerId, self.first(era, step)))
         return ((), first) if first else None
 
-    def named(self, stage: int, era: int, step: int, named: Named) -> None:
-        """Take what our own seat knows of its step: the members of the decree before, and the
-        electors that it names."""
-        self._named.pop((stage, era), None)
-        self._named[stage, era] = step, named
-        while len(self._named) > MAX_TERMS:
-            del self._named[next(iter(self._named))]
-        term = self._terms.get((stage, era))
-        if term is not None and term.step == step and not term.promised:
-            self._begin(stage, era, step)
-
     def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
         """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
-        there = self.serving(stage).intersection(members)
+        there = self.serving(stage).keys() & members
         return peer in there or not there
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
@@ -280,7 +327,7 @@ class Elector:
             self._put(term)
         decree = term.decree if kind == PROMISE else None
         said = (message.stage, message.step, message.attempt, message.attempt)
-        return Vote(*said, term.voted, decree, self._sign(kind, body), era=message.era)
+        return Vote(*said, term.voted, decree, self.sign(kind, body), era=message.era)
 
     @staticmethod
     def _refusal(term: Term, message: Propose) -> Vote:
@@ -295,6 +342,7 @@ class Elector:
             forgotten, _ = self._terms.popitem(last=False)
             self._moved.discard(forgotten)
             self._leapt.pop(forgotten, None)
+            self._liars.pop(forgotten, None)
         self._keep()
 
 

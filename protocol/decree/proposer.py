@@ -6,8 +6,9 @@
 The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
 the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
-elector may lie: we go back to ``idle`` when the others are no majority, or have not been one for
-``AGAIN_S``.
+elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
+``AGAIN_S``. And a decree that electors would refuse binds us only if a majority may have voted for
+it, by the answers that have come after ``AGAIN_S``.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -16,13 +17,22 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.decree.decree import PROMISE, VOTE, Verify, digest_of, encode_ballot, is_majority
+from protocol.decree.decree import (
+    PROMISE,
+    VOTE,
+    Verify,
+    are_ready,
+    bound_by,
+    digest_of,
+    encode_ballot,
+    is_majority,
+)
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit, Propose, Vote
@@ -65,6 +75,9 @@ class Electors(Protocol):
     def can_suffice_without(self, peers: Collection[PeerId]) -> bool:
         """Whether the others are a majority."""
 
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether an elector's process has certainly ended."""
+
 
 class Proposer:
     """See the module's docstring.
@@ -73,11 +86,20 @@ class Proposer:
         me: our id.
         stage: ours.
         quorum: knows the electors of our step.
-        verify: checks an elector's signature.
+        verify: checks a signature.
+        leaves_out: whether a decree leaves out whom we hear, so that electors refuse it.
     """
 
-    def __init__(self, me: PeerId, stage: int, quorum: Electors, verify: Verify) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        stage: int,
+        quorum: Electors,
+        verify: Verify,
+        leaves_out: Callable[[Decree], bool] = lambda _decree: False,
+    ) -> None:
         self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
+        self._leaves_out = leaves_out
         self.start_step(0, 0)
 
     def start_step(self, step: int, era: int) -> None:
@@ -91,7 +113,10 @@ class Proposer:
         """By elector: the later attempt for which it refuses this one."""
         self.decree: Decree | None = None
         """What we propose, or are bound to."""
-        self._voted = 0
+        self._named: dict[bytes, Decree] = {}
+        """By digest: what electors say that they have voted for."""
+        self._again = False
+        """Whether we have asked again: who answers has done so."""
         self._say_at: float | None = None
         self._said_at = -math.inf
         """Since when electors have had what we say now."""
@@ -108,8 +133,8 @@ class Proposer:
             after: the last attempt in which our replica takes part, maybe that of a seat before.
         """
         self.attempt = min(max(self.attempt, self._known, after) + 1, limits.MAX_ATTEMPT)
-        self._promised, self._votes, self.decree, self._voted = {}, {}, None, 0
-        self._refused = {}
+        self._promised, self._votes, self.decree, self._refused = {}, {}, None, {}
+        self._named, self._again = {}, False
         if self.attempt == 1:
             if self._quorum.designated == self._me:
                 self.state = State.FREE
@@ -176,16 +201,29 @@ class Proposer:
             body = encode_ballot(Ballot(*where, message.voted, value))
             if not self._verify(sender, PROMISE, body, message.signature):
                 return
-            if message.voted > self._voted:
-                self._voted, self.decree = message.voted, message.decree
+            if message.voted:
+                decree = message.decree
+                if decree is None or not are_ready(decree, *where[:3], self._verify):
+                    return  # no honest elector has voted for it
+                self._named[value] = decree
             promise = Promise(sender, message.voted, value, message.signature)
             self._promised[sender] = promise
             self.count()
 
     def count(self) -> None:
         """Electors that have not answered may have ended, and count no more."""
-        if self.state is State.ASKING and self._suffice(self._promised):
-            self.state = State.FREE if self.decree is None else State.BOUND
+        if self.state is not State.ASKING or not self._suffice(self._promised):
+            return
+        promises = self._promised.values()
+        bound = bound_by(promises, self._quorum.electors, self._quorum.is_gone)
+        latest = max(promises, key=lambda promise: promise.voted).value
+        decree = self._named.get(bound or latest)
+        if decree is not None and self._leaves_out(decree):
+            if self.missing() and not self._again:
+                return
+            decree = decree if bound else None
+        self.decree = decree
+        self.state = State.FREE if decree is None else State.BOUND
 
     def _suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether these are a majority. One that has ended may come back, and others may not know
@@ -198,7 +236,7 @@ class Proposer:
         """Electors take part in later attempts only: so is our next one."""
         if self.state in (State.ASKING, State.PROPOSING):
             most = self.attempt + limits.MAX_ATTEMPTS_MISSED
-            self._known = min(max(self._refused.values()), most)
+            self._known = min(max(self._refused.values(), default=0), most)
             self.state = State.IDLE
 
     # --- time ------------------------------------------------------------------------------
@@ -212,14 +250,16 @@ class Proposer:
         return [Send(peer, said) for peer in self.missing()]
 
     def tick(self, now: float) -> list[Send]:
-        """Say again what has not been answered, unless some have refused it."""
+        """Say again what has not been answered, unless some have refused it, or will: whom our
+        decree leaves out is there again."""
         waits = self.state in (State.ASKING, State.PROPOSING)
         if not waits or self._say_at is None or now < self._say_at:
             return []
-        if self._refused:
+        proposed = self.decree if self.state is State.PROPOSING else None
+        if self._refused or (proposed is not None and self._leaves_out(proposed)):
             self._give_way()
             return []
-        few = len(self._quorum.electors) <= FEW
+        few, self._again = len(self._quorum.electors) <= FEW, True
         self._waited = now >= self._said_at + (AGAIN_S if few else ENDED_S)
         return self._say(now)
 

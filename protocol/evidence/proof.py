@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.audit import commitment
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.statement import STATEMENTS, parse_statement
+from protocol.evidence.statement import STATEMENTS
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
@@ -23,6 +23,7 @@ from protocol.waypoints.part import PART, parse_part
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof
+from protocol.wire.statement import parse_statement
 
 Place = tuple[str | int, ...]
 """The key under which an author may sign one body: a statement's subject and number."""

@@ -13,19 +13,18 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from protocol.audit import commitment
+from protocol.decree.decree import READY
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
-from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Attempt, Envelope, Era, Hash32, StageIndex, StepIndex
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment, Plan, Ready, encode_message
+from protocol.wire.statement import Statement, encode_statement
 
 PLAN: Final = "plan"
-READY: Final = "ready"
 COMMITMENT: Final = commitment.KIND
 STATEMENTS: Final = frozenset((PLAN, READY))
 """The kinds whose signed body is a ``Statement``."""
@@ -35,20 +34,6 @@ they come, commitments only after an attempt that failed, because every member m
 
 Decisive = Plan | Ready | Commitment
 """The messages that state something."""
-
-
-class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body; an author makes one of a kind for each (stage, era, step, attempt)."""
-
-    stage: StageIndex
-    era: Era
-    step: StepIndex
-    attempt: Attempt
-    digest: Hash32
-    """Of the plan; or the one that a Ready names."""
-
-
-_bodies = Canonical(Statement, "statement")
 
 
 def statement_of(message: Decisive) -> tuple[str, Statement] | None:
@@ -78,16 +63,6 @@ def body_of(message: Decisive) -> bytes:
     elif (said := statement_of(message)) is not None:
         return encode_statement(said[1])
     raise LocalProtocolError(f"this {type(message).__name__} states nothing")
-
-
-def encode_statement(statement: Statement) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _bodies.encode(statement)
-
-
-def parse_statement(body: bytes) -> Statement:
-    """Parse a statement; raises ``RemoteProtocolError`` if it is malformed or not canonical."""
-    return _bodies.parse(body)
 
 
 def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:

@@ -13,8 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from protocol.evidence.statement import COMMITMENT, STATEMENTS, Statement
+from protocol.evidence.statement import COMMITMENT, STATEMENTS
 from protocol.waypoints.part import PART
+from protocol.wire.statement import Statement
 
 MAX_MARKS: Final = 256
 """Four kinds of eight stages in eight lineages; the oldest is forgotten."""

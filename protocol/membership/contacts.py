@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
-from typing import Final
+from typing import Final, Literal
 
 from protocol import limits
 from protocol.ids import PeerId
@@ -37,15 +37,21 @@ MAX_SAID: Final = 1024
 @dataclass(slots=True)
 class _Contact:
     heard: float
-    echoed: float
+    """Last, set aside or not; or since when a plan names a peer that we have never met."""
+    echoed: float = -math.inf
     """Send time of our newest heartbeat that it has received."""
+    met: bool = True
+    end: Literal["", "closed", "crashed", "left"] = ""
+    """Of its last link; a crash or a departure is the end of its process."""
     lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
-    closed: bool = False
-    crashed: bool = False
-    left: bool = False
     misses: dict[PeerId, float] = field(default_factory=dict)
     """Peers without which its step cannot be closed, and since when it has reported each."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has ended."""
+        return self.end in ("crashed", "left")
 
 
 class Contacts:
@@ -53,8 +59,6 @@ class Contacts:
 
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
-        self._met: dict[PeerId, float] = {}
-        """When each peer was last heard over the link that it has, set aside or not."""
         self._said: dict[int, float] = {}
         self._needs: dict[int, Needs] = {}
         """Of each seat that we hold, by stage: whom it needs."""
@@ -69,8 +73,7 @@ class Contacts:
         It counts as gone only after ``SPREAD_S``: until then others may lack the proof and still
         work with it."""
         self._expelled.setdefault(peer, self._spoke_at)
-        self._met.pop(peer, None)
-        self._contacts[peer] = _Contact(-math.inf, -math.inf, closed=True)
+        self._contacts[peer] = _Contact(-math.inf, end="closed")
 
     def seated(self, stage: int, needs: Needs) -> None:
         """A seat of ours begins in a stage; ``needs`` says whom it needs."""
@@ -139,60 +142,54 @@ class Contacts:
         """
         if peer in self._expelled:
             return
-        self._met[peer] = now
-        if len(self._met) > MAX_CONTACTS:
-            del self._met[min(self._met, key=lambda p: self._met[p])]
-        if self.is_shunned(peer):
-            return
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
             del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
-        known = self._contacts.get(peer)
-        echoed = self._said.get(echo, -math.inf)
-        if known is not None and not known.closed:
-            echoed = max(echoed, known.echoed)
-        missed_before = {} if known is None else known.misses
-        missed = {missing: missed_before.get(missing, now) for missing in misses}
-        told = _Contact(now, echoed, frozenset(lost), frozenset(serving), misses=missed)
-        self._contacts[peer] = told
+        contact = self._contacts.setdefault(peer, _Contact(now))
+        if contact.end:
+            contact.echoed = -math.inf
+        contact.heard, contact.met, contact.end = now, True, ""
+        if not self.is_shunned(peer):
+            contact.echoed = max(contact.echoed, self._said.get(echo, -math.inf))
+            contact.lost, contact.stages = frozenset(lost), frozenset(serving)
+            contact.misses = {one: contact.misses.get(one, now) for one in misses}
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Watch peers that a plan names: one that stays silent from now on is lost, even if we
         never heard it before."""
         for peer in peers:
             if peer not in self._contacts and len(self._contacts) < MAX_CONTACTS:
-                self._contacts[peer] = _Contact(now, -math.inf)
+                self._contacts[peer] = _Contact(now, met=False)
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
-        """Note that the link ended. A process that exits closes its connections while it still
-        counts us as alive; a link closed after a silence only shows that the peer had lost us.
+        """Note that the link ended. When a process dies, its system closes its connections while
+        it still counts us as alive; a link closed after a silence only shows that the peer had lost
+        us, and one that is closed with a word, as for a ban, that the peer lives.
 
         Args:
             peer: the other end.
-            by_peer: the other side closed it.
+            by_peer: the other side closed it, without a word.
             now: monotonic seconds.
         """
-        self._met.pop(peer, None)
         contact = self._contacts.get(peer)
-        if contact is not None:
-            contact.crashed = by_peer and self.present(peer, now)
-            contact.closed = True
+        if contact is not None and contact.end != "left":
+            contact.end = "crashed" if by_peer and self.present(peer, now) else "closed"
 
     def left(self, peer: PeerId) -> None:
         """Note that the peer left the swarm in order."""
-        self._met.pop(peer, None)
         if contact := self._contacts.get(peer):
-            contact.left = True
+            contact.end = "left"
 
     def present(self, peer: PeerId, now: float) -> bool:
         """Whether the peer has heard us so recently that it cannot have given us up."""
         contact = self._contacts.get(peer)
-        if contact is None or contact.closed or contact.left:
-            return False
-        return now < contact.echoed + CONTACT_S
+        return contact is not None and not contact.end and now < contact.echoed + CONTACT_S
 
     def meets(self, peer: PeerId, now: float) -> bool:
         """Whether we hear the peer, even if one of us has set the other aside."""
-        return now < self._met.get(peer, -math.inf) + CONTACT_S
+        contact = self._contacts.get(peer)
+        if contact is None or not contact.met or contact.end:
+            return False
+        return now < contact.heard + CONTACT_S
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether the peer's process ended while we were in contact, it left in order, or it was
@@ -200,7 +197,7 @@ class Contacts:
         if peer in self._expelled and self._spoke_at >= self._expelled[peer] + SPREAD_S:
             return True
         contact = self._contacts.get(peer)
-        return contact is not None and (contact.crashed or contact.left)
+        return contact is not None and contact.ended
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Return whether a peer says that it serves a stage; None if it is not present.
@@ -227,17 +224,14 @@ class Contacts:
     def told_by(self, elector: PeerId) -> frozenset[PeerId]:
         """Return the peers that a peer's last heartbeat listed as lost."""
         contact = self._contacts.get(elector)
-        return frozenset() if contact is None or contact.closed else contact.lost
+        return frozenset() if contact is None or contact.end else contact.lost
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """Return the peers that we have lost ourselves, the latest first."""
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
-            if contact.crashed
-            or contact.left
-            or self.is_shunned(peer)
-            or now >= contact.heard + LOST_AFTER_S
+            if contact.ended or self.is_shunned(peer) or now >= contact.heard + LOST_AFTER_S
         ]
         lost.sort(reverse=True)
         return tuple(peer for _, peer in lost)

@@ -16,20 +16,23 @@ every new record is forwarded. Signatures are verified by the store, not here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import Final
+from typing import Final, TypeVar
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.view import Contradicted
 from protocol.token_bucket import TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records
 from protocol.wire.parts import DigestEntry
+
+Item = TypeVar("Item")
 
 DIGEST_EVERY_S: Final = 5.0
 PUSH_TO_ALL_UP_TO: Final = 8
@@ -74,31 +77,31 @@ def slot_of(entry: DigestEntry) -> Slot:
 
 def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
     """Split records into messages below the header limit."""
-    part: list[Envelope] = []
-    size_bytes = 0
-    for envelope in envelopes:
-        full = len(part) == limits.MAX_RECORDS_PER_MESSAGE
-        if part and (full or size_bytes + envelope_size(envelope) > MESSAGE_BUDGET_BYTES):
-            yield Records(records=part)
-            part, size_bytes = [], 0
-        part.append(envelope)
-        size_bytes += envelope_size(envelope)
-    if part:
-        yield Records(records=part)
+    parts = _parts(envelopes, envelope_size, limits.MAX_RECORDS_PER_MESSAGE, overlap=0)
+    return map(Records, parts)
 
 
 def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[RecordDigest]:
     """Split a sorted digest of at least two entries into messages that overlap by one entry."""
-    part: list[DigestEntry] = []
-    size_bytes = 0
-    for entry in entries:
-        full = len(part) == limits.MAX_DIGEST_ENTRIES
-        if full or size_bytes + entry_size(entry) > MESSAGE_BUDGET_BYTES:
-            yield RecordDigest(entries=part, want_reply=want_reply)
-            part, size_bytes = [part[-1]], entry_size(part[-1])
-        part.append(entry)
-        size_bytes += entry_size(entry)
-    yield RecordDigest(entries=part, want_reply=want_reply)
+    parts = _parts(entries, entry_size, limits.MAX_DIGEST_ENTRIES, overlap=1)
+    return (RecordDigest(part, want_reply) for part in parts)
+
+
+def _parts(
+    items: Sequence[Item], size_of: Callable[[Item], int], most: int, *, overlap: int
+) -> Iterator[list[Item]]:
+    """Cut items into parts of ``most`` at most that fit into a message; each begins with so many of
+    the part before."""
+    part, size_bytes = list[Item](), 0
+    for item in items:
+        if part and (len(part) == most or size_bytes + size_of(item) > MESSAGE_BUDGET_BYTES):
+            yield part
+            part = part[len(part) - overlap :]
+            size_bytes = sum(map(size_of, part))
+        part.append(item)
+        size_bytes += size_of(item)
+    if part:
+        yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,7 @@ class Received:
 
     fresh: list[Held]
     displaced: list[Held]
-    effects: list[Effect]
-    contradictions: list[tuple[Envelope, Envelope]]
-    """A record that we hold and one that its author has signed with the same number."""
+    effects: list[Effect | Contradicted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Gossip:
             now: monotonic seconds, for the budget.
             wall: Unix seconds, for the records' times.
         """
-        result = Received([], [], [], [])
+        result = Received([], [], [])
         link = self._links.get(sender)
         for envelope in message.records:
             if link is None or not link.intake.take(envelope_size(envelope), now):
@@ -180,7 +181,7 @@ class Gossip:
                 result.effects.append(Penalise(sender, error.reason, error.penalty))
                 break  # after a forged record the rest of the message is not worth verifying
             if offer.against is not None:
-                result.contradictions.append((offer.against.envelope, envelope))
+                result.effects.append(Contradicted(offer.against.envelope, envelope))
             if offer.held is not None:
                 result.fresh.append(offer.held)
             if offer.displaced is not None:

@@ -29,10 +29,6 @@ MAX_MEASURED_BYTES: Final = 6 * 1024
 PUBLISH_GAP_S: Final = 60
 """Seconds between two records of one author."""
 
-MIN_GAP_MS: Final = 20_000
-"""A record that follows its predecessor sooner is refused. The value is below the gap because
-clocks and links vary."""
-
 Seconds = Annotated[int, Meta(ge=0, le=3600)]
 BytesPerS = Annotated[int, Meta(ge=0, le=10**12)]
 MicroRate = Annotated[int, Meta(ge=0, le=10**12)]

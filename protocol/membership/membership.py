@@ -22,8 +22,7 @@ from typing import Final
 
 import msgspec
 
-from protocol.contributions.record import COUNTED, Counts, encode_counts
-from protocol.contributions.record import MIN_GAP_MS as COUNTED_GAP_MS
+from protocol.contributions.record import COUNTED
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
@@ -32,25 +31,13 @@ from protocol.membership.advert import ADVERT, Advert, check_seats, encode_adver
 from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
-from protocol.membership.held_out import HELD_OUT, HeldOutSaid, parse_held_out
-from protocol.membership.measured import (
-    MEASURED,
-    MIN_GAP_MS,
-    Measurements,
-    encode_measurements,
-)
-from protocol.membership.progress import PROGRESS, Progress, parse_progress
+from protocol.membership.losses import LossSaid, parse_loss
+from protocol.membership.measured import MEASURED
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
-from protocol.membership.rules import (
-    MAX_ADVERTS,
-    record_kinds,
-    ttl_s,
-)
-from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subject_of
+from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
 from protocol.membership.view import (
-    Contradicted,
     Member,
     MembershipEffect,
     RecordChanged,
@@ -114,7 +101,6 @@ class Membership:
             max_adverts,
             self._standing,
             self._serves_last_stage,
-            lambda slot: self.records.seq(slot),
             per_step,
         )
         self.verdicts = Verdicts()
@@ -156,15 +142,9 @@ class Membership:
         advert is next renewed: they are not worth a record of their own."""
         self._advert = advert
 
-    def measured(self, measurements: Measurements, wall: float) -> list[MembershipEffect]:
-        """Publish our measurements of partners; call it at most once per ``PUBLISH_GAP_S``."""
-        seq = max(self.records.seq((MEASURED, self._own)) + MIN_GAP_MS, int(wall * 1000))
-        return [Publish(MEASURED, self._own, seq, encode_measurements(measurements))]
-
-    def counted(self, counts: Counts, wall: float) -> list[MembershipEffect]:
-        """Publish who contributed to our stages; call it at most once per ``COUNTED_GAP_MS``."""
-        seq = max(self.records.seq((COUNTED, self._own)) + COUNTED_GAP_MS, int(wall * 1000))
-        return [Publish(COUNTED, self._own, seq, encode_counts(counts))]
+    def say(self, kind: str, body: bytes, wall: float) -> list[MembershipEffect]:
+        """Publish our record of a kind; not sooner after the last one than the kind's rules say."""
+        return [Publish(kind, self._own, self.records.next_seq((kind, self._own), wall), body)]
 
     def set_seats(
         self, seats: Iterable[SeatStatus], now: float, wall: float
@@ -216,8 +196,7 @@ class Membership:
             LocalProtocolError: our own store refuses the record.
         """
         life_s = ttl_s(publish.kind, len(self.roster))
-        shared = publish.kind in SHARED_KINDS
-        key = shared_key(publish.key, self._own) if shared else publish.key
+        key = f"{publish.key}/{self._own}" if publish.kind == POSTING else publish.key
         record = Record(key, publish.seq, max(0, int(wall)), life_s, publish.body)
         envelope = seal(signer, publish.kind, record, self._swarm)
         try:
@@ -249,7 +228,7 @@ class Membership:
             reason: why, in words.
             now: monotonic seconds.
             crashed: False if it was closed by agreement.
-            by_peer: the other side closed it, or its operating system did after a crash.
+            by_peer: the other side's operating system closed it, as after a crash.
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
@@ -358,26 +337,20 @@ class Membership:
         saying = sum(member.peer in lists[peer] for peer in voices)
         return saying > 1 and 2 * saying > len(voices)
 
-    def progress(self) -> dict[PeerId, Progress]:
-        """Return the progress that each replica of the last stage reports."""
+    def losses(self, kind: str) -> dict[PeerId, LossSaid]:
+        """Return what each replica of the last stage says in its newest record of a kind."""
         serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
-        held = [found for peer in serving if (found := self.records.get(PROGRESS, peer))]
-        return {one.signer: parse_progress(one.record, one.signer) for one in held}
-
-    def held_out(self) -> dict[PeerId, HeldOutSaid]:
-        """Return what each replica of the last stage says of held-out text."""
-        serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
-        held = [found for peer in serving if (found := self.records.get(HELD_OUT, peer))]
-        return {one.signer: parse_held_out(one.record, one.signer) for one in held}
+        held = {peer: found for peer in serving if (found := self.records.get(kind, peer))}
+        return {peer: parse_loss(one.record.body, peer, peer) for peer, one in held.items()}
 
     def heard_before(self) -> list[RecordChanged]:
         """Return the others' records of the matching, for a machine that begins to listen."""
-        heard = [held for held in self.records if held.envelope.kind in SHARED_KINDS]
+        heard = [held for held in self.records if held.envelope.kind == POSTING]
         return [_changed(held) for held in heard if held.signer != self._own]
 
     def posting(self, stage: int, author: PeerId) -> Held | None:
         """Return an author's newest posting of a stage."""
-        return self.records.get(POSTING, shared_key(str(stage), author))
+        return self.records.get(POSTING, f"{stage}/{author}")
 
     def _is_linked(self, slot: Slot) -> bool:
         return slot[0] in (ADVERT, MEASURED, COUNTED, STORED) and slot[1] in self._linked
@@ -398,7 +371,7 @@ class Membership:
         short = {"missing": (), "audited": ()}
         serves = tuple(msgspec.structs.replace(seat, **short) for seat in self._seats)
         advert = msgspec.structs.replace(self._advert, serves=serves)
-        seq = max(self.records.seq((ADVERT, self._own)) + 1, int(wall * 1000))
+        seq = self.records.next_seq((ADVERT, self._own), wall)
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
 
@@ -463,7 +436,6 @@ class Membership:
             if held.signer == self._own and self._next_refresh is not None:
                 # an earlier run of ours published a newer advert: supersede it
                 self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
-        effects += [Contradicted(held, other) for held, other in received.contradictions]
         return effects + list(received.effects)
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
@@ -489,14 +461,13 @@ class Membership:
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return [RecordGone(held.envelope.kind, subject_of(*held.slot))]
+            return [RecordGone(held.envelope.kind, held.subject)]
         return list(self.roster.withdraw(held.signer, reason))
 
 
 def _changed(held: Held) -> RecordChanged:
-    subject = subject_of(*held.slot)
     seq, body = held.record.seq, held.record.body
-    return RecordChanged(held.envelope.kind, subject, seq, held.signer, body)
+    return RecordChanged(held.envelope.kind, held.subject, seq, held.signer, body)
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:

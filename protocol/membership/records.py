@@ -19,13 +19,15 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
 from protocol.membership.record import Record, open_record, staleness
-from protocol.membership.shared import Standing, subject_of
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
 Check = Callable[[PeerId, Record], str | None]
 """Checks a record by its signer. None accepts it. A string refuses it without blame: our view may
 be behind. ``RemoteProtocolError`` refuses it and penalises the sender."""
+
+Standing = Callable[[str, PeerId], int]
+"""(subject, author) -> weight; when a subject is full, the author with the lowest is dropped."""
 
 Slot = tuple[str, str]
 """(kind, key)."""
@@ -50,6 +52,8 @@ class Kind:
     standing: Standing = lambda _subject, _author: 0
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
+    min_gap_ms: int = 0
+    """Least difference of the numbers of two records of one author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class Held:
     def slot(self) -> Slot:
         """(kind, key)."""
         return self.envelope.kind, self.record.key
+
+    @property
+    def subject(self) -> str:
+        """What it is about: its key, without the author for kinds with one record per author."""
+        return self.record.key.partition("/")[0]
 
     @property
     def signer(self) -> PeerId:
@@ -148,6 +157,10 @@ class RecordStore:
         floor = self._floors.get(slot)
         return -1 if floor is None else floor.seq
 
+    def next_seq(self, slot: Slot, wall: float) -> int:
+        """Return the number of our next record: Unix milliseconds, or later if need be."""
+        return max(self.seq(slot) + max(1, self._kinds[slot[0]].min_gap_ms), int(wall * 1000))
+
     def put_own(self, envelope: Envelope, wall: float) -> Offer:
         """Offer a record that we signed ourselves.
 
@@ -181,8 +194,11 @@ class RecordStore:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
         if self._is_out(PeerId(envelope.signer)):
             return Offer(None, "its author is out")
-        if record.seq <= self.seq((envelope.kind, record.key)):
+        newest = self.seq((envelope.kind, record.key))
+        if record.seq <= newest:
             return self._known(envelope, record, kind)
+        if newest >= 0 and record.seq < newest + kind.min_gap_ms:
+            return Offer(None, "too soon after the one before")
         refusal = staleness(record, wall)
         if refusal is None:
             verify(envelope, self._swarm)
@@ -256,14 +272,15 @@ class RecordStore:
         return displaced is None, displaced
 
     def _of_same_subject(self, held: Held) -> list[Held]:
-        kind, subject = held.envelope.kind, subject_of(*held.slot)
+        kind = held.envelope.kind
         keys = (key for share in self._shares[kind].values() for key in share)
-        return [self._held[kind, key] for key in keys if subject_of(kind, key) == subject]
+        others = (self._held[kind, key] for key in keys)
+        return [other for other in others if other.subject == held.subject]
 
     def _displace_author(self, held: Held, others: list[Held], standing: Standing) -> Held | None:
         """Remove the record of the author with the lowest standing, unless the newcomer's is not
         higher: on a tie the removed record would come back with the next digest."""
-        subject = subject_of(*held.slot)
+        subject = held.subject
         least = min(others, key=lambda other: (standing(subject, other.signer), other.signer))
         if standing(subject, held.signer) <= standing(subject, least.signer):
             return None

@@ -55,8 +55,8 @@ class Holder:
     sent_at: float
     queue: int = 1
     """Microbatches that it had of us then, this one included."""
-    charge_s: float | None = None
-    """Seconds charged to the holder's account for it; None: nothing."""
+    charged: bool = False
+    """Whether it counts as work that the replica has of us."""
     alone: bool = False
     """No replica had the microbatch before: its time is worth a sample (Karn)."""
     accepted: bool = False
@@ -205,11 +205,11 @@ class Deliveries:
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
         if receipt.verdict == "absent":
-            self.next_hop.told(sender, receipt.queue, now)
+            self.next_hop.heard(sender, now)
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
-        self.next_hop.told(sender, receipt.queue, now)
+        self.next_hop.heard(sender, now)
         if receipt.verdict not in ("accepted", "known"):
             return self._refused(delivery, holder, now)
         holder.accepted = True
@@ -356,10 +356,10 @@ class Deliveries:
         usual_s = self.next_hop.timing(slow).expected_s(holder.queue)
         words = (
             f"microbatch {delivery.microbatch}: {short(slow)} has had it for "
-            f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen[0])} gets it too"
+            f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen)} gets it too"
         )
-        said = Explain("pipeline", words, members=(slow, chosen[0]))
-        effects: list[DeliveryEffect] = [self._send(delivery, *chosen, now), said]
+        said = Explain("pipeline", words, members=(slow, chosen))
+        effects: list[DeliveryEffect] = [self._send(delivery, chosen, now), said]
         if nothing and self.next_hop.struck(slow, now):
             effects.append(Obstructs(slow, "again and again it brings none of our work"))
         return effects
@@ -393,15 +393,15 @@ class Deliveries:
         if (chosen := self.next_hop.choose(now, unfit, tried=delivery.again)) is None:
             delivery.at = self.next_hop.open_at(now) if self._live else None
             return []
-        return [self._send(delivery, *chosen, now)]
+        return [self._send(delivery, chosen, now)]
 
-    def _send(self, delivery: Delivery, peer: PeerId, charge_s: float, now: float) -> SendPayload:
+    def _send(self, delivery: Delivery, peer: PeerId, now: float) -> SendPayload:
         """Make a replica, charged already, a holder, and return what does."""
         step, microbatch, queue = delivery.step, delivery.microbatch, self.next_hop.charged(peer)
         again = delivery.again or bool(delivery.holders)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
-        holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
+        holder = Holder(peer, delivery.attempt, now, queue, charged=True, alone=not again)
         delivery.holders.append(holder)
         delivery.at = now + min(self.next_hop.late_s(peer, queue), RECEIPT_S)
         size_bytes = self._tokens_bytes(microbatch)
@@ -520,6 +520,6 @@ class Deliveries:
 
     def _discharge(self, holder: Holder) -> None:
         """The holder need not compute the microbatch any more."""
-        if holder.charge_s is not None:
-            self.next_hop.release(holder.peer, holder.charge_s)
-            holder.charge_s = None
+        if holder.charged:
+            self.next_hop.release(holder.peer)
+            holder.charged = False

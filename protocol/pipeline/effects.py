@@ -111,8 +111,6 @@ class ContributeTask:
     bounds: tuple[int, ...]
     masks: tuple[tuple[bytes, bool], ...] = ()
     """Where the sum is secret: the seeds of our masks, and whether each is added."""
-    buckets: tuple[int, ...] = ()
-    """Of each member, where sums are of buckets (``secrecy/buckets.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,6 @@ class ReduceTask:
     """Elements of the segment."""
     microbatches: tuple[int, ...]
     """How many each part is the sum of."""
-    buckets: tuple[int, ...] = ()
-    """As in ``ContributeTask``: the result has the sum of each bucket."""
     compare_to: PayloadKey | None = None
     """In an audit of the version that is kept: what its owner has broadcast. Nothing is yielded but
     the relative distance."""
@@ -165,10 +161,6 @@ class ApplyTask:
     """Where the sums are secret: the seeds of the masks that are still in them."""
     rate: float | None = None
     """The learning rate by an amendment; None: the manifest's."""
-    buckets: tuple[int, ...] = ()
-    """As in ``ContributeTask``."""
-    microbatches: tuple[int, ...] = ()
-    """Where there are buckets: how many the plan counts for each member."""
 
 
 @dataclass(frozen=True, slots=True)

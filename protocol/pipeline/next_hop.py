@@ -41,8 +41,6 @@ STRIKES = 3
 SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
-MAX_TOLD = 64
-"""A longer queue than that is not believed."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
 FORGET_S = 30.0
@@ -65,13 +63,8 @@ class _Candidate:
     rate: float = 0.0
     """Microbatches per second, as it says; 0: not known."""
     sampled_at: float = -math.inf
-    load_s: float = 0.0
-    """Its time for the work that it has of us, in seconds."""
     charged: int = 0
     """Number of microbatches that it has of us."""
-    others_s: float = 0.0
-    """Its time for the work that it has of others, in seconds, as of its last receipt."""
-    told_at: float = 0.0
     brought_at: float = -math.inf
     heard_at: float = -math.inf
     """Of a receipt or a gradient."""
@@ -88,10 +81,6 @@ class _Candidate:
     def service_s(self) -> float:
         """Its time for one microbatch."""
         return 1 / self.rate if self.rate else self.gradient.mean_s
-
-    def load_at(self, now: float) -> float:
-        """Its time for all that it has, as far as we know, in seconds."""
-        return self.load_s + max(0.0, self.others_s - (now - self.told_at))
 
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
@@ -142,11 +131,9 @@ class NextHop:
 
     def choose(
         self, now: float, exclude: Collection[PeerId] = (), *, tried: bool = False
-    ) -> tuple[PeerId, float] | None:
-        """Return the replica that is expected to be done first and what it is charged, or None if
-        there is none or all rest.
-
-        The charge is to be given back, by ``release``, once the work is done or taken away.
+    ) -> PeerId | None:
+        """Charge the replica that is expected to be done first with one microbatch, and return it;
+        None if there is none or all rest. ``release`` takes the charge back.
 
         Args:
             now: monotonic seconds.
@@ -156,10 +143,9 @@ class NextHop:
         floors = self._floors(now)
         open_to = [
             (
-                c.load_at(now)
-                + max(c.service_s, floors.get(peer, 0.0))
-                + (RELAYED_MORE * c.service_s if peer in self._relayed else 0.0),
-                rank(peer, round(c.load_s, 3)),
+                (c.charged + (RELAYED_MORE if peer in self._relayed else 0.0)) * c.service_s
+                + max(c.service_s, floors.get(peer, 0.0)),
+                rank(peer, c.charged),
                 peer,
             )
             for peer, c in self._open(exclude, now, tried=tried).items()
@@ -171,7 +157,8 @@ class NextHop:
         if sum(c.chosen for c in self._candidates.values()) >= LATELY:
             for candidate in self._candidates.values():
                 candidate.chosen //= 2
-        return peer, self.charge(peer)
+        self.charge(peer)
+        return peer
 
     def _within_share(self, open_to: list[_Open]) -> list[_Open]:
         """Leave out newcomers that have had their share of what was sent lately."""
@@ -214,18 +201,13 @@ class NextHop:
         ends = (c.rests_until for c in self._candidates.values() if c.rests_until > now)
         return min(ends, default=now + MOST_REST_S)
 
-    def charge(self, peer: PeerId) -> float:
-        """Charge a replica with one microbatch and return how much that is, in its seconds."""
-        candidate = self._candidates[peer]
-        charge_s = candidate.service_s
-        candidate.load_s += charge_s
-        candidate.charged += 1
-        return charge_s
+    def charge(self, peer: PeerId) -> None:
+        """A replica has one microbatch more of us."""
+        self._candidates[peer].charged += 1
 
-    def release(self, peer: PeerId, charge_s: float) -> None:
+    def release(self, peer: PeerId) -> None:
         """Take back a charge: the replica does not have the microbatch any more."""
         if candidate := self._candidates.get(peer):
-            candidate.load_s = max(0.0, candidate.load_s - charge_s)
             candidate.charged = max(0, candidate.charged - 1)
 
     def charged(self, peer: PeerId) -> int:
@@ -267,18 +249,10 @@ class NextHop:
             candidate.brought_at = candidate.heard_at = now
             candidate.strikes, candidate.suspended_until = 0, 0.0
 
-    def told(self, peer: PeerId, queue: int, now: float) -> None:
-        """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
-
-        Without a rate it is ignored, because measured times include such waits already.
-        """
-        if (candidate := self._candidates.get(peer)) is None:
-            return
-        candidate.heard_at = now
-        if candidate.rate:
-            waits_s = min(queue, MAX_TOLD) / candidate.rate
-            candidate.others_s = max(0.0, waits_s - candidate.load_s)
-            candidate.told_at = now
+    def heard(self, peer: PeerId, now: float) -> None:
+        """A receipt has come from there."""
+        if candidate := self._candidates.get(peer):
+            candidate.heard_at = now
 
     def accepted(self, peer: PeerId) -> None:
         """It has taken work."""

@@ -378,9 +378,9 @@ class Pipeline:
         return sum(self._microbatches.count(known, Phase.QUEUED) for known in until)
 
     def _tell_upstreams(self, state: MicrobatchState, verdict: Verdict) -> list[Send]:
-        stage, queued = self._place.stage, self.queued
+        stage = self._place.stage
         return [
-            Send(peer, Receipt(stage, state.step, state.microbatch, attempt, verdict, queued))
+            Send(peer, Receipt(stage, state.step, state.microbatch, attempt, verdict))
             for peer, attempt in state.upstreams.items()
         ]
 
@@ -434,5 +434,5 @@ class Pipeline:
         return [*blamed, *self._tell_upstreams(state, "busy")]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
-        of, queued = (message.step, message.microbatch, message.attempt), min(self.queued, 65535)
-        return Send(to, Receipt(self._place.stage, *of, verdict, queued))
+        of = message.step, message.microbatch, message.attempt
+        return Send(to, Receipt(self._place.stage, *of, verdict))

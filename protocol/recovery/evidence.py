@@ -6,25 +6,31 @@ or a sum for our stage's round, or an activation or a gradient that we counted. 
 know the hash of every version that we have made; for other stages, the hashes that proven peers
 have named. Our last commit bounds the version that can exist by now.
 
-State: proven peers and their last records, hashes and the last commit, all bounded. ``Kept`` is its
-form on disk. Times are monotonic seconds.
+State: proven peers and their last records, hashes, the last commit, and the electors of the latest
+decrees, all bounded. ``Kept`` is its form on disk. Times are monotonic seconds.
 
 A newcomer has worked with nobody. If a chain of waypoints (``protocol/waypoints``) leads from the
 manifest to a version, the members that the last one names are proven to the newcomer.
 
 Who names a state, and does not give it when it is asked for, is *doubted*: it still counts where
 nobody else names anything that would do.
+
+Every decree names the electors of the next step, and without a majority of them nobody closes it
+(``protocol/decree``). So they alone know whether the run has gone on since, and they alone can say
+that it goes on elsewhere: voices are for life and identities are free, so those that have come and
+gone may be more than those that are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import chain, repeat
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.recovery.stored import Copy, Lineage, Stored, belongs
 from protocol.view import SwarmView
@@ -44,6 +50,9 @@ FASTER: Final = 8.0
 FASTEST_STEPS_PER_S: Final = 20.0
 """A swarm's speed that is plausible in any case."""
 SHORTEST_STEP_S: Final = 0.001
+MAX_ELECTORATES: Final = 16
+"""Different sets of electors that are remembered, the latest: they change when members come or
+go."""
 
 
 class LastRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -51,6 +60,13 @@ class LastRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
     author: PeerText
     stored: Stored
+
+
+class Electorate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The electors that a decree of a stage has named, in rising order."""
+
+    stage: StageIndex
+    electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)]
 
 
 class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -68,7 +84,11 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     made: Annotated[tuple[Copy, ...], Meta(max_length=MAX_MADE)] = ()
     """Stage, version and hash of what our seats have made."""
     together: Annotated[tuple[StepIndex, ...], Meta(max_length=MAX_PROVEN)] = ()
-    """Of each proven peer, the newest version that its work is in; none in older files."""
+    """Of each proven peer, the newest version that its work is in."""
+    electorates: Annotated[tuple[Electorate, ...], Meta(max_length=MAX_ELECTORATES)] = ()
+    """Of the latest decrees, each once; the newest last."""
+    saw_training: bool = False
+    """Whether a version of the run was ever served here or before our eyes."""
 
 
 class Evidence:
@@ -92,6 +112,8 @@ class Evidence:
         self._last_records = {PeerId(one.author): one.stored for one in kept.last_records}
         self._not_given: dict[PeerId, int] = {}
         """By peer: how often a state that it has named was not to be had."""
+        self._electorates = list(kept.electorates)
+        self.saw_training = kept.saw_training
 
     @property
     def any(self) -> bool:
@@ -111,12 +133,20 @@ class Evidence:
         stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
         made = tuple(Copy(*of, state) for of, state in self._made.items())
         together = tuple(self._proven.values())
-        return Kept(self.version, self._step_s, stages, proven, records, made, together)
+        named = tuple(self._electorates)
+        of_others = (proven, records, made, together, named)
+        return Kept(self.version, self._step_s, stages, *of_others, self.saw_training)
 
     # --- inputs ------------------------------------------------------------------------------
 
     def closed(
-        self, stage: int, version: int, state: bytes, with_whom: Collection[PeerId], now: float
+        self,
+        stage: int,
+        version: int,
+        state: bytes,
+        with_whom: Collection[PeerId],
+        now: float,
+        electors: Collection[PeerId] = (),
     ) -> bool:
         """Note that one of our seats has closed a step.
 
@@ -126,11 +156,16 @@ class Evidence:
             state: hash of the version.
             with_whom: peers whose work is in it.
             now: monotonic seconds.
+            electors: that the decree names.
 
         Returns:
-            Whether it proves a new peer, or is the stage's first, and should be saved.
+            Whether it proves a new peer, names other electors or is the stage's first, and should
+            be saved.
         """
         news = stage not in self._stages or not self._proven.keys() >= set(with_whom)
+        if electors:
+            news |= self._named(Electorate(stage, tuple(sorted(electors))))
+        self.saw_training = True
         if self.closed_at is not None and version > self.version:
             usual_s = max(SHORTEST_STEP_S, (now - self.closed_at) / (version - self.version))
             self._step_s = min(self._step_s or usual_s, usual_s)
@@ -147,6 +182,16 @@ class Evidence:
         for old in list(self._made)[:-MAX_MADE]:
             del self._made[old]
         return news
+
+    def _named(self, electorate: Electorate) -> bool:
+        """Remember electors; return whether they are others than those of the stage before."""
+        before = self._last_electorates().get(electorate.stage)
+        self._electorates = [one for one in self._electorates if one != electorate]
+        self._electorates = [*self._electorates, electorate][-MAX_ELECTORATES:]
+        return before != electorate
+
+    def _last_electorates(self) -> dict[int, Electorate]:
+        return {one.stage: one for one in self._electorates}
 
     def certify(self, version: int, peers: Collection[PeerId]) -> None:
         """Begin with what a waypoint says, where we have not worked ourselves: its version, and the
@@ -228,6 +273,26 @@ class Evidence:
             known = {peer for peer in known if not self.doubts(peer)} or known
             stages.append([r for r in replicas if r.peer in known or not r.serving])
         return SwarmView.of(stages, view.unseen, view.relayed)
+
+    @property
+    def last_electors(self) -> list[frozenset[PeerId]]:
+        """By stage in which we have closed steps: the electors that the newest decree names."""
+        return [frozenset(map(PeerId, one.electors)) for one in self._last_electorates().values()]
+
+    def seconded(
+        self, follows: Callable[[PeerId], bool], is_gone: Callable[[PeerId], bool]
+    ) -> bool:
+        """Whether a majority of the electors of one decree are such; of earlier ones, too, because
+        parts of a split swarm name only their own members since they parted.
+
+        Args:
+            follows: whether a peer follows the lineage in question.
+            is_gone: whether its process has certainly ended: it counts for neither side.
+        """
+        named = [frozenset(map(PeerId, one.electors)) for one in self._electorates]
+        there = ({p for p in one if follows(p) and not is_gone(p)} for one in named)
+        found = (is_majority(*pair, is_gone) for pair in zip(there, named, strict=True))
+        return not named or any(found)
 
     @property
     def any_proven(self) -> bool:

@@ -41,8 +41,6 @@ from protocol.recovery.choice import (
     next_era,
     order,
 )
-from protocol.recovery.company import Company
-from protocol.recovery.electorates import Electorates
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
 from protocol.recovery.meeting import FETCH_S, MANY, Line, Meetings, first
 from protocol.recovery.stored import (
@@ -194,8 +192,6 @@ class Recovery:
         checkpoint_every: steps between two checkpoints.
         lineage: what we followed when we were last here.
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
-        met: members of earlier sessions: they may have newer copies.
-        company: how far the swarm was when each of them was last there, if that is known.
         steps: of the whole run: there is no later version.
         evidence: the peers that we have worked with, and how far the run was then.
         founder: of the run.
@@ -208,14 +204,11 @@ class Recovery:
         checkpoint_every: int,
         lineage: Lineage = SEED,
         seq: int = 0,
-        met: Iterable[PeerId] = (),
-        company: Company | None = None,
         steps: int = MAX_STEP,
         evidence: Evidence | None = None,
         founder: PeerId | None = None,
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
-        self._met, self._company = frozenset(met) | {me}, company
         self._founder, self._meetings = founder, Meetings()
         self._fetching: FetchLine | None = None
         self._fetching_since = 0.0
@@ -229,7 +222,6 @@ class Recovery:
         self.steps = steps
         """An amendment may change it."""
         self.evidence = Evidence() if evidence is None else evidence
-        self._electorates = Electorates(me)
         self._now = 0.0
         self._closed_since: float | None = None
         """Since when we wait to know where the run goes on: since the last known member came
@@ -340,12 +332,10 @@ class Recovery:
             state: its hash.
             with_whom: peers whose work is in the step.
             now: monotonic seconds.
-            electors: that its plan names.
+            electors: that its decree names.
         """
-        if electors:
-            self._electorates.named(stage, electors)
         others = [peer for peer in with_whom if peer != self._me]
-        news = self.evidence.closed(stage, version, state, others, now)
+        news = self.evidence.closed(stage, version, state, others, now, electors)
         for peer in others:
             if peer in self._stored:
                 self.evidence.heard(peer, self._stored[peer])
@@ -426,7 +416,7 @@ class Recovery:
         """Take a new view of the swarm."""
         if context.live != self._context.live:
             self._changed_at = self._live_at = now
-            back = {p for p in context.live if p in self._met or self.evidence.proves(p)}
+            back = set(filter(self.evidence.proves, context.live))
             if not back <= self._back:
                 self._closed_since = now
             self._back |= back
@@ -442,6 +432,7 @@ class Recovery:
             if max(served) > self._newest:
                 self._rose_at = now
             self._newest = max(self._newest, *served)
+            self.evidence.saw_training |= self._newest > 0
         for stage, version in enumerate(context.versions):
             self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
@@ -696,7 +687,7 @@ class Recovery:
             self._due = min(now + SETTLE_S, until)
             newer = f"version {newest}" if lost > 0 else "a newer one"
             here = f"version {target.version} is the newest that every stage has here"
-            whom = f"for {self._awaited(target.version)} who may have {newer}"
+            whom = f"for {self._awaited()} who may have {newer}"
             most = f"{patience_s:.0f} s"
             return self._wait(trouble, Waiting(f"{whom}; {here}", until), most)
         before = self._before_us()
@@ -721,8 +712,8 @@ class Recovery:
 
     def _was_trained(self) -> bool:
         """Whether the run has versions, as far as we have ever seen or heard."""
-        met = 0 if self._company is None else self._company.newest
-        return max(self.evidence.version, self._newest, met, self._context.heard()) > 0
+        seen = max(self.evidence.version, self._newest, self._context.heard())
+        return self.evidence.saw_training or seen > 0
 
     def _is_new(self) -> bool:
         """Whether the run has nothing yet: no version that we know of, and no copy."""
@@ -761,29 +752,23 @@ class Recovery:
                 return PATIENCE_S
             again_s = max(0, lost) * self._step_s
             return min(PATIENCE_S, SILENT_SHARE * again_s) if self._may_return() else 0.0
-        if version and lost <= self._every and self._away_ahead(version) == frozenset():
+        last, here = self.evidence.last_electors, self.stored_live().keys()
+        if version and lost <= self._every and last and not self._away():
             return 0.0
-        if 2 * len(self._met & self._context.live) <= len(self._met):
+        if any(2 * len(electors & here) <= len(electors) for electors in last):
             return PATIENCE_S
         if lost <= 0:
             return 0.0
         return PATIENCE_S if lost > self._every else BRIEF_PATIENCE_S
 
-    def _away_ahead(self, version: int) -> frozenset[PeerId] | None:
-        """Return the absent members that may have newer copies than ``version``.
+    def _away(self) -> frozenset[PeerId]:
+        """Return the absent electors of the newest decrees that we know: without them nobody has
+        made a version that those who are here do not know of."""
+        return frozenset[PeerId]().union(*self.evidence.last_electors) - self.stored_live().keys()
 
-        None: not known, because others have newer copies than we: they went on without us.
-        """
-        here = self.stored_live()
-        own = here[self._me].copies if self._me in here else ()
-        ours = max((copy.version for copy in own), default=0)
-        if self._company is None or self._claims(here, self.lineage).newest() > ours:
-            return None
-        return self._company.ahead(version) - here.keys()
-
-    def _awaited(self, version: int) -> str:
+    def _awaited(self) -> str:
         """Name the absent members that may have newer copies."""
-        names = sorted(short(peer) for peer in self._away_ahead(version) or () if peer)
+        names = sorted(map(short, self._away()))
         if not names or len(names) > MOST_NAMES:
             return "those"
         return f"{', '.join(names)},"
@@ -1129,7 +1114,7 @@ class Recovery:
         if not self.open or self._is_stalled(now):
             return True
         follow = {peer for peer, said in self._stored.items() if said.lineage == lineage}
-        return self._electorates.second(follow.__contains__, self._context.is_gone)
+        return self.evidence.seconded(follow.__contains__, self._context.is_gone)
 
     def _may_join(self, line: Line, now: float, *, deciding: bool) -> bool:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has

@@ -121,9 +121,8 @@ class Inbox:
         self._came.append(entry)
         return reduced_key(sender, message)
 
-    def reductions(self, plan: Plan, buckets: tuple[int, ...] = ()) -> list[ReduceTask]:
-        """Return the sums of our segments that can be made now and were not begun; ``buckets`` of
-        the members, where there are any."""
+    def reductions(self, plan: Plan) -> list[ReduceTask]:
+        """Return the sums of our segments that can be made now and were not begun."""
         contributors = [PeerId(member.peer) for member in plan.members]
         counts = _counts(plan)
         step, attempt, tasks, waiting = plan.step, plan.attempt, list[ReduceTask](), list[int]()
@@ -131,7 +130,7 @@ class Inbox:
             if all((attempt, i, peer) in self._parts for peer in contributors):
                 keys = [PayloadKey(step, "segment", i, attempt, peer) for peer in contributors]
                 size = plan.bounds[i + 1] - plan.bounds[i]
-                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size, counts, buckets))
+                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size, counts))
             else:
                 waiting.append(i)
         self._to_reduce = waiting
@@ -179,23 +178,18 @@ class Inbox:
         return found if len(found) == len(entries) else None
 
     def apply_task(
-        self,
-        plan: Plan,
-        seeds: tuple[bytes, ...] = (),
-        rate: float | None = None,
-        buckets: tuple[int, ...] = (),
+        self, plan: Plan, seeds: tuple[bytes, ...] = (), rate: float | None = None
     ) -> ApplyTask:
-        """Return the task that applies all broadcasts; ``seeds`` open them, where sums are secret,
-        of all or of ``buckets``; ``rate`` is the learning rate, if it is not the manifest's."""
+        """Return the task that applies all broadcasts; ``seeds`` open them, where sums are secret;
+        ``rate`` is the learning rate, if it is not the manifest's."""
         keys: list[PayloadKey | None] = [None] * (len(plan.bounds) - 1)
         norms = [0.0] * len(keys)
         for segment in active(plan):
             entry = _entry(plan, segment)
             keys[segment] = PayloadKey(plan.step, "reduced", segment, plan.attempt, entry[2])
             norms[segment] = self._broadcasts[entry].sq_norm
-        bounds, counts = tuple(plan.bounds), _counts(plan) if buckets else ()
         sums = tuple(keys), tuple(norms)
-        return ApplyTask(plan.step, plan.attempt, bounds, *sums, seeds, rate, buckets, counts)
+        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), *sums, seeds, rate)
 
 
 def _counts(plan: Plan) -> tuple[int, ...]:

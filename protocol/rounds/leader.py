@@ -17,10 +17,12 @@ from functools import reduce
 from operator import or_
 from typing import Literal
 
+from msgspec.structs import replace
+
 from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import Verify
+from protocol.decree.decree import READY, Verify, agreed
 from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
@@ -37,6 +39,7 @@ from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
+from protocol.wire.statement import Statement, encode_statement
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
@@ -82,6 +85,8 @@ class OwnPart:
     """How much of the round has come to us."""
     returned: bool = True
     """Whether the stage before has got the gradients of the whole step."""
+    ready: bytes = b""
+    """Digest of the attempt that we are Ready for; empty: of none."""
     passed: bool = False
     """Whether siblings are past the step, none of them tells its commit, and it is for us to ask
     the electors, though we may not lead."""
@@ -103,8 +108,9 @@ class RoundLeader:
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
         longest_s: a round's bytes take at most so long, on a line that is slow.
-        verify: checks an elector's signature.
+        verify: checks a signature.
         era: lineage of the seat.
+        made_by: returns the commit that made a version; None where the lineage begins.
     """
 
     def __init__(
@@ -119,15 +125,18 @@ class RoundLeader:
         longest_s: float = 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
         era: int = 0,
+        made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
+        self._made_by = made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, is_proven)
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(longest_s), era
-        self.proposer = Proposer(place.me, place.stage, self._quorum, verify)
+        self._verify = verify
+        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._leaves_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
@@ -403,6 +412,11 @@ class RoundLeader:
             self._look_at = now + VOTE_S
         return answer
 
+    def _leaves_out(self, decree: Decree) -> bool:
+        """Whether a decree leaves out one of the roll that is at our step: electors refuse it."""
+        there = self._quorum.roll.intersection(self._serving_step())
+        return not there.issubset(decree.members)
+
     # --- plan and decree -------------------------------------------------------------------
 
     @property
@@ -505,6 +519,9 @@ class RoundLeader:
             return []
         if message.digest == REFUSED:
             return self._refused(sender, now, own)
+        said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
+        if not self._verify(sender, READY, encode_statement(said), message.signature):
+            return [Penalise(sender, "ready-not-signed", 20)]
         self._ready[sender] = message
         refused = self._anew_at is not None
         return self._act(now, own) if refused else self._try_decide(now, own)
@@ -535,19 +552,21 @@ class RoundLeader:
         plan = self._plan
         if plan is None or self._proposing or len(self._ready) < len(plan.members):
             return []
-        digests = {message.digest for message in self._ready.values()}
-        if len(digests) > 1:
-            return self._unlike(now, own)
+        if not own.ready:
+            return []
         members = [PeerId(member.peer) for member in plan.members]
+        named = tuple(map(str, members)), tuple(plan.electors)
+        decree = Decree(plan.attempt, own.ready, *named, 0.0)
+        if {message.digest for message in self._ready.values()} != {agreed(decree)}:
+            return self._unlike(now, own)
         if not self._may_close(members, now):
             return self._plan_with_those_back(members, now, own)
         shares = [(self._ready[PeerId(m.peer)].loss_sum, count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        named = tuple(map(str, members)), tuple(plan.electors)
-        decree = Decree(plan.attempt, digests.pop(), *named, loss_sum)
-        return [*self.proposer.propose(decree, now)]
+        signed = tuple(self._ready[peer].signature for peer in members)
+        return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Plan again, a few times, and note the members whose digest differs from the most common
@@ -653,7 +672,7 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        at = self.step, self._state, self._quorum, now
+        at = self.step, self._state, self._made_by(self.step), now
         return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:

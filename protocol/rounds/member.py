@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final, Protocol
 
+from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -50,6 +51,7 @@ from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds, most_segments
 from protocol.secrecy.machine import Masking
 from protocol.wire.messages import Commit, Dealing, Opening, Plan, Ready, Reduced, Segment
+from protocol.wire.parts import Decree
 
 NOT_READY: Final = frozenset(
     {Progress.SETTLING, Progress.DEALING, Progress.CONTRIBUTING, Progress.EXCHANGING}
@@ -94,6 +96,7 @@ class RoundMember:
         masking: keeps contributions secret; None: they are not.
         commitments: what members have committed to contribute; None: the run has no audits.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
+        sign: signs a Ready; None: we have signed another one.
     """
 
     def __init__(
@@ -108,9 +111,10 @@ class RoundMember:
         masking: Masking | None = None,
         commitments: Commitments | None = None,
         rate: Callable[[Plan], float | None] = lambda _plan: None,
+        sign: Callable[[Ready], Ready | None] = lambda ready: ready,
     ) -> None:
         self._place, self._size, self._masking = place, size, masking
-        self._commitments, self._rate = commitments, rate
+        self._commitments, self._rate, self._sign = commitments, rate, sign
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -132,6 +136,10 @@ class RoundMember:
         """The attempt that we have refused last: nothing of it is waited for."""
         self._unsigned = -1
         """The attempt that we have refused for what a member committed to."""
+        self.planned_again: PeerId | None = None
+        """The leader, if it has planned anew with the same members."""
+        self._was_ready = False
+        """Whether we were Ready for an attempt of this leader with these members."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -257,6 +265,8 @@ class RoundMember:
         if self._refused == plan.attempt:
             return [*spoilt, *anew]
         waits = self._awaited_in(plan)
+        if self._was_ready and self._leader != self._place.me:
+            waits = list(dict.fromkeys([*waits, ("commit", self._leader)]))
         if any(member.peer in gone for member in plan.members):
             return [*spoilt, *(wait for wait in waits if wait[1] in gone), *anew]
         return [*spoilt, *waits]
@@ -272,8 +282,6 @@ class RoundMember:
             return [("commit", peer) for peer in late]
         if self._leader == me:
             return []
-        if self.progress is Progress.READY and self._commit is None:
-            return [("commit", self._leader)]
         if self.progress is Progress.SETTLING and not self._busy:
             return [("plan", self._leader)]  # one that does not fit what we have
         return []
@@ -319,6 +327,9 @@ class RoundMember:
         if self._masking is not None and not self._masking.may_follow(plan):
             return []  # it may be sound when we know our siblings better; the leader says it again
         counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
+        same = self._plan is not None and _members(plan) == _members(self._plan)
+        self.planned_again = sender if same and sender == self._leader else None
+        self._was_ready &= self.planned_again is not None
         self.promised, self._plan, self._leader = plan.attempt, plan, sender
         self._counted, self._digest = counted, b""
         self.progress = Progress.SETTLING
@@ -391,7 +402,7 @@ class RoundMember:
             return effects
         self.progress = Progress.CONTRIBUTING
         bounds = tuple(plan.bounds)
-        task = ContributeTask(plan.step, plan.attempt, bounds, masks, masking.buckets)
+        task = ContributeTask(plan.step, plan.attempt, bounds, masks)
         return [*effects, Compute(task)]
 
     def on_opening(self, sender: PeerId, message: Opening, now: float) -> list[RoundEffect]:
@@ -430,10 +441,6 @@ class RoundMember:
             return []
         words = f"too few members are left to open the sum of step {self.step}"
         return [Fault("behind", words)]
-
-    @property
-    def _buckets(self) -> tuple[int, ...]:
-        return () if self._masking is None else self._masking.buckets
 
     # --- exchange --------------------------------------------------------------------------
 
@@ -478,7 +485,7 @@ class RoundMember:
         if self.progress is not Progress.EXCHANGING:
             return []
         plan, me = self._require_plan(), self._place.me
-        sums = self._inbox.reductions(plan, self._buckets)
+        sums = self._inbox.reductions(plan)
         tasks: list[Task] = [*sums, *self._inbox.decodings(plan, me)]
         return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound() else [])]
 
@@ -515,10 +522,13 @@ class RoundMember:
         self._digest = digest
         if self.progress is Progress.OBSERVING:
             return self.try_apply()
-        self.progress = Progress.READY
+        self.progress, self._was_ready = Progress.READY, True
         loss_sum = self._accumulator.loss_sum(self._counted)
-        ready = Ready(plan.stage, plan.step, plan.attempt, digest, loss_sum)
-        return [Send(self._leader, ready), *self.try_apply()]
+        members = tuple(member.peer for member in plan.members)
+        decree = Decree(plan.attempt, digest, members, tuple(plan.electors), 0.0)
+        ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
+        said = [] if ready is None else [Send(self._leader, ready)]
+        return [*said, *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 
@@ -564,7 +574,7 @@ class RoundMember:
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyTask(plan.step, rate=rate))]
-        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate, self._buckets))]
+        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -683,3 +693,7 @@ class RoundMember:
         if self._plan is None:
             raise RuntimeError("a round without a plan cannot progress")
         return self._plan
+
+
+def _members(plan: Plan) -> set[str]:
+    return {member.peer for member in plan.members}

@@ -13,8 +13,7 @@ from protocol.agreed import AgreedList
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Admit
+from protocol.wire.messages import Admit, Commit
 
 JOIN_TTL_S: Final = 15.0
 """A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
@@ -80,7 +79,7 @@ class Newcomers:
         held: Collection[PeerId],
         step: int,
         state: bytes,
-        quorum: Quorum,
+        commit: Commit | None,
         now: float,
         amended: AgreedList = (),
     ) -> list[Effect]:
@@ -92,7 +91,7 @@ class Newcomers:
             held: all holders of the stage, including fetching ones.
             step: the present version.
             state: digest of that version, empty if not known.
-            quorum: its roll and electors are sent to the newcomer.
+            commit: that made this version; None where a lineage begins.
             now: monotonic seconds.
             amended: the amendments on which the stage had agreed at that version.
         """
@@ -111,8 +110,7 @@ class Newcomers:
                 step,
                 joiner,
                 list[str](donors),
-                roll=list[str](sorted(quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
-                electors=list[str](sorted(quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
+                commit=commit,
                 state=state,
                 amended=amended,
             )

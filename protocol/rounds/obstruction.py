@@ -87,10 +87,12 @@ class Obstruction:
         self._not_before = 0.0
         self.look_at = 0.0
 
-    def planned(self, now: float) -> None:
-        """We follow a plan: what it takes is waited for from now on."""
+    def planned(self, now: float, again: PeerId | None = None) -> None:
+        """We follow a plan: what it takes is waited for from now on, except from a leader that has
+        planned ``again`` with the same members: it cannot put off for ever what it owes."""
         self._begun_at = now
-        self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
+        kept = self._since.items()
+        self._since = {w: at for w, at in kept if w[0] in BEFORE_A_PLAN or w[1] == again}
 
     def arrived(self) -> None:
         """Something of the round has come. Before one has been closed here, the rest is waited for

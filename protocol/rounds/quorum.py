@@ -202,13 +202,14 @@ class Quorum:
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
-        return is_majority(peers, self.electors, self._is_gone)
+        return is_majority(peers, self.electors, self.is_gone)
 
     def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:
         """Whether the other electors can still be a majority."""
-        return self.suffice([e for e in self.electors - set(refusing) if not self._is_gone(e)])
+        return self.suffice([e for e in self.electors - set(refusing) if not self.is_gone(e)])
 
-    def _is_gone(self, peer: PeerId) -> bool:
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether a peer's process has certainly ended."""
         if peer == self._me:
             return False
         if self._touch is None:
@@ -245,7 +246,7 @@ class Quorum:
         a step that nobody can close any more divides a stage, and a roll-back mends it. If the
         processes of all electors have ended, nobody is waited for."""
         touch = self._touch
-        if touch is None or all(map(self._is_gone, self.electors)):
+        if touch is None or all(map(self.is_gone, self.electors)):
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
         return self._has(there, "within reach")

@@ -6,7 +6,7 @@ none of them answers, the next leader in line asks the electors. A replica that 
 cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state. Who has slept for so
 long that nobody has that commit any more sees that siblings are ahead and that it is out of touch
 with the electors that it knows; then it could close nothing anyway, and fetches the state, too.
-State: since when that is so, and when we have asked.
+State: which of these it is and since when, and when we have asked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Following:
 
     def caught_up(self) -> None:
         """Our version has risen or is being made, or nobody is ahead of it."""
-        self._alone_since = self._stuck_since = self._asks_since = self._asked_at = -math.inf
+        self._how: tuple[bool, bool] | None = None
+        """Whether we have the step's commit, and whether nobody could give it to us."""
+        self._since = self._asked_at = -math.inf
         self.unanswered = False
         """Whether siblings are ahead, and have been asked for the commit in vain."""
 
@@ -58,12 +60,13 @@ class Following:
         if not ahead:
             self.caught_up()
             return []
-        self._stuck_since = _since(self._stuck_since, now, holds=known)
-        self._alone_since = _since(self._alone_since, now, holds=alone and not known)
-        self._asks_since = _since(self._asks_since, now, holds=not known)
-        self.unanswered = _lasts(self._asks_since, UNANSWERED_S, now)
-        lost = _lasts(self._alone_since, OUT_OF_TOUCH_S, now)
-        if lost or _lasts(self._stuck_since, STUCK_S, now):
+        how = known, alone and not known
+        if self._how != how:
+            self._how, self._since = how, now
+        waited_s = now - self._since
+        self.unanswered = not known and waited_s >= UNANSWERED_S
+        patience_s = STUCK_S if known else OUT_OF_TOUCH_S if alone else math.inf
+        if waited_s >= patience_s:
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
         if known or now < self._asked_at + ASK_S:
@@ -74,20 +77,9 @@ class Following:
 
     def next_deadline(self) -> float | None:
         """Return when to look again."""
-        if self._stuck_since != -math.inf:
-            return self._stuck_since + STUCK_S
-        if self._asked_at == -math.inf:
+        if self._how is None:
             return None
-        return self._asked_at + ASK_S if self.unanswered else self._asks_since + UNANSWERED_S
-
-
-def _since(before: float, now: float, *, holds: bool) -> float:
-    """Return since when something holds; minus infinity if it does not."""
-    if not holds:
-        return -math.inf
-    return now if before == -math.inf else before
-
-
-def _lasts(since: float, seconds: float, now: float) -> bool:
-    """Whether something has held for so long."""
-    return since != -math.inf and now >= since + seconds
+        known, _ = self._how
+        if known:
+            return self._since + STUCK_S
+        return self._asked_at + ASK_S if self.unanswered else self._since + UNANSWERED_S

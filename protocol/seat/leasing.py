@@ -123,10 +123,12 @@ class Leasing:
         )
 
     def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
-        """Ask for as much as we can take, unless we have asked for exactly that already."""
+        """Ask for as much as we can take, and again once that is twice as much: more comes with the
+        next answer."""
         busy = len(self._pipeline.in_flight())
         want = self.in_flight_cap(view) - busy
-        if want <= 0 or self._asked == (leader, want):
+        asked, count = self._asked or (None, 0)
+        if want <= 0 or (asked == leader and want < 2 * count):
             return []
         if self._asked is None:
             self._asked_at = now

@@ -53,7 +53,7 @@ def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) 
     if not isinstance(message, Forward):
         return []
     of = stage, message.step, message.microbatch, message.attempt
-    return [Send(sender, Receipt(*of, verdict, queue=0, era=message.era))]
+    return [Send(sender, Receipt(*of, verdict, era=message.era))]
 
 
 def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:

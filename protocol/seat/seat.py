@@ -27,7 +27,7 @@ from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import free_to, voters
+from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -117,6 +117,7 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.statement import Statement, encode_statement
 
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
@@ -164,7 +165,6 @@ class Seat:
             is on probation.
         audits: what audits go by; None: the run has none.
         secret: random bytes if the run's sums are secret, else empty.
-        bucketed: they are sums of buckets (``secrecy/buckets.py``).
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
         at_once: tasks that the worker runs at a time.
@@ -189,7 +189,6 @@ class Seat:
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
         secret: bytes = b"",
-        bucketed: bool = False,
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
         at_once: int = 1,
@@ -213,7 +212,8 @@ class Seat:
         self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
-        self._made_by: tuple[int, bytes] = (0, b"")
+        self.made_by: tuple[int, bytes] = (0, b"")
+        """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
@@ -231,9 +231,10 @@ class Seat:
             accumulator=self.pipeline,
             loaded=serving,
             promise=promise,
-            masking=self._masking(secret, bucketed=bucketed),
+            masking=self._masking(secret),
             commitments=self._commitments if audits.budget else None,
             rate=self._rate,
+            sign=self._sign_ready,
         )
         least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
         self.leader = RoundLeader(
@@ -247,6 +248,7 @@ class Seat:
             round_s,
             self.elector.verify,
             era,
+            lambda version: self.elector.commit(place.stage, era, version - 1),
         )
         self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
@@ -270,7 +272,6 @@ class Seat:
         self.auditing = Auditing(place, audits, *audited, self.charging)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
         self._aside = self.standing.aside()
-        self._name_electors(step)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -295,9 +296,9 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
+        stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
@@ -402,7 +403,7 @@ class Seat:
             self._obstruction.lost_one(now)
         self._view = view
         self.quorum.observe(view, now)
-        effects: list[SeatEffect] = [*self.pipeline.update_view(view, now)]
+        effects = self._freed(self.pipeline.update_view(view, now), now)
         effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, now)
         effects += self.charging.update_view(self._seen, self._whole, now)
@@ -437,16 +438,17 @@ class Seat:
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
 
-    def _masking(self, secret: bytes, *, bucketed: bool) -> Masking | None:
+    def _masking(self, secret: bytes) -> Masking | None:
         """Return what keeps our contributions secret, if the run's sums are."""
         roll = partial(attrgetter("roll"), self.quorum)
         seen = self.place.me, secret, self._siblings, roll
-        return Masking(*seen, bucketed=bucketed) if secret else None
+        return Masking(*seen) if secret else None
 
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
-        in this step, or have found them out by an audit."""
-        return {*self.member.spoilers(), *self.charging.found_out()}
+        in this step, have found them out by an audit, or do not vote for what they propose."""
+        found = self.member.spoilers(), self.charging.found_out(), self.elector.liars()
+        return set[PeerId]().union(*found)
 
     def _siblings(self) -> set[PeerId]:
         """Return the replicas of our stage, ourselves included."""
@@ -479,18 +481,15 @@ class Seat:
         return [*said, *(self._take_view(now) if said else [])]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
-        """Begin with what a leader told us when it admitted us: roll and electors, and who has the
-        state that we fetch."""
+        """Begin with what a leader told us when it admitted us: the commit of its version, and who
+        has the state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        self.quorum.settle(admit.roll, admit.electors, admit.version, now)
-        self._name_electors(admit.version)
+        if (commit := admit.commit) is not None:
+            decree = commit.decree
+            self.elector.take(commit, voters(commit, frozenset(), self.elector.verify))
+            self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.probation.admit([PeerId(peer) for peer in admit.donors])
-
-    def _name_electors(self, step: int) -> None:
-        """Our elector votes in our stage by what we know of it."""
-        named = tuple(sorted(self.quorum.roll)), self.quorum.electors
-        self.elector.named(self.place.stage, self.era, step, named)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -596,7 +595,7 @@ class Seat:
             return effects
         if failed is not None:
             effects += self.auditing.failed(failed)
-        self._obstruction.planned(now)
+        self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
 
     def _leads(self, sender: PeerId, plan: Plan) -> bool:
@@ -606,7 +605,9 @@ class Seat:
         if plan.attempt == 1:
             return sender == self.quorum.designated
         where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        promised, bound = free_to(sender, where, plan.promises, self.elector.verify)
+        electors, is_gone = self.quorum.electors, self.quorum.is_gone
+        promised = promises_of(where, plan.promises, electors, self.elector.verify)
+        bound = bound_by(promised.values(), electors, is_gone)
         return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
@@ -707,6 +708,12 @@ class Seat:
         self.leasing.requested(sender, message)
         return []
 
+    def _sign_ready(self, ready: Ready) -> Ready | None:
+        """Return our Ready with its signature; None: we have signed another one."""
+        said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
+        signature = self.elector.sign(READY, encode_statement(said))
+        return replace(ready, signature=signature) if signature else None
+
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
         """A member holds all that the step's plan would apply."""
         return list(self.leader.ready(sender, message, now, self._part()))
@@ -755,7 +762,7 @@ class Seat:
             return []
         if self._open.commit is not None:
             return [*self.member.shares_again(sender, message.decree.attempt)]
-        signed = voters(message, self.elector.verify) & self.quorum.electors
+        signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
@@ -781,6 +788,8 @@ class Seat:
     ) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
         answer = self.elector.answer(sender, message)
+        if isinstance(answer, Penalise):
+            return [answer]
         return [] if answer is None else [Send(sender, answer)]
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
@@ -844,27 +853,30 @@ class Seat:
         there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.probation.is_proven(r.peer)]
 
-    def _drawn(self, ready: Ready) -> list[SeatEffect]:
-        """Tell who is audited before we are Ready."""
-        plan = self.member.plan_followed
-        if plan is None or ready.digest == REFUSED:
-            return []
-        return self.auditing.ready(plan, ready.digest)
-
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
         return [] if plan is None else self.auditing.unsigned(plan, effect.peer)
 
-    def _audited(self, effect: SeatEffect, now: float) -> list[SeatEffect]:
-        """Return an effect with what audits make of it."""
+    def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
+        """Tell who is audited before we are Ready, and keep the version before it is replaced."""
         plan = self.member.plan_followed
         match effect:
-            case DropStep(step) if self.auditing.active:
-                return self.showing.dropped(step, self.auditing.step, now)
+            case Send(_, Ready(digest=digest)) if plan is not None and digest != REFUSED:
+                return self.auditing.ready(plan, digest)
             case Compute(ApplyTask()) if plan is not None:
-                return [*self.auditing.closing(plan), effect]
+                return self.auditing.closing(plan)
             case _:
-                return [effect]
+                return []
+
+    def _freed(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
+        """What the neighbours need no more, auditors may, for a while."""
+        freed = list[SeatEffect]()
+        for effect in effects:
+            if isinstance(effect, DropStep) and self.auditing.active:
+                freed += self.showing.dropped(effect.step, self.auditing.step, now)
+            else:
+                freed.append(effect)
+        return freed
 
     def _expel(self, out: Verdict, now: float) -> list[SeatEffect]:
         """A majority of a stage wants one of its members out."""
@@ -903,11 +915,10 @@ class Seat:
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
-        self._made_by = self.member.applied
+        self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
-            self._name_electors(self.step + 1)
             agreed += self._agree(plan.amended)
         self.step, self._open = self.step + 1, _OpenStep()
         self._following.caught_up()
@@ -988,32 +999,26 @@ class Seat:
 
     # --- settling --------------------------------------------------------------------------
 
-    def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
-        """Deliver what we sent to ourselves and follow up until nothing more happens."""
+    def _settle(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
+        """Hand parts of the seat what others have for them, and follow up until nothing more
+        happens; return what is left to the driver."""
         outward: list[SeatEffect] = []
-        followed = self._follow_up(now)
-        pending = deque([*effects, *followed])
-        # whether nothing has happened here since there was nothing to follow up
-        at_rest = not followed and not self.auditing.active
-        while pending:
+        pending = deque(effects)
+        while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
-            if isinstance(effect, Send) and isinstance(effect.message, Ready):
-                outward += self._drawn(effect.message)
-            if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._take(self.place.me, effect.message, now)
-                at_rest = False
-            elif isinstance(effect, Unsigned):
-                pending += self._unsigned(effect)
-            elif isinstance(effect, Obstructs):
-                pending += self._set_aside(effect, now)
-                at_rest = False
-            else:
-                if isinstance(effect, Verdict):
+            outward += self._audits_before(effect)
+            match effect:
+                case Send(_, message) if is_for(effect, self.place):
+                    pending += self._take(self.place.me, message, now)
+                case Unsigned():
+                    pending += self._unsigned(effect)
+                case Obstructs():
+                    pending += self._set_aside(effect, now)
+                case Verdict():
+                    outward.append(effect)
                     pending += self._expel(effect, now)
-                outward += self._audited(effect, now)
-            if not pending and not at_rest:
-                pending += (followed := self._follow_up(now))
-                at_rest = not followed and not self.auditing.active
+                case _:
+                    outward.append(effect)
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
@@ -1064,7 +1069,8 @@ class Seat:
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
-        return OwnPart(member.knows_commit, member.received, returned, self._asks_electors())
+        known, came, ready = member.knows_commit, member.received, member.ready
+        return OwnPart(known, came, returned, ready, self._asks_electors())
 
     def _asks_electors(self) -> bool:
         """Whether we are the first in line of those whom siblings have left behind."""

@@ -18,9 +18,9 @@ Somebody decides, and the others follow for as long as that one names the peer i
 - A majority of a stage expels a member for good (``audit/charges.py``).
 
 A judge decides against the one that it has found out itself, else the one with more disputes, else
-the one that has done much less for us recently, else by rank. If the stage makes no progress
-without that one, the other one goes instead. A decision holds for a minute, twice as long each
-time; whoever is back for ten times as long starts over, because honest machines sleep, too.
+the one that has brought us nothing while the other did, else by rank. If the stage makes no
+progress without that one, the other one goes instead. A decision holds for a minute, twice as long
+each time; whoever is back for ten times as long starts over, because honest machines sleep, too.
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
 No stage is left with fewer replicas than a step of it needs: one, or three whose sums are secret.
@@ -62,11 +62,8 @@ UNMENDED_S: Final = 7.0
 other: two of these seconds pass before the electors have followed and say so."""
 HEARD_AGAIN_S: Final = 4.0
 """By then a peer that was let back has heard of it, and is heard again."""
-HALF_LIFE_S: Final = 30.0
-MUCH_LESS: Final = 4.0
-"""A peer that did this many times less for us than a sibling has not been working."""
 OWED_S: Final = 1.0
-"""So much longer than a sibling without bringing anything is idle, too."""
+"""So much longer than a sibling without bringing anything is idle."""
 MAX_PEERS: Final = 256
 Pair = frozenset[PeerId]
 
@@ -75,8 +72,7 @@ Pair = frozenset[PeerId]
 class _Account:
     """Our record of one peer."""
 
-    work: float = 0.0
-    worked_at: float = 0.0
+    worked_at: float = -math.inf
     times: int = 0
     """How often it was set aside by us since it last started over."""
     back_at: float = -math.inf
@@ -211,8 +207,7 @@ class Standing:
 
     def worked(self, peer: PeerId, now: float) -> None:
         """A peer of a stage beside ours gave us something of use."""
-        account = self._account(peer)
-        account.work, account.worked_at = self._work(peer, now) + 1, now
+        self._account(peer).worked_at = now
 
     def observe(
         self, view: SwarmView, claims: Iterable[PeerId], now: float, last: int = limits.MAX_STEP
@@ -256,7 +251,7 @@ class Standing:
     def tick(self, now: float) -> list[Explain]:
         """Decide what is due, and let back whose time is over."""
         for peer, decision in list(self._decisions.items()):
-            if self._is_over(peer, decision, now):
+            if now >= decision.until:
                 self._let_back(peer)
             elif decision.look_at <= now:
                 self._look_again(peer, decision, now)
@@ -283,18 +278,6 @@ class Standing:
         until, version = now + _doubled(account.times), self._view.committed(stage)
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
-
-    def _is_over(self, peer: PeerId, decision: _Decision, now: float) -> bool:
-        """Whether a decision's time is over. Of two that have set each other aside, as nobody else
-        judges, the second comes back with the first: otherwise they might never meet again."""
-        return now >= decision.until or (
-            decision.other == self._place.me
-            and now >= decision.since + ASIDE_S
-            and any(
-                r.peer == peer and self._place.me not in r.missing
-                for r in self._view.serving(decision.stage)
-            )
-        )
 
     def _let_back(self, peer: PeerId) -> None:
         del self._decisions[peer]
@@ -353,14 +336,14 @@ class Standing:
         """Return the loser of a dispute; of ourselves and another, the other."""
         if self._place.me in pair:
             return next(iter(pair - {self._place.me}))
-        works, owed = {peer: self._work(peer, now) for peer in pair}, self._owed_for(now)
-        most, least = max(works.values()), min(owed.get(peer, 0.0) for peer in pair)
+        owed = self._owed_for(now)
+        least = min(owed.get(peer, 0.0) for peer in pair)
         latest = max(self._account(peer).worked_at for peer in pair)
         disputes = Counter(peer for pair in self._open() for peer in pair)
         spoilers = self._spoilers()
 
         def blame(peer: PeerId) -> tuple[bool, int, bool, bytes]:
-            idle = works[peer] * MUCH_LESS < most or owed.get(peer, 0.0) > least + OWED_S
+            idle = owed.get(peer, 0.0) > least + OWED_S
             idle = idle or self._account(peer).worked_at < latest - OWED_S
             return peer in spoilers, disputes[peer], idle, rank("standing", peer)
 
@@ -537,12 +520,6 @@ class Standing:
         near = (self._place.stage, self._place.stage - 1, self._place.stage + 1)
         serving = {s: {r.peer for r in self._view.serving(s)} for s in near if s >= 0}
         return [stage for stage, there in serving.items() if there.issuperset(peers)]
-
-    def _work(self, peer: PeerId, now: float) -> float:
-        known = self._accounts.get(peer)
-        if known is None:
-            return 0.0
-        return known.work * math.exp2((known.worked_at - now) / HALF_LIFE_S)
 
     def _account(self, peer: PeerId) -> _Account:
         if peer not in self._accounts and len(self._accounts) >= MAX_PEERS:

@@ -29,16 +29,11 @@ class SecretAttempt:
         me: our id; we are an observer if it is not among the members.
         members: of the plan, in its order.
         secret: 32 random bytes, used for this attempt only.
-        buckets: of each member (``buckets.py``): pair masks hide it within its bucket; empty: among
-            all.
     """
 
-    def __init__(
-        self, me: PeerId, members: Sequence[PeerId], secret: bytes, buckets: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, me: PeerId, members: Sequence[PeerId], secret: bytes) -> None:
         self.members = tuple(members)
         self.needed = threshold(len(members))
-        self._buckets = tuple(buckets)
         self._places = {peer: place for place, peer in enumerate(members)}
         self._me = self._places.get(me, -1)
         self._hashes: dict[int, tuple[bytes, ...]] = {}
@@ -55,12 +50,7 @@ class SecretAttempt:
         self._dealt = deal(self._seed, count)
         self._hashes[me] = tuple(share_hash(share, at) for at, share in enumerate(self._dealt))
         self._shares[me] = self._dealt[me]
-        later = [at for at in range(me + 1, count) if self._is_near(at)]
-        self._pairs = {at: _derived(secret, 1 + at, PAIR_BYTES) for at in later}
-
-    def _is_near(self, place: int) -> bool:
-        """Whether a member's contribution is in the same sum as ours."""
-        return not self._buckets or self._buckets[place] == self._buckets[self._me]
+        self._pairs = {at: _derived(secret, 1 + at, PAIR_BYTES) for at in range(me + 1, count)}
 
     # --- dealing ---------------------------------------------------------------------------
 
@@ -71,10 +61,9 @@ class SecretAttempt:
 
     def secrets_for(self, peer: PeerId) -> tuple[bytes, bytes]:
         """Return a member's share of our seed, and the seed of the mask that we have with it if it
-        comes after us in our bucket; the other one of a pair draws it."""
+        comes after us; the other one of a pair draws it."""
         place = self._places[peer]
-        drawn = place > self._me and self._is_near(place)
-        return self._dealt[place], (self._pairs[place] if drawn else b"")
+        return self._dealt[place], (self._pairs[place] if place > self._me else b"")
 
     def dealt(self, sender: PeerId, hashes: Sequence[bytes], share: bytes, pair: bytes) -> bool:
         """Take what a member deals to us; False if it contradicts itself."""
@@ -84,7 +73,7 @@ class SecretAttempt:
         if len(hashes) != len(self.members):
             return False
         if self._me >= 0:
-            draws = place < self._me and self._is_near(place)
+            draws = place < self._me
             if share_hash(share, self._me) != hashes[self._me]:
                 return False
             if len(pair) != (PAIR_BYTES if draws else 0):
@@ -104,10 +93,9 @@ class SecretAttempt:
         return (self._seed, True), *pairs
 
     def fingerprint(self) -> bytes:
-        """Return the hash of everything that was published, and of the buckets: members must agree
-        on it."""
+        """Return the hash of everything that was published: members must agree on it."""
         said = [part for place in range(len(self.members)) for part in self._hashes[place]]
-        return blake2b(b"".join(said) + bytes(self._buckets), digest_size=32).digest()
+        return blake2b(b"".join(said), digest_size=32).digest()
 
     # --- opening ---------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from typing import TypeVar
 from protocol.effects import Effect, Send
 from protocol.ids import PeerId
 from protocol.secrecy.attempt import Mask, SecretAttempt
-from protocol.secrecy.buckets import buckets_of
 from protocol.wire.messages import Dealing, Opening, Plan
 
 Early = TypeVar("Early", Dealing, Opening)
@@ -36,7 +35,6 @@ class Masking:
         secret: 32 random bytes of this seat, or more.
         siblings: returns the replicas of the stage that we see, ourselves included.
         roll: returns the members of the last committed plan.
-        bucketed: the sums of buckets become known, and not one of all (``buckets.py``).
     """
 
     def __init__(
@@ -45,10 +43,7 @@ class Masking:
         secret: bytes,
         siblings: Callable[[], Set[PeerId]],
         roll: Callable[[], Set[PeerId]] = frozenset,
-        *,
-        bucketed: bool = False,
     ) -> None:
-        self._bucketed = bucketed
         self._me, self._secret, self._siblings, self._roll = me, secret, siblings, roll
         self._drawn = 0
         """Attempts that we have drawn secrets for: none is drawn from twice."""
@@ -58,8 +53,6 @@ class Masking:
         """Begin another step: nothing of the last one is needed any more."""
         self._attempt: SecretAttempt | None = None
         self._plan: Plan | None = None
-        self.buckets: tuple[int, ...] = ()
-        """The bucket of each member of the attempt; empty: there is one sum."""
         self._dealings: dict[tuple[int, PeerId], Dealing] = {}
         self._openings: dict[tuple[int, PeerId], Opening] = {}
         self.opened: int | None = None
@@ -87,8 +80,7 @@ class Masking:
         count = self._drawn.to_bytes(8, "little")
         secret = blake2b(count, key=self._secret[:64], digest_size=32).digest()
         members = [PeerId(member.peer) for member in plan.members]
-        self.buckets = buckets_of(plan) if self._bucketed else ()
-        attempt = self._attempt = SecretAttempt(self._me, members, secret, self.buckets)
+        attempt = self._attempt = SecretAttempt(self._me, members, secret)
         self._plan = plan
         effects: list[Effect] = []
         if self._me in members:

@@ -45,7 +45,6 @@ from protocol.wire.parts import (
     Electors,
     PlanMember,
     Promises,
-    Roll,
     SeatStatus,
     Signatures,
     WaypointLink,
@@ -313,7 +312,6 @@ class Receipt(SeatMessage, frozen=True):
     microbatch: MicrobatchId
     attempt: Attempt
     verdict: Verdict
-    queue: Annotated[int, Meta(ge=0, le=65535)]
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -406,11 +404,12 @@ class Reduced(RoundMessage, frozen=True):
 
 
 class Ready(RoundMessage, frozen=True):
-    """The member holds every reduced segment; ``digest`` covers them all."""
+    """The member holds every reduced segment, and asks for a decree that says so."""
 
     route = Route("seat", "on_ready", sender="stage")
 
     digest: Hash32
+    """Of that decree, without losses and signatures; it covers the plan and all segments."""
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
     signature: Signature = b""
@@ -563,9 +562,9 @@ class Admit(SeatMessage, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    roll: Roll = msgspec.field(default_factory=list)
-    electors: Roll = msgspec.field(default_factory=list)
-    """Members of the plan that made this version; and its electors."""
+    commit: Commit | None = None
+    """That made this version: it names the members and the electors that the newcomer is to know.
+    None where a lineage begins."""
     state: StateHash = b""
     """Hash of this version by the leader; a donor's state must match it."""
     amended: AgreedAmendments = ()

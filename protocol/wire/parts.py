@@ -18,6 +18,7 @@ from protocol.wire.fields import (
     Hash32,
     NonNegative,
     PeerText,
+    Signature,
     StageIndex,
     StepIndex,
 )
@@ -73,8 +74,6 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     state: Literal["fetching", "serving"]
     attempt: Attempt
     """Attempt of the round whose commit made this version."""
-    digest: Annotated[bytes, Meta(max_length=32)]
-    """Digest of the reduced gradient that made this version (empty at version 0)."""
     queue: Annotated[int, Meta(ge=0, le=65535)]
     rate: NonNegative
     """Its own throughput as it measured it, microbatches per second."""
@@ -134,6 +133,8 @@ class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Of the next step."""
     loss_sum: Finite
     """Of the step's token losses, as its members say."""
+    ready: Annotated[tuple[Signature, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
+    """The members' signatures of their Readys, in the order of the members."""
 
 
 class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

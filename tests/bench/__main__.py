@@ -40,7 +40,7 @@ def main() -> int:
             failed.append(name)
             _say(f"{name}: {error}")
             continue
-        record(rows, whole=True)
+        record(rows)
         for row in rows:
             _say(f"  {row.what}: {row.value} ({row.spread})")
         _say(f"{name}: {time.monotonic() - begun:.0f} s")

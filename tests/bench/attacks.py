@@ -293,7 +293,7 @@ class Course(Scene):
                     self._why = one.reason[:200]
                 else:
                     self._wrongly[name] = f"{name} ({one.by}: {one.reason[:200]})"
-            audits += now.audits.done if now.audits else 0
+            audits += now.audits.results.drawn if now.audits else 0
         return audits
 
 
@@ -303,7 +303,8 @@ def held_out_loss(home: Path) -> float | None:
     done = subprocess.run(
         command, env=environment(home), capture_output=True, text=True, check=False
     )
-    return None if done.returncode else round(json.loads(done.stdout)["held_out_loss"], 4)
+    told = None if done.returncode else json.loads(done.stdout)["held_out"]
+    return None if told is None else round(told["loss"], 4)
 
 
 def now(layout: str) -> tuple[str, str, float, int]:

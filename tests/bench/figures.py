@@ -1,13 +1,12 @@
 """The figures on the page: read, record, and write the page from them.
 
 ``page.md`` is the prose, with a line ``{{NAME}}`` where the table of that name goes. The rows are
-the lines of ``results/figures.jsonl``. ``make figures`` (``renew``) and benchmarks with
-``--record`` put their rows in place of those that are there.
+the lines of ``results/figures.jsonl``. ``make figures`` (``renew``) puts its rows in place of those
+that are there.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -84,13 +83,6 @@ def write_page() -> None:
 # --- recording -------------------------------------------------------------------------------
 
 
-def add_record_flag(parser: argparse.ArgumentParser) -> None:
-    """Let a benchmark be asked to record what it measures."""
-    parser.add_argument(
-        "--record", action="store_true", help="put the figures on the page, tests/bench/README.md"
-    )
-
-
 def figure(table: str, what: str, value: str, spread: str, command: str) -> Figure:
     """Return a figure of this machine and of the code that is checked out.
 
@@ -117,11 +109,9 @@ def checked_out() -> str:
     return f"`{commit}`{' and changes' if changed else ''}, {date.today().isoformat()}"
 
 
-def record(new: Sequence[Figure], path: Path = FIGURES, *, whole: bool = False) -> None:
-    """Put figures in place of those of the same table with the same words, or at the table's end,
-    and write the page. ``whole``: they are all of their table."""
-    known = read(path)
-    known = replaced(known, new) if whole else merged(known, new)
+def record(new: Sequence[Figure], path: Path = FIGURES) -> None:
+    """Put figures in place of those of their tables, and write the page."""
+    known = replaced(read(path), new)
     lines = (json.dumps(msgspec.to_builtins(each), ensure_ascii=False) for each in known)
     path.write_text("".join(f"{line}\n" for line in lines))
     write_page()
@@ -137,18 +127,3 @@ def replaced(known: Sequence[Figure], new: Sequence[Figure]) -> list[Figure]:
         for one in (new if table in renewed else known)
         if one.table == table
     ]
-
-
-def merged(known: Sequence[Figure], new: Sequence[Figure]) -> list[Figure]:
-    """Return the known figures with the new ones among them."""
-    figures = list(known)
-    for one in new:
-        same = [
-            i for i, old in enumerate(figures) if (old.table, old.what) == (one.table, one.what)
-        ]
-        table = [i for i, old in enumerate(figures) if old.table == one.table]
-        if same:
-            figures[same[0]] = one
-        else:
-            figures.insert(table[-1] + 1 if table else len(figures), one)
-    return figures

@@ -76,13 +76,11 @@ def _shown(command: Sequence[str]) -> str:
 
 def speed() -> Rows:
     """Ours beside one process and PyTorch's 1F1B, in turns."""
-    from tests.bench.rivals.records import Records
-    from tests.bench.rivals.report import comparisons
+    from tests.bench.rivals.report import ratios, read
 
     with tempfile.TemporaryDirectory() as folder:
-        command = (*PYTHON, "tests.bench.rivals", "--only", "pipeline", "--repeats", "3")
-        run(*command, "--out", folder)
-        found = list(comparisons(Records(Path(folder) / "rivals.jsonl")))
+        run(*PYTHON, "tests.bench.rivals", "--out", folder)
+        found = list(ratios(read(Path(folder) / "rivals.jsonl")))
     names = {
         "one process": "two volunteers of one thread each, against one process of two threads",
         "1F1B": "the same, against PyTorch's 1F1B over gloo, two processes of one thread each",
@@ -91,14 +89,12 @@ def speed() -> Rows:
     return [
         figure(
             "speed of training",
-            f"tokens/s: {names[rival]}",
-            f"**{one.found.middle:.2f} x**",
-            f"{one.found.least:.2f} to {one.found.most:.2f}, {one.found.rounds} rounds",
-            'make bench BENCH_ARGS="--only pipeline"',
+            f"tokens/s: {names[one.rival]}",
+            f"**{one.middle:.2f} x**",
+            f"{one.least:.2f} to {one.most:.2f}, {one.rounds} rounds",
+            "make bench",
         )
         for one in found
-        for rival in names
-        if one.what.startswith(f"pipeline: {rival};")
     ]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -53,9 +52,9 @@ def costing(cost: StageCost, seconds: float) -> Load:
     return Load(structs.replace(cost, flops=seconds))
 
 
-def timed_together(manifest: Manifest, stages: Sequence[int] | None = None) -> list[float]:
-    """Return the median seconds of each stage, or of those named; all timed at once."""
-    jobs = list(range(manifest.stage_count)) if stages is None else list(stages)
+def timed_together(manifest: Manifest) -> list[float]:
+    """Return the median seconds of each stage; all timed at once."""
+    jobs = range(manifest.stage_count)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(len(jobs), context) as pool:
         start = manager.Barrier(len(jobs))

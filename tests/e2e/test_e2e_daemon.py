@@ -20,10 +20,11 @@ import pytest
 
 from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
-from client.control.snapshot import CreditView, Snapshot
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.paths import home_folders, runtime_folder
 from client.store.persisted import Persisted
+from client.store.records import KeptContributions
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,
@@ -140,9 +141,10 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     assert volunteer(home, "finish", "--yes").returncode == 0
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
     assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
-    kept = Persisted(home_folders(home).credit(started["swarm"]), CreditView).read()
+    folders = home_folders(home)
+    kept = Persisted(folders.contributions(started["swarm"]), KeptContributions).read()
     assert kept is not None
-    assert kept.microbatches > 0
+    assert any(stage.seen for stage in kept.stages)
 
 
 @pytest.mark.parametrize(

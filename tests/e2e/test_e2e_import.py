@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.invite import parse_swarm_file
-from tests.support.e2e_local import HOST, in_state, killed_at_the_end, volunteer, wait_for
+from tests.support.e2e_local import HOST, in_state, volunteer, wait_for
 
 pytestmark = pytest.mark.long
 QWEN3 = ModelSpec("qwen3", 3, 32, 4, 2, 48, context=16, norm_eps=1e-6, head_dim=12)
@@ -27,18 +25,6 @@ STEPS = 8
 RUN = ("--steps", str(STEPS), "--microbatch", "2", "--microbatches", "4", "--no-measure")
 STILL = ("--lr", "1e-30", "--min-lr", "0", "--weight-decay", "0", "--checkpoint-every", "10")
 FLAGS = ("--listen-host", HOST, "--threads", "1")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with killed_at_the_end(folder) as swarm:
-        yield swarm
 
 
 def test_members_begin_with_the_weights_of_the_founders_folder(

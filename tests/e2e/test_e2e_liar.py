@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +33,6 @@ LYING = 60
 MICROBATCHES = 16
 LAST = 10
 """Steps over which the loss at the end is averaged."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
 
 
 def _found(folder: Path, aggregation: str, schedule: str | None = None) -> SwarmFile:

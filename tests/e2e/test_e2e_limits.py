@@ -1,12 +1,10 @@
-"""Limits with real processes: a quota that is used up, hours that have not come, a limited line."""
+"""Limits with real processes: a quota that is used up, and a limited line."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
 import psutil
 import pytest
@@ -72,44 +70,6 @@ def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSw
     again = wait_for(lambda: _held(members[1], "quota"), "it is used up still", members)
     assert again.limits.used_bytes >= held.limits.used_bytes
     assert all(worker.state != "running" for worker in again.workers)
-
-
-def test_outside_its_hours_no_worker_starts(one_stage: LocalSwarm) -> None:
-    later = datetime.now() + timedelta(hours=2)
-    hours = f"{later:%H:%M}-{later + timedelta(hours=1):%H:%M}"
-    members = [one_stage.start("v1", (*FLAGS, "--schedule", hours))]
-    held = wait_for(lambda: _held(members[0], hours), "it waits for its hours", members)
-    assert held.state == "paused"
-    assert held.limits.when == [hours]
-    assert held.paused is not None
-    assert held.paused.until is not None
-    assert datetime.fromtimestamp(held.paused.until) == later.replace(second=0, microsecond=0)
-
-
-def test_it_leaves_while_somebody_is_there_and_comes_back(
-    one_stage: LocalSwarm, tmp_path: Path
-) -> None:
-    answer, program = tmp_path / "answer", tmp_path / "loginctl"
-    program.write_text(f"#!/bin/sh\nexec cat {answer}\n")
-    program.chmod(0o755)
-
-    def says(hint: str) -> None:
-        answer.with_suffix(".new").write_text(f"IdleHint={hint}\nIdleSinceHint=0\n")
-        answer.with_suffix(".new").rename(answer)
-
-    says("no")
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DISPLAY": ""}
-    member = one_stage.start("v1", (*FLAGS, "--only-when-idle"), variables=variables)
-    held = wait_for(lambda: _held(member, "somebody uses"), "somebody is there", [member])
-    assert held.step == 0
-    says("yes")
-    trained = wait_for(lambda: beyond(member, 2), "nobody is there, and it trains", [member])
-    assert trained.paused is None
-    says("no")
-    held = wait_for(lambda: _held(member, "somebody uses"), "they are back", [member])
-    assert held.seats == []
-    says("yes")
-    wait_for(lambda: beyond(member, held.step + 2), "and gone again", [member])
 
 
 def test_a_limited_line_carries_no_more_and_trains_on(two_stages: LocalSwarm) -> None:

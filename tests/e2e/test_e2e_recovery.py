@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +13,11 @@ from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
-from client.store.records import COMPANY, Companions
+from client.store.records import EVIDENCE, Seen
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
-from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
+from tests.support.e2e_local import HOST, found, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -29,18 +27,6 @@ SELDOM = 50
 """The same where copies have to keep up: 5 steps take a tenth of a second."""
 MORE_STEPS = 60
 """Steps after a restart that are compared with the reference."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with killed_at_the_end(folder) as swarm:
-        yield swarm
 
 
 def _found(folder: Path, steps: int, *, every: int = EVERY) -> SwarmFile:
@@ -124,11 +110,13 @@ def _newest_complete(found: CheckpointFolder) -> int:
 def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     """Whether it no longer matters which of them comes back first, nor how much later the other.
 
-    Each has written down that the other was there. Both together may still have a version newer by
-    one interval: a member that is back waits for it only 15 s.
+    Each has written down that the other is an elector. Both together may still have a version newer
+    by one interval: a member that is back waits for it only 15 s.
     """
+    seen = [Persisted(folder / EVIDENCE, Seen).peek() for folder in _folders(members, swarm)]
     known = all(
-        Persisted(folder / COMPANY, Companions).peek() for folder in _folders(members, swarm)
+        one is not None and any(len(e.electors) == len(members) for e in one.kept.electorates)
+        for one in seen
     )
     return True if known and _saved(members, swarm) >= SELDOM else None
 

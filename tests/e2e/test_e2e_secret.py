@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +16,6 @@ from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
-ASLEEP_S = 4.0
-"""Longer than siblings wait for what a round needs; shorter than they take to lose a peer."""
 STEPS = 150
 KILL_AT = 50
 RUN = RunChoices(
@@ -39,12 +31,6 @@ RUN = RunChoices(
     private=True,
     aggregation="secure",
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
 
 
 class Told:
@@ -94,57 +80,3 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
     )
     assert len(last) == 10
     assert abs(reached - expected) < 0.01 * expected
-
-
-def test_three_that_are_left_wait_for_each_one_that_sleeps(folder: Path) -> None:
-    """A sum needs all three. Who slept for seconds misses what the others said meanwhile, and
-    asks for it."""
-    found(folder, "v1", replace(RUN, steps=5_000))
-    told = Told()
-    with killed_at_the_end(folder) as swarm:
-        members = [swarm.start("v1", FLAGS)]
-        members[0].wait_until_it_answers(60.0)
-        members += [swarm.start(name, FLAGS) for name in ("v2", "v3")]
-
-        def three_serve() -> Snapshot | None:
-            now = members[0].snapshot()
-            serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
-            return now if serving and len(serving) == 3 else None
-
-        wait_for(three_serve, "three replicas", members)
-        for sleeper in members:
-            go_on_at = told.listen(members) + 4
-            wait_for(lambda at=go_on_at: told.listen(members) >= at or None, "steps", members)
-            os.killpg(sleeper.process.pid, signal.SIGSTOP)
-            time.sleep(ASLEEP_S)
-            os.killpg(sleeper.process.pid, signal.SIGCONT)
-        go_on_at = told.listen(members) + 10
-        wait_for(lambda: told.listen(members) >= go_on_at or None, "steps in the end", members)
-    assert all(len(hashes) == 1 for hashes in told.hashes.values())
-
-
-def test_eight_volunteers_in_two_buckets_lose_one_and_have_one_state(folder: Path) -> None:
-    """Seven that are left have one sum of all; the run is longer than even a busy machine needs."""
-    before, after = 8, 60
-    run = replace(RUN, steps=5_000, microbatches=16, redundancy=8, aggregation="secure-clipping")
-    found(folder, "v1", run)
-    told = Told()
-    with killed_at_the_end(folder) as swarm:
-        members = [swarm.start("v1", FLAGS)]
-        members[0].wait_until_it_answers(60.0)
-        members += [swarm.start(f"v{n}", FLAGS) for n in range(2, 9)]
-
-        def eight_serve() -> Snapshot | None:
-            now = members[0].snapshot()
-            serving = now and [one for one in now.stages[0].replicas if one.state == "serving"]
-            return now if serving and len(serving) == 8 else None
-
-        wait_for(eight_serve, "eight replicas", members)
-        kill_at = told.listen(members) + before
-        wait_for(lambda: told.listen(members) >= kill_at or None, "some steps of all", members)
-        members.pop(2).kill()
-        end_at = told.listen(members) + after
-        wait_for(lambda: told.listen(members) >= end_at or None, f"{after} steps of seven", members)
-    assert all(len(hashes) == 1 for hashes in told.hashes.values())
-    first, last = (told.losses[of(told.losses)] for of in (min, max))
-    assert last < first

@@ -36,18 +36,6 @@ FLAGS = ("--listen-host", HOST, "--threads", "1")
 MAX_NODE_BYTES = 200 * 2**20
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with killed_at_the_end(folder) as swarm:
-        yield swarm
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two volunteers that train for as long as the tests look at them."""

@@ -1,4 +1,4 @@
-"""A first session in a real terminal: join, watch, pause, go on, detach, attach, finish."""
+"""A session in a real terminal that begins with an invite from a pipe."""
 
 from __future__ import annotations
 
@@ -49,47 +49,7 @@ def _state(home: Path, state: str) -> Snapshot:
     return wait_for(look, state)
 
 
-def test_the_first_minutes(folder: Path) -> None:
-    home = folder / "v1"
-    shell = Shell(folder, home, columns=100, rows=30)
-    try:
-        shell.type(f"volunteer join --swarm x.swarm --listen-host {HOST} --threads 1; echo CODE $?")
-        shell.wait_for(r"Agree\? \[y/N\]")
-        shell.type("y")
-        shell.wait_for("TRAINING")
-        first = float(shell.wait_for(r"loss (\d\.\d+)")[1])
-        shell.wait_for(r"step [1-9]\d+ of")
-        wait_for(
-            lambda: float(shell.wait_for(r"loss (\d\.\d+)")[1]) < first or None, "the loss falls"
-        )
-        pid = _state(home, "training").pid
-
-        shell.press("p")
-        shell.wait_for("PAUSED")
-        wait_for(lambda: None if psutil.Process(pid).children() else True, "the worker is gone")
-        shell.press("p")
-        shell.wait_for("TRAINING")
-
-        shell.press("d")
-        shell.wait_for("CODE 0")
-        at = _state(home, "training")
-        assert at.pid == pid, "leaving the screen leaves it running"
-        shell.type("clear; volunteer attach; echo CODE $?")
-        shell.wait_for("TRAINING")
-        assert _state(home, "training").step > at.step
-
-        shell.press("f")
-        shell.wait_for("Finish")
-        shell.press("f")
-        shell.wait_for("CODE 0")
-        wait_for(lambda: None if psutil.pid_exists(pid) else True, "the volunteer has left")
-        shell.type("clear; volunteer status; echo CODE $?")
-        shell.wait_for("CODE 3")
-    finally:
-        shell.close()
-
-
-def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
+def test_an_invite_from_a_pipe_is_asked_about(folder: Path) -> None:
     """The pipe gives the invite; the answer, and then the screen's keys, come from the terminal."""
     home = folder / "v1"
     shell = Shell(folder, home, columns=100, rows=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from tests.support.e2e_local import (
 
 pytestmark = pytest.mark.long
 SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--no-measure")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name)
 
 
 class Club:

@@ -41,8 +41,8 @@ from protocol.ids import PeerId
 from protocol.relay.messages import Connect, RelayMessage, Reserve, Reserved, Status
 from protocol.wire.messages import Backward
 from tests.bench.machines import commit, this_machine
-from tests.bench.relay import Peer, reserved, talk
 from tests.hostile.attack import MIB
+from tests.hostile.spoken import Process, reserved, talk
 from tests.netlab.internet import Internet, Place
 
 HOST: Final = "127.0.0.1"
@@ -432,12 +432,6 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
             await _honest(host, *arguments)
         case _:
             await _attack(*arguments)
-
-
-class Process(Peer):
-    """One of these processes."""
-
-    module = "tests.hostile.relays"
 
 
 # --- trying an attack ------------------------------------------------------------------------

@@ -191,8 +191,8 @@ async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
             a.penalise(b.peer_id, 10, "bad-signature")
         assert await a.events.receive() == PeerUp(b.peer_id)
         assert await a.events.receive() == PeerDown(b.peer_id, "banned: bad-signature")
-        while b.statistics().peers:
-            await trio.sleep(0.01)
+        assert await b.events.receive() == PeerUp(a.peer_id)
+        assert await b.events.receive() == PeerDown(a.peer_id, "closed by the peer", by_peer=False)
         with pytest.raises(DialError):
             await b.connect(a.addresses[0])
         with pytest.raises(DialError, match="banned"):

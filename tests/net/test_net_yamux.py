@@ -284,6 +284,7 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
             await attacker.channel.send([frame(GO_AWAY, 0, 0)])
             await (await sessions.first()).ended.wait()
         assert sessions.opened[0].reason == "closed by the peer"
+        assert not sessions.opened[0].by_peer, "whoever says so has not died"
         async with intrude(host.addresses[0]) as attacker:
             await attacker.channel._stream.send_all(b"\x00\x20" + b"?" * 32)
             while len(sessions.opened) < 2:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from tests.bench import homes
+from tests.netlab.four_routers import DIRECT, measured
 from tests.netlab.internet import why_not
 
 reason = why_not()
@@ -20,22 +19,12 @@ pytestmark = [
 
 @pytest.mark.long
 def test_a_swarm_behind_routers_of_four_kinds_counts_each_microbatch_once() -> None:
-    asked = Namespace(
-        mbit=20.0,
-        rtt_ms=80.0,
-        sequences=16,
-        microbatches=8,
-        steps=3,
-        no_kill=False,
-        settle_s=homes.START_S,
-    )
-    routers = {**homes.HOMES, homes.SPARE: homes.HOMES["port"]}
+    steps = 3
     with tempfile.TemporaryDirectory(prefix="vol") as folder:
-        result = homes.measured(routers, asked, Path(folder))
-    assert result.ways.get("none", 0) == 0
-    assert result.ways["punched"] >= homes.DIRECT
+        result = measured(steps, Path(folder))
+    assert result.ways["none"] == 0
+    assert result.ways["punched"] >= DIRECT
     assert result.relayed_bytes > 0
-    assert result.replaced_s > 0
     assert result.ledger.doubled == result.ledger.differing == 0
     assert result.ledger.missing == ()
-    assert result.ledger.whole >= 2 * asked.steps
+    assert result.ledger.whole >= 2 * steps

@@ -70,14 +70,6 @@ def test_nor_where_versions_are_hashed_beside_the_next_step(seed: int) -> None:
     assert world.faults.total == FAULTS
 
 
-def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
-    """They are what is left of three electors, and what their step needs of others is lost."""
-    world, violation = run_once(drawn(1018))
-    assert not violation
-    assert any("hold each other up" in line for line in world.log)
-    assert any("cannot close step" in line for line in world.log)
-
-
 def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
     """A split runs between stages and not through them (protocol/SPEC.md, section 22)."""
     world = ChaosWorld(drawn(7), [])

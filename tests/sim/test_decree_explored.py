@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
 from protocol.decree.proposer import Proposer, State
-from protocol.effects import Send
+from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Propose, Vote
@@ -38,7 +38,7 @@ STEP = 5
 
 def decree_of(leader: PeerId, attempt: int) -> Decree:
     """What a leader that is free proposes in an attempt."""
-    return Decree(attempt, leader.encode() * 32, ("a", "b"), ("a", "b", "c"), 0.0)
+    return Decree(attempt, leader.encode() * 32, ("a", "b"), ("a", "b", "c"), 0.0, (b"", b""))
 
 
 def quorum(me: PeerId) -> Quorum:
@@ -52,7 +52,6 @@ def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
     made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
-    made.named(0, 0, STEP, (LEADERS, frozenset(ELECTORS)))
     return made
 
 
@@ -96,10 +95,11 @@ NAMES = (
     "_promised",
     "_refused",
     "decree",
-    "_voted",
+    "_named",
+    "_again",
 )
-DICTS = ("_promised", "_refused")
-FIXED = ("_me", "_stage", "_quorum", "_verify", "_step", "_era")
+DICTS = ("_promised", "_refused", "_named")
+FIXED = ("_me", "_stage", "_quorum", "_verify", "_leaves_out", "_step", "_era")
 APART = ("_votes", "_say_at", "_said_at", "_waited")
 """A decree is in force whether its leader hears of it or not; any time may have passed; and no
 elector has ended, of which only a leader that has waited would take notice."""
@@ -108,7 +108,7 @@ QUORUMS = tuple(map(quorum, LEADERS))
 
 def begin() -> World:
     """Nothing of the step has been said; all electors know who is designated."""
-    term = Term(0, 0, STEP, 1, LEADERS[0])
+    term = Term(0, 0, STEP, 1, LEADERS[0], members=LEADERS, electors=ELECTORS)
     leaders = (Proposer(p, 0, q, lambda *_: True) for p, q in zip(LEADERS, QUORUMS, strict=True))
     states = []
     for leader in leaders:
@@ -252,11 +252,16 @@ def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
     vote = Elector._vote
 
     def forgetful(
-        self: Elector, term: Term, sender: PeerId, message: Propose, decree: Decree
-    ) -> Vote:
+        self: Elector,
+        term: Term,
+        sender: PeerId,
+        message: Propose,
+        decree: Decree,
+        members: Collection[PeerId],
+    ) -> Vote | Penalise:
         if term.voted != message.attempt:
             term = replace(term, promised=message.attempt, leader=sender)
-        return vote(self, term, sender, message, decree)
+        return vote(self, term, sender, message, decree, members)
 
     patch.setattr(Elector, "_vote", forgetful)
 

@@ -7,7 +7,6 @@ the same step on shows in the losses, which are those of one process with the sa
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -20,18 +19,11 @@ from protocol.wire.fields import Envelope
 from protocol.wire.parts import SeatStatus
 from tests.support.amended_runs import amendment, run_of
 from tests.support.cases import usual
-from tests.support.tensor_swarms import LIMIT_S, Lab, largest_difference, plan_for, write_text
+from tests.support.tensor_swarms import LIMIT_S, Lab, largest_difference, plan_for
 
 STEPS = 30
 CLOSE = 1e-5
 HOT = {"lr": 6e-3, "min_lr": 6e-4}
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder: Path = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
 
 
 def turned(plan: TrainingPlan, world: TrainingWorld, *changes: dict[str, object]) -> TrainingPlan:

@@ -27,19 +27,11 @@ from tests.support.tensor_swarms import (
     train_through_a_death,
     write_conversations,
     write_mixed_conversations,
-    write_text,
 )
 
 STEPS = 20
 CLOSE = 1e-5
 CLOSE_IN_BF16 = 1e-3
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder: Path = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
 
 
 def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> None:

@@ -6,7 +6,6 @@ what is checked here beside them is what is learned, and what deaths and newcome
 
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,18 +18,11 @@ from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from tests.support.cases import usual
-from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
+from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train
 
 STEPS = 12
 PER_STEP = 24
 INNER = 2
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder: Path = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
 
 
 def local_plan(stages: int, **changes: object) -> TrainingPlan:

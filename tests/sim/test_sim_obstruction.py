@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_ballot
+from protocol.decree.elector import Term
+from protocol.decree.proposer import State
+from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.pipeline.effects import Obstructs
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
@@ -26,6 +32,8 @@ from protocol.wire.messages import (
     Segment,
     Vote,
 )
+from protocol.wire.parts import Ballot, Decree
+from protocol.wire.statement import Statement, encode_statement
 from tests.support.cases import usual
 from tests.support.obstructed_world import Distort, ObstructedWorld
 
@@ -96,6 +104,85 @@ LIARS: dict[str, tuple[int, Distort]] = {
 }
 
 
+def signed(liar: Volunteer, step: int, decree: Decree) -> Decree:
+    """Return a decree of nobody but the liar, which is Ready for it."""
+    assert liar.seat is not None
+    decree = msgspec.structs.replace(decree, members=(liar.peer,))
+    said = Statement(liar.stage, liar.seat.era, step, decree.attempt, agreed(decree))
+    signature = liar.elector.sign(READY, encode_statement(said))
+    return msgspec.structs.replace(decree, ready=(signature,))
+
+
+def proposes(change: Callable[[Volunteer, Decree], Decree]) -> Callable[[Volunteer], None]:
+    """Whenever it leads it proposes another decree than its members are Ready for."""
+
+    def mislead(liar: Volunteer) -> None:
+        assert liar.seat is not None
+        proposer = liar.seat.leader.proposer
+        propose = proposer.propose
+
+        def falsely(decree: Decree, now: float) -> list[Send]:
+            return propose(change(liar, decree), now)
+
+        proposer.propose = falsely  # type: ignore[method-assign]
+
+    return mislead
+
+
+def false_digest(_liar: Volunteer, decree: Decree) -> Decree:
+    return msgspec.structs.replace(decree, digest=b"x" * 32)
+
+
+def false_electors(liar: Volunteer, decree: Decree) -> Decree:
+    return msgspec.structs.replace(decree, electors=(liar.peer,))
+
+
+def of_itself(liar: Volunteer, decree: Decree) -> Decree:
+    assert liar.seat is not None
+    return signed(liar, liar.seat.step, decree)
+
+
+def names_votes_that_nobody_gave(liar: Volunteer) -> None:
+    """It leaves out all others whenever it leads, and tells later leaders that it has voted so."""
+    proposes(of_itself)(liar)
+
+    def promise(term: Term, sender: PeerId, message: Propose) -> Vote:
+        decree = Decree(1, b"x" * 32, (liar.peer,), (liar.peer,), 0.0)
+        decree, voted = signed(liar, message.step, decree), message.attempt - 1
+        where = (term.stage, term.era, message.step, message.attempt, sender)
+        signature = liar.elector.sign(
+            PROMISE, encode_ballot(Ballot(*where, voted, digest_of(decree)))
+        )
+        said = (message.stage, message.step, message.attempt, message.attempt)
+        return Vote(*said, voted, decree, signature, era=message.era)
+
+    liar.elector._promise = promise  # type: ignore[method-assign]
+
+
+def begins_attempt_after_attempt(liar: Volunteer) -> None:
+    """As soon as all are Ready it plans anew, so that nobody waits long for any commit."""
+    proposes(of_itself)(liar)
+    assert liar.seat is not None
+    proposer = liar.seat.leader.proposer
+    tick = proposer.tick
+
+    def gives_up(now: float) -> list[Send]:
+        if proposer.state is State.PROPOSING:
+            proposer.give_up()
+        return tick(now)
+
+    proposer.tick = gives_up  # type: ignore[method-assign]
+
+
+FALSE_LEADERS = {
+    "proposes what nobody is Ready for": proposes(false_digest),
+    "names itself as the only elector": proposes(false_electors),
+    "leaves out all others": proposes(of_itself),
+    "names votes that nobody gave": names_votes_that_nobody_gave,
+    "begins attempt after attempt": begins_attempt_after_attempt,
+}
+
+
 def world(replicas: int, seed: int) -> ObstructedWorld:
     return ObstructedWorld(ChaosConfig(seed=seed, replicas=replicas, per_step=8))
 
@@ -118,6 +205,17 @@ def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
     goes_on(made, begin)
     honest = [pair for pair in made.blamed if liar.peer not in pair]
     assert not honest, "honest ones blamed each other for what a third one did"
+
+
+@pytest.mark.parametrize("replicas", usual(1, [3, 2]))
+@pytest.mark.parametrize("name", FALSE_LEADERS)
+def test_a_leader_that_proposes_lies_loses_its_attempts_and_not_the_run(
+    name: str, replicas: int
+) -> None:
+    made = world(replicas, seed=1)
+    liar = made.of_stage(1)[-1]
+    goes_on(made, lambda: made.mislead(liar, FALSE_LEADERS[name]))
+    assert not [pair for pair in made.blamed if liar.peer not in pair]
 
 
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
@@ -173,3 +271,23 @@ def test_an_honest_member_that_was_set_aside_comes_back() -> None:
     steps = [member.seat.step for member in (first, last) if member.seat]
     assert len(steps) == 2
     assert abs(steps[0] - steps[1]) <= 1
+
+
+def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
+    """They are what is left of four electors, and what their step needs of the others is lost."""
+    made = world(2, seed=1)
+    made.advance_to(10.0)
+    pair, others = made.of_stage(0), made.of_stage(1)
+    for one, two in (pair, pair[::-1]):
+        assert one.seat is not None
+        now = made.now_of(one)
+        made.perform(one, one.seat._settle([Obstructs(two.peer, "it is late")], now))
+        assert one.seat.standing.is_aside(two.peer)
+    for gone in others:
+        made.crash(gone, wipe=True)
+    made.advance_to(12.0)
+    for gone in others:
+        made.start(gone)
+    made.advance_to(145.0)
+    assert [v.recovery.lineage.number for v in made.volunteers.values()] == 4 * [1]
+    assert all(v.seat and v.seat.step > 0 for v in made.volunteers.values())

@@ -7,7 +7,6 @@ twice; bit-identity of the replicas is checked by the world at each version.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -27,19 +26,12 @@ from protocol.wire.messages import (
     Segment,
 )
 from tests.support.cases import usual
-from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train, write_text
+from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train
 
 STEPS = 12
 CLOSE = 5e-4
 """Of losses: the ring rounds to a part in thousands, and error feedback brings the rest."""
 PHASES: tuple[type, ...] = (Plan, Dealing, Segment, Reduced, Ready, Commit, Opening)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder: Path = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
 
 
 def secret(lab: Lab, replicas: int, stages: int = 1) -> TrainingWorld:

@@ -17,14 +17,15 @@ def commit_of(
     by: Collection[PeerId],
     *,
     loss_sum: float = 0.0,
+    electors: Collection[PeerId] = (),
+    era: int = 0,
 ) -> Commit:
     """Return the commit of an attempt for which the electors ``by`` have voted; they are members
-    and the next electors, too."""
+    and, unless others are named, the next electors, too."""
     named = tuple(by)
-    decree = Decree(attempt, digest, named, named, loss_sum)
-    return Commit(
-        stage, step, attempt, named[0], decree, tuple((peer, bytes(64)) for peer in named)
-    )
+    decree = Decree(attempt, digest, named, tuple(electors) or named, loss_sum)
+    votes = tuple((peer, bytes(64)) for peer in named)
+    return Commit(stage, step, attempt, named[0], decree, votes, era=era)
 
 
 def promised_by(*electors: PeerId) -> tuple[Promise, ...]:

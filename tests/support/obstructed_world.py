@@ -18,7 +18,7 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import JoinStage, Message
+from protocol.wire.messages import Admit, JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 Distort = Callable[[PeerId, Message], list[tuple[Message, float]]]
@@ -31,6 +31,8 @@ class ObstructedWorld(ChaosWorld):
 
     def __init__(self, config: ChaosConfig) -> None:
         self.liars: dict[PeerId, Distort] = {}
+        self.misled: dict[PeerId, Callable[[Volunteer], None]] = {}
+        """What is done to a volunteer's machines whenever it takes its seat."""
         self.forged: dict[PeerId, Callable[[], SeatStatus | None]] = {}
         """What a volunteer without a seat says of it."""
         self.commits: list[tuple[float, int]] = []
@@ -125,6 +127,11 @@ class ObstructedWorld(ChaosWorld):
         """Return the rate of the slowest stage."""
         return min(self.rate(s, since, until) for s in range(self.config.stages))
 
+    def mislead(self, volunteer: Volunteer, how: Callable[[Volunteer], None]) -> None:
+        """Change a volunteer's machines from now on."""
+        self.misled[volunteer.peer] = how
+        how(volunteer)
+
     # --- hooks -------------------------------------------------------------------------------
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
@@ -145,6 +152,19 @@ class ObstructedWorld(ChaosWorld):
             self._seen.add(key)
             self.commits.append((self.agenda.now, peer.stage))
         super().committed(peer, committed)
+
+    def open_seat(
+        self,
+        volunteer: Volunteer,
+        version: int,
+        *,
+        serving: bool,
+        admit: Admit | None = None,
+        saved: str = "",
+    ) -> None:
+        super().open_seat(volunteer, version, serving=serving, admit=admit, saved=saved)
+        if (how := self.misled.get(volunteer.peer)) is not None:
+            how(volunteer)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, Penalise):

@@ -16,7 +16,7 @@ STAGE = 1
 
 
 def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
-    return Receipt(STAGE, step, microbatch, attempt, verdict, 0)
+    return Receipt(STAGE, step, microbatch, attempt, verdict)
 
 
 def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
@@ -67,7 +67,7 @@ def held_by(made: Deliveries) -> PeerId | None:
     return made._open[M].peer
 
 
-def load(made: Deliveries) -> float:
-    """The work that all replicas are charged with, in seconds."""
+def load(made: Deliveries) -> int:
+    """The microbatches that all replicas are charged with."""
     accounts = made.next_hop._candidates.values()
-    return sum(account.load_s for account in accounts)
+    return sum(account.charged for account in accounts)

@@ -94,7 +94,6 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
         "version": version,
         "state": "serving",
         "attempt": 0,
-        "digest": b"",
         "queue": 0,
         "rate": 1.0,
     }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
+
+from msgspec.structs import replace
+
+from protocol.decree.decree import agreed
 from protocol.decree.elector import unsigned_elector
 from protocol.effects import Effect, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import NO_PART, OwnPart, RoundLeader
+from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, LedgerReport, Plan, Propose, Ready, Vote
@@ -47,24 +53,35 @@ class Led(RoundLeader):
     def report(
         self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
+        own = replaced(own, ready=DIGEST)
         return self._answered(super().report(sender, message, now, own), now, own)
 
     def ready(
         self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
+        """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""
+        own = replaced(own, ready=DIGEST)
+        if self._plan is not None and message.digest != REFUSED:
+            members = tuple(member.peer for member in self._plan.members)
+            electors = tuple(self._plan.electors)
+            decree = Decree(message.attempt, message.digest, members, electors, 0.0)
+            message = replace(message, digest=agreed(decree))
         return self._answered(super().ready(sender, message, now, own), now, own)
 
     def vote(
         self, sender: PeerId, message: Vote, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
+        own = replaced(own, ready=DIGEST)
         return self._answered(super().vote(sender, message, now, own), now, own)
 
     def update_view(
         self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
     ) -> list[Effect]:
+        own = replaced(own, ready=DIGEST)
         return self._answered(super().update_view(view, leading, now, own), now, own)
 
     def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+        own = replaced(own, ready=DIGEST)
         return self._answered(super().tick(now, own), now, own)
 
 

@@ -143,4 +143,4 @@ def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
     assert to == LEADER
     assert isinstance(message, Ready)
     assert message.loss_sum == 8 + 9
-    return table, order, message.digest
+    return table, order, table.member.ready

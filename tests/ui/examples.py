@@ -89,11 +89,8 @@ def judged(**changes: object) -> Snapshot:
             PeerView(peer=CARLA, state="connected", rtt_ms=31.0),
         ],
         "audits": AuditsView(
-            contributions=40,
-            done=3,
-            agree=2,
-            contributions_today=412,
-            today=AuditCounts(agree=11, disagree=1, unchecked=1),
+            contributions=412,
+            results=AuditCounts(agree=11, disagree=1, unchecked=1),
         ),
         "expelled": [ExpelledView(peer=BORIS, reason=lies, by="charges")],
         "trust": [

@@ -19,16 +19,14 @@ def record_of(now: Snapshot) -> Record:
     return record
 
 
-def audited(**today: int) -> Snapshot:
-    counts = AuditCounts(**today)
-    audits = AuditsView(contributions=0, done=0, agree=0, contributions_today=412, today=counts)
-    return snapshot(audits=audits)
+def audited(**results: int) -> Snapshot:
+    return snapshot(audits=AuditsView(contributions=412, results=AuditCounts(**results)))
 
 
-def test_the_summary_counts_todays_audits_and_names_who_was_expelled() -> None:
+def test_the_summary_counts_our_audits_and_names_who_was_expelled() -> None:
     lines = plain(trust.summary(record_of(judged()), WIDE)).splitlines()
     results = "11 agree, 1 does not agree, 1 could not be checked"
-    assert lines[0].endswith(f"{results}; 13 of 412 contributions audited today")
+    assert lines[0].endswith(f"{results}; 13 of 412 contributions audited")
     assert lines[1].endswith("1 proven, 1 on probation, 1 expelled")
     assert "0boris contributed something else than it had signed (step 41;" in lines[2]
     assert lines[3].endswith("volunteer evidence save FILE, which anybody can verify")
@@ -55,11 +53,11 @@ def test_it_stays_in_its_box(box: Box) -> None:
 @pytest.mark.parametrize(
     ("today", "words"),
     [
-        ({}, "0 of 412 contributions audited today"),
-        ({"agree": 3}, "all agree; 3 of 412 contributions audited today"),
+        ({}, "0 of 412 contributions audited"),
+        ({"agree": 3}, "all agree; 3 of 412 contributions audited"),
         (
             {"agree": 3, "disagree": 1},
-            "3 agree, 1 does not agree; 4 of 412 contributions audited today",
+            "3 agree, 1 does not agree; 4 of 412 contributions audited",
         ),
     ],
 )

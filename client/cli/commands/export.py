@@ -20,13 +20,13 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
-from client.cli.models.held_out import held_out_words
+from client.cli.models.held_out import held_out_words, told_loss
 from client.cli.reach.contributors import contributors_of, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
-from client.control.snapshot import ContributorView
+from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
 from client.store.swarms import SwarmStore
@@ -48,8 +48,6 @@ FILES = (
 )
 GGUF = "model.gguf"
 MODELFILE = "Modelfile"
-NO_BASE = "not measured: this machine does not have the frozen weights of every stage"
-NO_TEXT = "not measured: this machine does not have the swarm's text; give it with --data FILE"
 
 
 class Exported(Struct, frozen=True):
@@ -58,10 +56,9 @@ class Exported(Struct, frozen=True):
     swarm: str
     version: int
     folder: str
-    held_out_loss: float | None
-    """Nats per token; None where the swarm's text is not at hand."""
-    bits_per_byte: float | None
-    """The same in bits per byte of the text that the tokens stand for."""
+    held_out: StepPoint | None
+    """The newest version, up to this one, of which members told the loss (nats per token); None:
+    it is not known here."""
 
 
 def export(
@@ -69,7 +66,6 @@ def export(
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
     swarm: str | None = None,
     checkpoint: tuple[Path, ...] = (),
-    data: Path | None = None,
     merged: Annotated[bool, Parameter(negative=())] = False,
     base: str | None = None,
     dtype: DType = "fp32",
@@ -87,8 +83,6 @@ def export(
         Name, id, invite or .swarm file (default: the only swarm known here).
     checkpoint
         Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
-    data
-        The swarm's training text, to measure the held-out loss with (default: the one kept here).
     merged
         Where adapters were trained (create --lora): save the whole model with the adapters added to
         its weights, and not the adapter alone, which peft loads beside its base.
@@ -117,12 +111,12 @@ def export(
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
             folder = (export_for_llama_cpp if gguf else export_whole)(trained, out, dtype)
-    loss, bits = _measured(trained, data, store)
-    write_card(home, trained, out, loss, bits, alone=alone, gguf=gguf, force=force)
+    told = told_loss(home, trained.swarm, trained.version)
+    write_card(home, trained, out, told, alone=alone, gguf=gguf, force=force)
     if json:
-        print_json(Exported(trained.swarm, trained.version, str(folder), loss, bits))
+        print_json(Exported(trained.swarm, trained.version, str(folder), told))
     else:
-        _say(trained, loss, bits, out, gguf=gguf)
+        _say(trained, told, out, gguf=gguf)
         print(folder)
 
 
@@ -147,28 +141,10 @@ def explained(out: Path) -> Iterator[None]:
         raise UserError(f"cannot write {out}: {known}", next_step) from error
 
 
-def _measured(
-    trained: Trained, data: Path | None, store: TextStore
-) -> tuple[float | None, float | None]:
-    """Return the held-out loss, and in bits per byte; None where the text is not at hand."""
-    from client.cli.models.model_source import bits_per_byte, held_out_loss, open_corpus
-
-    corpus = open_corpus(trained.manifest, data, store) if trained.model is not None else None
-    if not corpus:
-        return None, None
-    loss = held_out_loss(trained, corpus)
-    return loss, None if loss is None else bits_per_byte(trained, corpus, loss)
-
-
-def _say(
-    trained: Trained, loss: float | None, bits: float | None, out: Path, *, gguf: bool
-) -> None:
+def _say(trained: Trained, told: StepPoint | None, out: Path, *, gguf: bool) -> None:
     """Say what was exported, how good it is, and what can be done with it."""
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
-    unknown = NO_TEXT if trained.model is not None else NO_BASE
-    say("held-out loss: " + (unknown if loss is None else held_out_words(trained.manifest, loss)))
-    if bits is not None:
-        say(f"the same in bits per byte of text: {bits:.4f}")
+    say(f"held-out loss: {held_out_words(trained.manifest, told)}")
     if trained.manifest.data.tokenizer and trained.tokenizer is None:
         say("note: without tokenizer.json, which no member that could be reached has")
     if gguf:
@@ -285,18 +261,11 @@ def _need_gguf() -> None:
         raise UserError(str(error), words, ExitCode.CONFIG) from error
 
 
-def _contributors(home: Home, trained: Trained) -> tuple[ContributorView, ...]:
-    """Return the leaderboard as this machine knows it."""
-    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
-    return () if swarm is None else tuple(contributors_of(home, swarm, trained.version))
-
-
 def write_card(
     home: Home,
     trained: Trained,
     out: Path,
-    loss: float | None,
-    bits: float | None,
+    told: StepPoint | None,
     *,
     alone: bool,
     gguf: bool,
@@ -308,8 +277,7 @@ def write_card(
         home: of the volunteer, whose own work is named.
         trained: the model.
         out: the folder.
-        loss: held out, nats per token, if it was measured.
-        bits: the same in bits per byte.
+        told: the loss on held-out text, if it is known here.
         alone: whether the adapter is exported without its base.
         gguf: whether it is exported for llama.cpp.
         force: replace a README that is there.
@@ -321,19 +289,19 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    microbatches, tokens = own_work(home, trained.swarm)
+    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
+    microbatches, tokens = (0, 0) if swarm is None else own_work(home, swarm)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
         version=trained.version,
         amendments=trained.amendments,
         has_tokenizer=trained.tokenizer is not None or trained.manifest.data.tokenizer is None,
-        loss=loss,
-        bits=bits,
+        held_out=told,
         adapter_alone=alone,
         gguf=gguf,
         own=home.signer().peer if microbatches else None,
-        contributors=_contributors(home, trained),
+        contributors=contributors_of(home, swarm, trained.version) if swarm else [],
         own_microbatches=microbatches,
         own_tokens=tokens,
     )

@@ -6,9 +6,8 @@ $ volunteer list  # swarm, stages, state, speed, memory, threads, device and hom
 $ volunteer list --json | jq '.volunteers[].state'  # for programs
 
 One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that cannot be
-opened only the socket is known: root sees all.
-
-Those that run in containers are not seen.
+opened only the socket is known: root sees all. Those that run in containers are not seen. Services
+that do not run: systemctl list-units --all 'volunteer*'.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ def list(*, json: AsJson = False) -> int:
         for line in _table(found):
             print(printable(line))
         for one in found:
-            if one.condition != "answers":
-                print(printable(f"{_name(one)}: {one_line(one.words)}"))
-                if one.next_step:
-                    print(printable(f"     -> {one_line(one.next_step)}"))
+            if one.problem:
+                print(printable(f"{one_line(one.home or one.socket)}: {one_line(one.problem)}"))
     if found:
         return ExitCode.OK
     say("no volunteer runs on this machine\n  start one: volunteer join --swarm X")
@@ -74,8 +71,8 @@ def _table(found: Sequence[Volunteer]) -> Iterator[str]:
 
 
 def _row(one: Volunteer) -> tuple[str, ...]:
-    if one.condition != "answers":
-        return (one_line(one.swarm_name) or "-", "-", one.condition, *"-----", _where(one))
+    if one.problem:
+        return ("-", "-", "silent", *"-----", _where(one))
     return (
         one_line(one.swarm_name),
         ",".join(map(str, one.stages)) or "-",
@@ -90,13 +87,7 @@ def _row(one: Volunteer) -> tuple[str, ...]:
 
 
 def _where(one: Volunteer) -> str:
-    """Return the home, with the service and the user where they say more."""
-    home = one.home or ("usual home" if one.condition != "no access" else one.socket)
+    """Return the home, with the user where it is another one."""
+    home = one.home or ("usual home" if not one.problem else one.socket)
     another = one.user not in ("", user_name(os.geteuid()))
-    notes = [one.service, f"user {one.user}" if another else ""]
-    note = ", ".join(filter(None, notes))
-    return one_line(f"{home} ({note})" if note else home)
-
-
-def _name(one: Volunteer) -> str:
-    return one_line(one.service or one.home or one.socket or "usual home")
+    return one_line(f"{home} (user {one.user})" if another else home)

@@ -1,16 +1,15 @@
-"""How a new swarm's versions are evaluated on held-out text, and its prompts."""
+"""How a new swarm's versions are evaluated on held-out text."""
 
 from __future__ import annotations
 
 from math import ceil
 
-from client.errors import ExitCode, UserError
 from model_zoo.data import Corpus
 from model_zoo.datasets.corpus import TokenCorpus
 from model_zoo.specs.tokens import NOT_LEARNED
 from model_zoo.specs.windows import Windows
 from protocol.limits import MAX_PATHS
-from protocol.manifest import MAX_PROMPT_CHARS, MAX_PROMPTS, Evaluation, is_prompt
+from protocol.manifest import Evaluation
 
 MOST_MICROBATCHES = 8
 SHARE_OF_STEP = 4
@@ -56,22 +55,3 @@ def usual_interval(number: int, microbatches: int, steps: int) -> int:
     so many microbatches."""
     cost = FORWARD_SHARE * MAX_PATHS * number / microbatches
     return min(steps, max(ceil(cost / MOST_COST), steps // MOST_POINTS))
-
-
-def checked_prompts(prompts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the founder's prompts as a manifest has them.
-
-    Raises:
-        UserError: there are too many, or one is too long or cannot be shown.
-    """
-    if len(prompts) > MAX_PROMPTS:
-        words = f"{len(prompts)} prompts are more than a swarm has"
-        raise UserError(words, f"give at most {MAX_PROMPTS} --prompt", ExitCode.USAGE)
-    for prompt in prompts:
-        if len(prompt) > MAX_PROMPT_CHARS:
-            words = f"the prompt {prompt[:20]!r}… has {len(prompt)} characters"
-            raise UserError(words, f"shorten it to {MAX_PROMPT_CHARS}", ExitCode.USAGE)
-        if not is_prompt(prompt):
-            words = f"the prompt {prompt[:20]!r} is blank or has characters that cannot be shown"
-            raise UserError(words, "leave control characters out", ExitCode.USAGE)
-    return prompts

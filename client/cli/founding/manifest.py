@@ -18,7 +18,7 @@ import psutil
 
 from client.cli.founding.adapters import adapted, check_base
 from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, settled
-from client.cli.founding.evaluating import checked_prompts, evaluation
+from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
     devices_that_cut,
@@ -241,7 +241,6 @@ class _Founder:
                     *(run.evaluate_every, self.corpus, microbatches, sequences),
                     *(spec.context, steps),
                 ),
-                prompts=checked_prompts(run.prompt),
                 compute=run.compute_dtype,
                 purpose=normal(run.purpose),
                 policy=Policy(run.replicas, every, run.private, run.dual_homing),

@@ -98,10 +98,9 @@ class PipelineChoices:
     they leave out; there are no audits with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
-    centred-clipping). sum: exactly. centred-clipping, trimmed-mean: from three volunteers a stage
-    on, a lying minority moves the average little. secure: from four on, nobody sees another's
-    gradients, only their sum, so that nobody can judge them. secure-clipping: from eight on, the
-    sums of fours are seen, and those far from most others are left out; twelve bound one liar."""
+    centred-clipping). sum: exactly. centred-clipping: from three volunteers a stage on, a lying
+    minority moves the average little. secure: from four on, nobody sees another's gradients, only
+    their sum, so that nobody can judge them."""
     compute_dtype: Compute = PRECISION
     """Type of numbers in which passes compute. bf16 is for swarms of graphics cards; most
     processors are several times slower in it than in fp32. auto, where there are no audits: each
@@ -149,7 +148,7 @@ class PipelineChoices:
             return self.averaging_codec
         if self.averaging != "local":
             return EVERY_STEP_CODEC
-        return LOCAL_CODEC if rule.feeds_results_back else UNRETURNED_CODEC
+        return UNRETURNED_CODEC if rule.robust else LOCAL_CODEC
 
     @property
     def update_rule(self) -> str:
@@ -222,9 +221,6 @@ class RunChoices(PipelineChoices):
     evaluate_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None
     """Steps between versions whose loss on held-out text the swarm computes while it trains; 0:
     none (default: as many as cost it half a percent of its computing at most)."""
-    prompt: tuple[str, ...] = ()
-    """Text that volunteer sample --prompts continues, to see how the model learns; may be
-    repeated."""
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
     private: bool = False

@@ -13,6 +13,7 @@ from msgspec import Struct
 from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
 from client.control.snapshot import AmendmentView, ContributorView
+from client.control.updates import StepPoint
 from client.quantities import plural
 from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
@@ -71,10 +72,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     manifest: Manifest
     version: int
     has_tokenizer: bool
-    loss: float | None
-    """Held out, nats per token."""
-    bits: float | None
-    """The same in bits per byte of text."""
+    held_out: StepPoint | None = None
+    """The loss that members told last; None: it is not known here."""
     amendments: Sequence[AmendmentView] = ()
     """What the founder has changed in the run."""
     adapter_alone: bool = False
@@ -83,7 +82,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether it is exported for llama.cpp."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""
-    contributors: tuple[ContributorView, ...] = ()
+    contributors: Sequence[ContributorView] = ()
     """The leaderboard, the most work first."""
     own_microbatches: int
     """Of the volunteer that exports, in committed steps."""
@@ -183,9 +182,7 @@ def _training(facts: Facts) -> Iterator[str]:
         f"between stages {manifest.boundary_codec}; {averaged} averaged in "
         f"{manifest.averaging_codec} by {manifest.aggregation}"
     )
-    loss = "not measured" if facts.loss is None else held_out_words(manifest, facts.loss)
-    bits = "" if facts.bits is None else f"; {facts.bits:.4f} bits per byte of text"
-    yield f"held-out loss: {loss}{bits}"
+    yield f"held-out loss: {held_out_words(manifest, facts.held_out)}"
 
 
 def _steps(facts: Facts) -> int:

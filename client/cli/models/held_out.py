@@ -1,21 +1,29 @@
-"""On which held-out text a model's loss is measured here, and how that is said."""
+"""The loss on held-out text that members told of a version, as this machine has kept it."""
 
 from __future__ import annotations
 
-from typing import Final
-
+from client.cli.reach.home import Home
+from client.control.updates import StepPoint
+from client.store.persisted import Persisted
+from client.train.reporting.event_sink import bits_per_byte
+from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 
-HELD_OUT_BATCHES: Final = 16
-HELD_OUT_SEQUENCES: Final = 8
-"""Of each batch."""
+
+def told_loss(home: Home, swarm: SwarmId, version: int) -> StepPoint | None:
+    """Return the loss of the newest version up to this one; None: none was told here."""
+    points = Persisted(home.folders.held_out(swarm), list[StepPoint]).peek() or []
+    known = [point for point in points if point.step <= version]
+    return max(known, key=lambda point: point.step, default=None)
 
 
-def held_out_words(manifest: Manifest, loss: float) -> str:
-    """Return a loss in nats and the text that it is the mean of, which is not the one that members
-    measure the same version on while they train."""
-    sequences = HELD_OUT_BATCHES * HELD_OUT_SEQUENCES
-    words = f"{loss:.4f} nats a token, on {sequences} sequences of {manifest.model.context} tokens"
-    if (terms := manifest.evaluation) is not None:
-        words += f"; members tell theirs of {terms.tokens:,} tokens"
-    return words
+def held_out_words(manifest: Manifest, told: StepPoint | None) -> str:
+    """Say what was told."""
+    terms = manifest.evaluation
+    if told is None or terms is None:
+        return "not known here: a volunteer of the swarm hears it while it trains"
+    bits = bits_per_byte(told.loss, terms)
+    return (
+        f"{told.loss:.4f} nats a token, {bits:.4f} bits per byte of text, at version "
+        f"{told.step:,}, as most members told it of {terms.tokens:,} tokens"
+    )

@@ -6,36 +6,29 @@ such as those of several volunteers on one machine. Nothing is written.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from client.cli.models.held_out import HELD_OUT_BATCHES, HELD_OUT_SEQUENCES
 from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
-from client.compute.samples import find_kept, find_text
 from client.compute.starting import read_start
 from client.control.snapshot import AmendmentView
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
-from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore
-from model_zoo.data import BUILT_IN, Corpus, DataError
-from model_zoo.datasets.corpus import LeafCorpus
+from model_zoo.data import DataError
 from model_zoo.datasets.folder import checked_tokenizer
 from model_zoo.huggingface.adapters import merge_adapters
 from model_zoo.models.family import State
-from model_zoo.reference import evaluate
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.shards import TOKENIZER
 from model_zoo.specs.slices import slices, stage_tensors, whole_slice
-from model_zoo.specs.tokens import NOT_LEARNED
 from model_zoo.stages import Stage
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.whole import load_whole
@@ -187,71 +180,6 @@ def _inventory(places: Places) -> str:
     return "there is " + "; ".join(found)
 
 
-def open_corpus(
-    manifest: Manifest, data: Path | None, store: TextStore | None = None
-) -> Corpus | None:
-    """Return the swarm's own text, None where this machine does not have it: neither in ``data``,
-    nor in the ``store`` of texts, nor as Python's own source.
-
-    Args:
-        manifest: of the swarm; names the text's digest.
-        data: path of the text; None: not given.
-        store: texts kept by this volunteer.
-    """
-    if manifest.data.source == "tokens":
-        corpus = _kept_tokens(manifest.data, data, store)
-        return corpus if corpus is not None and _has_held_out(corpus, manifest) else None
-    if data is None and store is not None and (kept := _kept(manifest, store)) is not None:
-        return kept
-    source = str(data) if data else BUILT_IN if manifest.data.source == "stdlib" else None
-    if source is None:
-        return None
-    try:
-        corpus = find_text(source, manifest.data.digest)
-    except DataError as error:
-        raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
-    return corpus if corpus.digest == manifest.data.digest else None
-
-
-def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
-    """Return the text as a founder or a volunteer of stage 0 keeps it here."""
-    digest = manifest.data.digest
-    if (kept := find_kept(store.path(digest), digest)) is not None:
-        return kept
-    if (origin := store.origin(digest)) is not None:
-        with suppress(DataError):
-            corpus = find_text(str(origin), digest)
-            if corpus.digest == digest:
-                return corpus
-    return None
-
-
-def _kept_tokens(spec: DataSpec, given: Path | None, store: TextStore | None) -> Corpus | None:
-    """Return the tokens if all of them are here, or those that are copied as they are needed; every
-    leaf is proven when it is read."""
-    for folder in _token_folders(spec, given, store):
-        with suppress(WrongFolder, OSError):
-            whole = DataFolder(folder, spec)
-            tokenizer = _read_tokenizer(whole.tokenizer, spec)
-            return LeafCorpus(str(folder), spec, whole.read_part, tokenizer)
-    if given is None and store is not None:
-        cache = LeafCache(store.leaves(spec.digest), spec)
-        if not cache.empty:
-            tokenizer = _read_tokenizer(store.tokenizer(spec.digest), spec)
-            return LeafCorpus(str(cache.folder), spec, cache.read_part, tokenizer)
-    return None
-
-
-def _has_held_out(corpus: Corpus, manifest: Manifest) -> bool:
-    """Whether all that `held_out_loss` reads is here: of a cache, perhaps not."""
-    try:
-        for batch in range(HELD_OUT_BATCHES):
-            corpus.held_out_batch(batch, HELD_OUT_SEQUENCES, manifest.model.context)
-    except OSError:
-        return False
-    return True
-
-
 def _read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
     with suppress(DataError, OSError):
         if (brought := spec.tokenizer) is not None:
@@ -259,48 +187,10 @@ def _read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
     return None
 
 
-def _token_folders(spec: DataSpec, given: Path | None, store: TextStore | None) -> Iterator[Path]:
-    """Yield where the tokens may be."""
-    if given is not None:
-        yield given
-    elif store is not None:
-        yield store.tokens(spec.digest)
-        if (origin := store.origin(spec.digest)) is not None:
-            yield origin
-
-
 def kept_tokenizer(manifest: Manifest, store: TextStore) -> Bpe | None:
     """Return the tokenizer that a volunteer of the first stage keeps here."""
     data = manifest.data
-    folders = _token_folders(data, None, store)
+    origin = store.origin(data.digest)
+    folders = [store.tokens(data.digest), *([] if origin is None else [origin])]
     paths = (store.tokenizer(data.digest), *(folder / TOKENIZER for folder in folders))
     return next(filter(None, (_read_tokenizer(path, data) for path in paths)), None)
-
-
-def bits_per_byte(trained: Trained, corpus: Corpus, loss: float) -> float:
-    """Return the loss in bits per byte of the held-out text that `held_out_loss` read; of answers
-    alone where only they are learned.
-
-    Args:
-        trained: the model.
-        corpus: the text.
-        loss: nats per token.
-    """
-    targets = [
-        corpus.held_out_batch(batch, HELD_OUT_SEQUENCES, trained.manifest.model.context)[:, 1:]
-        for batch in range(HELD_OUT_BATCHES)
-    ]
-    size = sum(corpus.bytes_of(rows) for rows in targets)
-    learned = sum(int((rows < NOT_LEARNED).sum()) for rows in targets)
-    return loss * learned / (math.log(2) * max(1, size))
-
-
-def held_out_loss(trained: Trained, corpus: Corpus) -> float:
-    """Return the mean loss per token, in nats, on held-out text."""
-    return evaluate(
-        needed_model(trained),
-        corpus,
-        batches=HELD_OUT_BATCHES,
-        sequences=HELD_OUT_SEQUENCES,
-        context=trained.manifest.model.context,
-    )

@@ -337,7 +337,6 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
     rule = RULES[run.rule]
     if best.replicas < rule.replicas:
         fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
-        fewer = "there is one sum of all, and it finds no liar" if rule.buckets > 1 else fewer
         yield (
             f"{run.rule}: some stage has {best.replicas} replicas, and with fewer "
             f"than {rule.replicas} {fewer}"

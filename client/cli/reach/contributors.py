@@ -7,11 +7,10 @@ from contextlib import suppress
 from client.cli.reach.home import Home
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.contributors import contributors_view
-from client.control.snapshot import ContributorView, CreditView
+from client.control.snapshot import ContributorView
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from protocol.contributions.board import Board, Vouched
-from protocol.ids import PeerId, SwarmId
+from protocol.contributions.board import Board
 from protocol.invite import SwarmFile
 
 
@@ -23,21 +22,20 @@ def contributors_of(home: Home, swarm: SwarmFile, step: int) -> list[Contributor
                 return client.status().contributors
     file = Persisted(home.folders.contributions(swarm.swarm), KeptContributions)
     kept = file.peek() or KeptContributions()
-    board = Board(
-        Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers) for one in kept.board
-    )
-    names = {PeerId(peer): name for peer, name in kept.names.items()}
-    found = board.contributors(lambda _peer: False)
-    return contributors_view(found, lambda peer: names.get(peer, ""), swarm.manifest, step)
+    found = Board(kept.board).contributors(lambda _peer: False)
+    return contributors_view(found, lambda peer: kept.names.get(peer, ""), swarm.manifest, step)
 
 
-def own_work(home: Home, swarm: SwarmId) -> tuple[int, int]:
+def own_work(home: Home, swarm: SwarmFile) -> tuple[int, int]:
     """Return this volunteer's microbatches and tokens in committed steps of a swarm, over all its
-    sessions."""
+    sessions, by its own count."""
     for path, node in running_nodes(home.folders.runtime):
-        if node.swarm == swarm:
+        if node.swarm == swarm.swarm:
             with suppress(ControlError), ControlClient(path) as client:  # it may end meanwhile
                 now = client.status().credit
                 return now.microbatches, now.tokens
-    kept = Persisted(home.folders.credit(swarm), CreditView).peek()
-    return (kept.microbatches, kept.tokens) if kept else (0, 0)
+    kept = Persisted(home.folders.contributions(swarm.swarm), KeptContributions).peek()
+    stages = () if kept is None else kept.stages
+    me = home.signer().peer
+    own = sum(one.counts.get(me, 0) for one in stages)
+    return own, own * swarm.manifest.tokens_per_microbatch

@@ -1,64 +1,47 @@
-"""Finds all volunteers of this machine, whoever runs them, and asks each how it is.
+"""Asks every volunteer that runs on this machine how it is, whoever runs it.
 
-The kernel's list of sockets has every volunteer that runs, also one that hangs or is another
-user's. Of the homes known here (this one, the user's usual one, those of the services) those
-without a running volunteer are told, too, where one should run or has failed. Answers of other
-users' volunteers are theirs: they are shown with the user that the kernel names.
+The kernel's list of sockets has all of them, also those that hang or are another user's. Where the
+system has no such list, those of this home and of this machine's services are found.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
-from client.cli.reach.running import ending_words
-from client.cli.reach.services import ServicePlace, installed_services
+from client.cli.reach.services import installed_services
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
-from client.control.snapshot import Snapshot
 from client.control.sockets import SUFFIX, Listener, listener, listening_sockets
 from client.errors import UserError
-from client.store.last_run import RunRecord
-from client.store.paths import HOME_VARIABLE, Folders, find_folders
+from client.store.paths import HOME_VARIABLE, find_folders
 
 ASK_S: Final = 2.0
 ASKED_AT_ONCE: Final = 16
-_UNIT = re.compile(r"volunteer(@[a-z0-9_-]+)?\.service")
-
-State = Literal["answers", "stopped", "hung", "unclear", "no access", "starting", "not running"]
 
 
 class Volunteer(Struct, frozen=True, kw_only=True):
     """One volunteer of this machine."""
 
-    condition: State
-    """``answers``: what follows is its own answer. ``stopped``: its process is (SIGSTOP).
-    ``hung``: it does not answer. ``unclear``: it answers nonsense, or is another version's.
-    ``no access``: another user's. ``starting``: it has no socket yet, or no longer. ``not
-    running``: it should run, or has failed."""
-    words: str
-    """The reason of its state; for one that does not answer, what is the matter."""
-    next_step: str = ""
+    socket: str
     home: str = ""
     """``VOLUNTEER_HOME``; empty: the user's usual folders, or not known."""
-    service: str = ""
-    """Of systemd or launchd; empty: it runs by itself."""
     user: str = ""
     pid: int | None = None
-    socket: str = ""
+    problem: str = ""
+    """Why nothing more is known of it; empty: what follows is its own answer."""
     swarm: str = ""
     swarm_name: str = ""
     state: str = ""
-    """As ``volunteer status`` has it; empty: it did not answer."""
-    stages: list[int] = field(default_factory=list)
+    """As ``volunteer status`` has it."""
+    stages: list[int] = []
     step: int = 0
     steps: int = 0
     tokens_per_s: float = 0.0
@@ -70,59 +53,26 @@ class Volunteer(Struct, frozen=True, kw_only=True):
     uptime_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class KnownHome:
-    """A home in which a volunteer may run."""
-
-    folders: Folders
-    home: str
-    service: str = ""
-
-
 def find_volunteers() -> list[Volunteer]:
-    """Return the volunteers of this machine: those that answer first, by swarm and home."""
-    homes = list(_known_homes())
-    own = {path for home in homes for path in _sockets_in(home.folders.runtime)}
+    """Return the volunteers that run on this machine: those that answer first, by swarm and
+    home."""
     with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
-        asked = list(threads.map(_ask, sorted({*own, *listening_sockets()})))
-    found = [one for one in asked if one is not None]
-    taken = {str(Path(one.socket).parent) for one in found}
-    found += [
-        one
-        for home in homes
-        if str(home.folders.runtime) not in taken and (one := _without_socket(home)) is not None
+        asked = threads.map(_ask, sorted({*_own_sockets(), *listening_sockets()}))
+        found = [one for one in asked if one is not None]
+    return sorted(found, key=lambda one: (bool(one.problem), one.swarm_name, one.home))
+
+
+def _own_sockets() -> Iterator[Path]:
+    """Yield the sockets of this home and of the services."""
+    folders = [
+        place.folders.runtime
+        for place in (*installed_services("user"), *installed_services("system"))
     ]
-    order = ("answers", "stopped", "hung", "unclear", "starting", "not running", "no access")
-    return sorted(found, key=lambda one: (order.index(one.condition), one.swarm_name, one.home))
-
-
-def _known_homes() -> Iterator[KnownHome]:
-    """Yield this home, the user's usual one, and those of the services, each once."""
-    services = [*installed_services("user"), *installed_services("system")]
-    known = [
-        *(KnownHome(place.folders, str(place.home or ""), place.name) for place in services),
-        *_own_homes(),
-    ]
-    seen: set[Path] = set()
-    for home in known:
-        if home.folders.runtime not in seen:
-            seen.add(home.folders.runtime)
-            yield home
-
-
-def _own_homes() -> Iterator[KnownHome]:
-    """Yield this home and the user's usual one, as far as this user has them."""
-    usual = {name: text for name, text in os.environ.items() if name != HOME_VARIABLE}
-    for environ in (os.environ, usual):
-        with suppress(UserError):
-            yield KnownHome(find_folders(environ), environ.get(HOME_VARIABLE, ""))
-
-
-def _sockets_in(folder: Path) -> list[Path]:
-    try:
-        return [folder / name for name in os.listdir(folder) if name.endswith(SUFFIX)]
-    except OSError:
-        return []  # not there, or another user's: the kernel tells of those that run
+    with suppress(UserError):
+        folders.append(find_folders().runtime)
+    for folder in folders:
+        with suppress(OSError):  # not there, or another user's
+            yield from (folder / name for name in os.listdir(folder) if name.endswith(SUFFIX))
 
 
 def _ask(path: Path) -> Volunteer | None:
@@ -133,38 +83,20 @@ def _ask(path: Path) -> Volunteer | None:
         return _closed(path)
     except OSError:
         return None  # its process is gone
+    home, user = _home_of(who, path), user_name(who.user)
+    one = Volunteer(socket=str(path), home=home, user=user, pid=who.pid)
     try:
         with ControlClient(path, timeout_s=ASK_S) as node:
-            return _described(path, who, node.status())
+            now = node.status()
     except NotRunning:
         return None  # it has ended meanwhile
+    except NoAnswer:
+        words = f"process {who.pid or '?'} listens but does not answer"
+        return replace(one, problem=words)
     except ControlError as error:
-        return _mute(path, who, error)
-
-
-def _closed(path: Path) -> Volunteer:
-    user = ""
-    with suppress(OSError):
-        user = user_name(path.parent.lstat().st_uid)
-    return Volunteer(
-        condition="no access",
-        words=f"another user's: this user may not open {path}",
-        next_step="ask its owner, or use sudo: sudo volunteer list",
-        home=_home_by_path(path),
-        user=user,
-        socket=str(path),
-    )
-
-
-def _described(path: Path, who: Listener, now: Snapshot) -> Volunteer:
-    return Volunteer(
-        condition="answers",
-        words=now.reason,
-        home=_home_of(who, path),
-        service=_service_of(who.pid),
-        user=user_name(who.user),
-        pid=who.pid,
-        socket=str(path),
+        return replace(one, problem=error.message)
+    return replace(
+        one,
         swarm=now.swarm,
         swarm_name=now.swarm_name,
         state=now.state,
@@ -179,58 +111,12 @@ def _described(path: Path, who: Listener, now: Snapshot) -> Volunteer:
     )
 
 
-def _mute(path: Path, who: Listener, error: ControlError) -> Volunteer:
-    condition: State = "unclear"
-    words, next_step = error.message, error.next_step
-    if isinstance(error, NoAnswer):
-        condition, words = "hung", f"process {who.pid or '?'} listens but does not answer"
-        next_step = f"wait, or read its log; if this lasts, end it: kill {who.pid or 'PID'}"
-        if _is_stopped(who.pid):
-            condition, words = "stopped", f"process {who.pid} was stopped by a signal"
-            next_step = f"have it go on: kill -CONT {who.pid}"
-    return Volunteer(
-        condition=condition,
-        words=words,
-        next_step=next_step,
-        home=_home_of(who, path),
-        service=_service_of(who.pid),
-        user=user_name(who.user),
-        pid=who.pid,
-        socket=str(path),
-    )
-
-
-def _without_socket(home: KnownHome) -> Volunteer | None:
-    """Return the volunteer of a home where none listens; None: none needs to run there."""
-    record = RunRecord(home.folders.data)
-    run, ending = record.load(), record.ending()
-    pid = run.pid if run is not None and run.runs else None
-    if pid is not None:
-        words, next_step = f"process {pid} is starting or ending", "if this lasts, read its log"
-    elif ending is not None and (home.service or ending.failed):
-        words, next_step = ending_words(ending), ending.next_step
-    elif home.service:
-        words, next_step = "no volunteer has run here yet", ""
-    else:
-        return None
-    if home.service and pid is None:
-        next_step = _start_of(home.service)
-    return Volunteer(
-        condition="not running" if pid is None else "starting",
-        words=words,
-        next_step=next_step,
-        home=home.home,
-        service=home.service,
-        pid=pid,
-        swarm=run.swarm if run is not None else "",
-        swarm_name=run.swarm_name if run is not None else "",
-    )
-
-
-def _start_of(service: str) -> str:
-    """Return the command that starts a service; empty: it is removed meanwhile."""
-    places: list[ServicePlace] = [*installed_services("user"), *installed_services("system")]
-    return next((place.commands["start it"] for place in places if place.name == service), "")
+def _closed(path: Path) -> Volunteer:
+    user = ""
+    with suppress(OSError):
+        user = user_name(path.parent.lstat().st_uid)
+    words = f"this user may not open {path}: sudo volunteer list"
+    return Volunteer(socket=str(path), home=_home_by_path(path), user=user, problem=words)
 
 
 def _home_of(who: Listener, path: Path) -> str:
@@ -248,27 +134,6 @@ def _home_of(who: Listener, path: Path) -> str:
 
 def _home_by_path(path: Path) -> str:
     return str(path.parent.parent) if path.parent.name == "run" else ""
-
-
-def _service_of(pid: int | None) -> str:
-    """Return the unit that a process belongs to; empty: none of ours, or not known."""
-    if pid is None:
-        return ""
-    try:
-        group = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = [name for name in re.split(r"[/\n]", group) if _UNIT.fullmatch(name)]
-    return found[-1] if found else ""
-
-
-def _is_stopped(pid: int | None) -> bool:
-    import psutil
-
-    try:
-        return pid is not None and psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:
-        return False
 
 
 def user_name(user: int | None) -> str:

@@ -80,9 +80,9 @@ def _copies(now: Snapshot) -> Values:
 def _audits(now: Snapshot) -> Values:
     if now.audits is None:
         return {}
-    agree, done = now.audits.agree, now.audits.done
-    found = {"agrees": agree, "disagrees": done - agree, "unchecked": now.audits.unchecked}
-    return {(result,): float(count) for result, count in found.items()}
+    found = now.audits.results
+    named = {"agrees": found.agree, "disagrees": found.disagree, "unchecked": found.unchecked}
+    return {(result,): float(count) for result, count in named.items()}
 
 
 def _counts(always: Iterable[str], found: Iterable[str]) -> Values:

@@ -108,5 +108,3 @@ def _run(manifest: Manifest) -> Iterator[str]:
         )
     if (terms := manifest.evaluation) is not None:
         yield f"  evaluated  every {terms.every} steps, on {terms.tokens:,} tokens held out"
-    if prompts := len(manifest.prompts):
-        yield f"  prompts    {prompts}, for volunteer sample --prompts"

@@ -11,6 +11,20 @@ without state and run to its fixed point, which is Huber's M-estimate of locatio
   if none is clipped, and no share of the work is above its bound, the result is the exact sum to
   the bit.
 
+A contribution is a sum over as many microbatches as its replica has done, so what is compared are
+the means over them. Nobody weighs more than `HEAVIEST` times the (lower) median replica, however
+much it did or says it did. The result is the robust mean times the step's microbatches.
+Contributions without a microbatch are left out.
+
+Two replicas have no majority, so all that helps is norms. The mean with the larger norm is clipped
+to the other's: then a lie can stop the learning, and not turn it around, for which one that is a
+little larger than the truth suffices with Adam. So that silence does not stop it, too, the bound is
+`ABOVE_USUAL` times the norm that the step's mean gradient has had lately where the other's is less
+than `SILENT` of that. It comes from the optimizer's second moment, which is part of the state:
+newcomers have it, and it fits any cut into segments. Without it (the first step) nothing is
+bounded. A direction is not compared with the past: the gradients of honest replicas point against
+the optimizer's first moment at high learning rates, and a liar's that are turned around along it.
+
 Norms are of a segment, for nobody sees the whole vector. So a replica that lies in one layer alone
 is seen there, and clipped nowhere else.
 
@@ -21,25 +35,46 @@ rounded once or added up exactly, so equal products give equal factors on every 
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
+from statistics import median_low
 
 import torch
 from torch import Tensor
 
-from client.compute.aggregation.kept import Kept, combined, weights
+from client.compute.aggregation.rule import Aggregation
 
 RADIUS = 1.25
 LEFT_OUT = 2.0
 ITERATIONS = 20  # honest replicas take two or three; a mixture of a few points costs nothing
+HEAVIEST = 2
+SILENT = 1 / 8  # honest norms fall to a half within the memory of the second moment
+ABOVE_USUAL = 2.0  # half of it is left when the other is silent, and must not become less and less
 _ROUNDING = 1e-6  # share of the usual norm; smaller distances count as 0
 _CHUNK = 1 << 16  # numbers that are looked at in fp64 at once
 
 
-class CentredClipping(Kept):
-    """See the module."""
+class CentredClipping(Aggregation):
+    """Keeps every contribution until the last one is here."""
 
-    def robust(self, sums: Sequence[Tensor], microbatches: Sequence[int]) -> Tensor:
+    def __init__(self, size: int, usual: float) -> None:
+        self._size, self._usual = size, usual
+        self._sums: list[Tensor] = []
+        self._microbatches: list[int] = []
+
+    def add(self, contribution: Tensor, microbatches: int) -> None:
+        """Take the next member's contribution."""
+        if microbatches:
+            self._sums.append(contribution.clone())
+            self._microbatches.append(microbatches)
+
+    def result(self) -> Tensor:
         """Return the sum of the contributions, each times what clipping leaves of it."""
-        factors = clipping(inner_products(sums), microbatches)
+        sums, microbatches = self._sums, self._microbatches
+        factors = [1.0] * len(sums)
+        if len(sums) > 2:
+            factors = clipping(inner_products(sums), microbatches)
+        elif len(sums) == 2 and self._usual > 0:
+            factors = bounding(norms(sums), microbatches, self._usual)
         return combined(self._size, sums, factors)
 
 
@@ -101,6 +136,47 @@ def _pairs(products: Tensor, weight: Tensor) -> Tensor:
     squares = products.diagonal()
     apart = (squares[:, None] + squares[None, :] - 2 * products).clamp(min=0)
     return (apart / (1 / weight[:, None] + 1 / weight[None, :])).sqrt()
+
+
+def combined(size: int, sums: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
+    """Return the sum (n,) of the contributions times their factors; the exact one if all are 1."""
+    total = torch.zeros(size)
+    for each, factor in zip(sums, factors, strict=True):
+        if factor:
+            total.add_(each, alpha=factor)
+    return total
+
+
+def weights(microbatches: Sequence[int]) -> list[int]:
+    """Return what each replica's mean weighs."""
+    most = HEAVIEST * median_low(microbatches)
+    return [min(count, most) for count in microbatches]
+
+
+def norms(sums: Sequence[Tensor]) -> list[float]:
+    """Return the norms of contributions (n,)."""
+    return [float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in sums]
+
+
+def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) -> list[float]:
+    """Return the factors that bring two contributions within their bounds.
+
+    The fewer microbatches, the more noise: a mean may be larger by the root of their ratio.
+
+    Args:
+        norms: of the contributions.
+        microbatches: of each; their own means have these norms divided by it.
+        usual: norm of the step's mean gradient lately.
+    """
+
+    def factor(norm: float, count: int, other: float, others: int) -> float:
+        bound = other / others * max(1.0, math.sqrt(others / count))
+        if bound < SILENT * usual:
+            bound = ABOVE_USUAL * usual
+        return count * bound / norm if norm > count * bound else 1.0
+
+    one, two = zip(norms, microbatches, strict=True)
+    return list(starmap(factor, ((*one, *two), (*two, *one))))
 
 
 AGGREGATION = CentredClipping

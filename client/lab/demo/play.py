@@ -15,22 +15,21 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.cli.models.model_source import (
     Trained,
     find_places,
-    held_out_loss,
     load_newest,
     needed_model,
-    open_corpus,
 )
 from client.cli.models.newest import file_tokenizer
 from client.cli.reach.home import free_port
 from client.cli.terminal.swarm_text import introduction
-from client.errors import UserError
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
+from model_zoo.data import Corpus
 from model_zoo.export import export_hf
+from model_zoo.reference import evaluate
 from model_zoo.sample import generate
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -100,9 +99,6 @@ class Play:
     def _judge(self, swarm: SwarmFile, homes: Path, seen: Observed, begin: float) -> DemoReport:
         folders = [home_folders(homes / name).checkpoints(swarm.swarm) for name in self._volunteers]
         trained = load_newest(swarm, folders)
-        corpus = open_corpus(trained.manifest, None)
-        if corpus is None:
-            raise UserError("Python's source text changed during the demo", "run it again")
         invariants = check_invariants(seen, find_places(folders))
         text = generate(needed_model(trained), PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40)
         whole = trained.version == trained.manifest.steps
@@ -114,7 +110,13 @@ class Play:
             steps=trained.manifest.steps,
             version=trained.version,
             training_loss=seen.losses[max(seen.losses)] if seen.losses else None,
-            held_out_loss=held_out_loss(trained, corpus),
+            held_out_loss=evaluate(
+                needed_model(trained),
+                Corpus.from_stdlib(),
+                batches=16,
+                sequences=8,
+                context=trained.manifest.model.context,
+            ),
             median_tokens_per_s=statistics.median(seen.tokens_per_s or [0.0]),
             killed=seen.kill.name if seen.kill else None,
             recovered_s=seen.recovered_s,

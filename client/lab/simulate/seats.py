@@ -132,10 +132,12 @@ class SeatWorld(ABC, Generic[SomePeer]):
         """Hand a message that has arrived to the elector or to the seat, if there is one."""
         if isinstance(message, Propose | CommitRequest):
             answer = peer.elector.answer(sender, message)
-            if answer is not None:
+            if isinstance(answer, Penalise):
+                self.perform(peer, [answer])
+            elif answer is not None:
                 self.send(peer, sender, answer)
             return
-        if isinstance(message, Commit) and message.stage != peer.stage:
+        if isinstance(message, Commit) and (peer.seat is None or message.stage != peer.stage):
             peer.elector.take(message)
             return
         if peer.seat is not None:

@@ -88,7 +88,6 @@ class TensorSwarm:
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
             secret=RULES[self.aggregation].secret,
-            bucketed=RULES[self.aggregation].buckets > 1,
             amended=amended,
         )
         return TrainingWorld(config, self._open)

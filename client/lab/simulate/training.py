@@ -56,7 +56,6 @@ class WorldConfig:
     compute_s: Range = (0.01, 0.05)
     detect_s: Range = (0.01, 0.3)
     secret: bool = False
-    bucketed: bool = False
     """Whether no replica sees another's contribution."""
     amended: Beginning | None = None
     """What the founder may amend; None: the run is never amended."""
@@ -179,7 +178,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
             step=step,
             serving=serving,
             secret=self.random.randbytes(32) if config.secret else b"",
-            bucketed=config.bucketed,
             amendments=peer.amendments,
             evaluation=config.evaluation,
             elector=peer.elector,

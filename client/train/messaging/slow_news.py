@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
-from protocol.membership.progress import PROGRESS
+from protocol.membership.losses import PROGRESS
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, Message, Records
 

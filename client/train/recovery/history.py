@@ -20,7 +20,7 @@ import trio
 from client.store import records
 from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.persisted import Persisted
-from client.store.records import Companions, Seen
+from client.store.records import Seen
 from client.train.ports import Ports
 from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
 from client.train.swarm.views import eras_served, live_members, versions_served
@@ -35,7 +35,6 @@ from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
-from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import (
     Adopt,
@@ -49,8 +48,6 @@ from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
 
-COMPANY_EVERY_S: Final = 1.0
-"""Shortest time between two writes of the present members."""
 RETRY_S: Final = 5.0
 """Rest after the state of another line could not be fetched."""
 UNREAD_S: Final = 30.0
@@ -72,7 +69,6 @@ class _Files:
     """The records beside a swarm's checkpoints."""
 
     def __init__(self, folder: Path) -> None:
-        self.company: Persisted[Companions] = Persisted(folder / records.COMPANY, Companions)
         self.lineage = Persisted(folder / records.LINEAGE, Lineage)
         self.evidence = Persisted(folder / records.EVIDENCE, Seen)
 
@@ -83,7 +79,6 @@ class History:
     Args:
         folder: this swarm's checkpoints.
         shelf: offers them to others.
-        met: members of earlier sessions.
         steps: of the whole run, with its amendments; and of the longest that it was to have. None:
             those of the manifest.
     """
@@ -97,16 +92,12 @@ class History:
         touch: Contacts,
         folder: CheckpointFolder,
         shelf: Shelf,
-        met: Collection[PeerId] = (),
         steps: tuple[int, int] | None = None,
     ) -> None:
         self._ports, self._me, self.touch = ports, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
         self._folder, self._shelf = folder, shelf
         self._files = _Files(folder.folder)
-        known = self._files.company.peek()
-        self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
-        self._company_changed = trio.Event()
         now, longest = steps or (manifest.steps, manifest.steps)
         of_no_use = partial(why_unusable, stages=manifest.stage_count, steps=longest)
         lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
@@ -120,8 +111,6 @@ class History:
             manifest.policy.checkpoint_every,
             lineage,
             int(time.time() * 1000),
-            met,
-            self._company,
             now,
             Evidence(seen.kept, ports.now() - away_s),
             manifest.founder,
@@ -205,7 +194,7 @@ class History:
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Handle a new view of the swarm; ``view`` is that of our lineage."""
-        live = live_members(roster, self._me)
+        live, saw_training = live_members(roster, self._me), self.machine.evidence.saw_training
         context = RecoveryContext(
             live=live,
             versions=self.machine.versions(view),
@@ -220,9 +209,8 @@ class History:
             heard=roster.newest_heard,
         )
         self._perform(self.machine.update(context, self._ports.now()))
-        met = live - context.unlinked - {self._me}
-        if self._company.update(met, self.machine.newest, roster.has_left):
-            self._company_changed.set()
+        if self.machine.evidence.saw_training and not saw_training:
+            self._stale.set()
 
     def _has_quorum(self, now: float) -> bool:
         return self.seats is None or self.seats.has_quorum(now)
@@ -289,11 +277,10 @@ class History:
         return Seen(self.machine.evidence.kept(), time.time())
 
     async def run(self) -> None:
-        """Publish the checkpoints on our disk and save the present members, now and on every
-        change; fetch what the machine wants."""
+        """Publish the checkpoints on our disk, now and on every change; fetch what the machine
+        wants."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_saying)
-            nursery.start_soon(self._keep_company)
             nursery.start_soon(self._keep_fetching)
 
     async def _keep_fetching(self) -> None:
@@ -305,19 +292,6 @@ class History:
             else:
                 await trio.sleep(RETRY_S)
                 self._perform(self.machine.not_fetched(self._ports.now()))
-
-    async def _keep_company(self) -> None:
-        file, company = self._files.company, self._company
-        try:
-            while True:
-                await self._company_changed.wait()
-                self._company_changed = trio.Event()
-                if not await trio.to_thread.run_sync(file.keep, tuple(company.companions())):
-                    self._company_changed.set()  # a full disk may have room soon
-                await trio.sleep(COMPANY_EVERY_S)
-        finally:
-            if self._company_changed.is_set():  # unless all left just before us
-                file.keep(tuple(company.companions()))
 
     async def _keep_saying(self) -> None:
         while True:
@@ -331,7 +305,7 @@ class History:
     async def _say_copies(self) -> bool:
         """Publish the checkpoints on our disk and save what we have seen; return whether all were
         readable and the disk names our lineage."""
-        if self.machine.evidence.any:
+        if self.machine.evidence.any or self.machine.evidence.saw_training:
             await trio.to_thread.run_sync(self._files.evidence.keep, self._seen())
         lineage, keep = self.lineage, self._files.lineage.keep
         if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):

@@ -1,4 +1,4 @@
-"""What our audits came to: since the node started, today, and by member; kept over restarts.
+"""What our audits came to since the node started, in all and by member.
 
 Its own account, for its owner: whom this volunteer charges is decided by ``protocol.seat.auditing``
 from its own records.
@@ -6,79 +6,56 @@ from its own records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import date
-from pathlib import Path
+from collections import OrderedDict
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from client.control.snapshot import AuditCounts
-from client.store.persisted import Persisted
-from client.store.records import MAX_MEMBERS, AuditedMember, KeptAudits
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.seat.effects import Audited, Contributions
 
-MAX_WORDS = 200
+MAX_WORDS: Final = 200
+MAX_MEMBERS: Final = 256
+"""Members whose audits are counted; the one that was audited longest ago is forgotten."""
+
+
+class OfMember(NamedTuple):
+    """Our audits of one member."""
+
+    results: AuditCounts = AuditCounts()
+    fault: str = ""
+    """The newest result that did not agree, in words; empty: there was none."""
 
 
 class AuditLog:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        path: the file; an unreadable one counts as empty. None: nothing is kept.
-        today: returns the day of the local clock.
-    """
-
-    def __init__(self, path: Path | None = None, today: Callable[[], date] = date.today) -> None:
-        self._today = today
-        self._file = Persisted(path, KeptAudits) if path else None
-        kept = (self._file.peek() if self._file else None) or KeptAudits(today())
-        self._day, self._contributions, self._tally = kept.day, kept.contributions, kept.today
-        self._members = {PeerId(one.peer): one for one in kept.members}
+    def __init__(self) -> None:
         self.contributions = 0
-        """Of others, in steps that were closed here since the node started."""
-        self.since_start = AuditCounts()
+        """Of others, in steps that were closed here."""
+        self.results = AuditCounts()
+        self.members: OrderedDict[PeerId, OfMember] = OrderedDict()
 
     def note(self, news: Audited | Contributions) -> None:
         """Count what a seat of ours tells."""
-        self._turn()
         if isinstance(news, Contributions):
             self.contributions += news.count
-            self._contributions += news.count
             return
-        self.since_start = _with(self.since_start, news.grade)
-        self._tally = _with(self._tally, news.grade)
-        known = self._members.pop(news.member, AuditedMember(news.member))
+        self.results = _with(self.results, news.grade)
+        known = self.members.pop(news.member, OfMember())
         fault = known.fault
         if news.grade not in (None, Grade.AGREES):
             fault = f"stage {news.stage}, step {news.step}: {news.words}"[:MAX_WORDS]
-        self._members[news.member] = AuditedMember(
-            news.member, _with(known.tally, news.grade), fault
-        )
-        if len(self._members) > MAX_MEMBERS:
-            del self._members[next(iter(self._members))]
-
-    def kept(self) -> KeptAudits:
-        """Return what the file holds."""
-        self._turn()
-        members = tuple(self._members.values())
-        return KeptAudits(self._day, self._contributions, self._tally, members)
-
-    def save(self) -> None:
-        """Write the file."""
-        if self._file is not None:
-            self._file.keep(self.kept())
-
-    def _turn(self) -> None:
-        """Begin a new day, if it is one; a clock that is set back begins one, too."""
-        if (today := self._today()) != self._day:
-            self._day, self._contributions, self._tally = today, 0, AuditCounts()
+        self.members[news.member] = OfMember(_with(known.results, news.grade), fault)
+        if len(self.members) > MAX_MEMBERS:
+            self.members.popitem(last=False)
 
 
-def _with(tally: AuditCounts, grade: Grade | None) -> AuditCounts:
+def _with(results: AuditCounts, grade: Grade | None) -> AuditCounts:
     if grade is None:
-        return replace(tally, unchecked=tally.unchecked + 1)
+        return replace(results, unchecked=results.unchecked + 1)
     if grade is Grade.AGREES:
-        return replace(tally, agree=tally.agree + 1)
-    return replace(tally, disagree=tally.disagree + 1)
+        return replace(results, agree=results.agree + 1)
+    return replace(results, disagree=results.disagree + 1)

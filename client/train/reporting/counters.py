@@ -19,8 +19,6 @@ class Counters:
         self.rerouted = 0
         self.replayed = 0
         self.rounds = 0
-        self.counted = 0
-        """Microbatches of ours in committed steps, over all our stages."""
         self.restarted = 0
         """Attempts that did not close their round."""
         self.restarts: Counter[str] = Counter()
@@ -32,7 +30,6 @@ class Counters:
     def note_committed(self, committed: Committed, era: int) -> None:
         """A seat of an era has closed a step."""
         self.rounds += 1
-        self.counted += committed.counted
         self.restarted += max(0, committed.attempt - 1)
         self._event_sink.closed(committed, era)
         if committed.version > self._detected_step:  # the loss is recovered: no gradient will come

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from client.events import (
@@ -29,8 +30,7 @@ from client.train.reporting.curve import Curve
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
-from protocol.membership.held_out import Believed
-from protocol.membership.progress import Progress
+from protocol.membership.losses import Believed
 from protocol.pipeline.effects import Committed
 from protocol.recovery.machine import GivenUp
 
@@ -71,6 +71,15 @@ SHOWN_S: Final = 600.0
 
 Fault = Literal["peer", "worker"]
 Phase = Literal["detected", "recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the run is: its newest step, that step's loss (nats), and the tokens up to it."""
+
+    step: int
+    loss: float
+    tokens: int
 
 
 class EventSink:

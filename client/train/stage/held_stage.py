@@ -233,7 +233,7 @@ class HeldStageDriver:
         """The record of a seat that is coming back: the stage stays ours."""
         lineage = self._context.terms.history.lineage
         return SeatStatus(
-            self.stage, lineage.version, "fetching", 0, b"", 0, 0.0, self._seat_number, lineage.era
+            self.stage, lineage.version, "fetching", 0, 0, 0.0, self._seat_number, lineage.era
         )
 
     # --- effects of the machine ---------------------------------------------------------------
@@ -458,7 +458,6 @@ class HeldStageDriver:
             proves=terms.history.proves,
             audits=self._context.audits,
             secret=secrets.token_bytes(32) if manifest.secret else b"",
-            bucketed=manifest.bucketed,
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),

@@ -8,18 +8,20 @@ go by. Nothing else of the node depends on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from client.store.persisted import Persisted
-from client.store.records import KeptContributions, KeptLine, KeptStage
+from client.store.records import KeptContributions
 from protocol.contributions.account import StageAccount
-from protocol.contributions.board import Board, Contributor, Vouched
+from protocol.contributions.board import Board, Contributor
 from protocol.contributions.record import (
+    COUNTED,
     MAX_COUNTED,
     Counts,
     StageCounts,
+    encode_counts,
     parse_counts,
 )
 from protocol.ids import PeerId
@@ -35,9 +37,6 @@ LOOK_AT_PER_S: Final = 20
 """Members of a large one, for which it is made anew more rarely."""
 REFRESH_S: Final = 200.0
 """A record is published again after a third of its life, changed or not."""
-
-
-Value = TypeVar("Value")
 
 
 class Contributions:
@@ -74,17 +73,8 @@ class Contributions:
         """Go on with what a file holds, and keep it there."""
         self._file = Persisted(path, KeptContributions)
         kept = self._file.peek() or KeptContributions()
-        for one in kept.stages:
-            seen = {PeerId(peer): count for peer, count in one.seen.items()}
-            taken = {PeerId(peer): count for peer, count in one.taken_over.items()}
-            self._accounts[one.stage] = StageAccount(
-                one.stage, self._per_step, one.version, one.missing, seen, taken
-            )
-        self._board = Board(
-            Vouched(PeerId(one.peer), one.stage, one.microbatches, one.vouchers)
-            for one in kept.board
-        )
-        self._names = {PeerId(peer): name for peer, name in kept.names.items()}
+        self._accounts = {one.stage: one for one in kept.stages}
+        self._board, self._names = Board(kept.board), dict(kept.names)
 
     def closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
@@ -122,6 +112,11 @@ class Contributions:
         self._board.update(self._records, may_vouch, lambda peer: roster.member(peer) is not None)
         self._learn_names()
 
+    @property
+    def own(self) -> int:
+        """Our microbatches in committed steps, by our own count."""
+        return sum(account.counts.get(self._me, 0) for account in self._accounts.values())
+
     def contributors(self) -> list[Contributor]:
         """Return the lines of the board, the most work first; expelled members are left out."""
         return self._board.contributors(self._membership.verdicts.__contains__)
@@ -137,18 +132,8 @@ class Contributions:
     def save(self) -> None:
         """Write the file."""
         if self._file is not None:
-            self._file.keep(self._kept())
-
-    def _kept(self) -> KeptContributions:
-        stages = tuple(
-            KeptStage(one.stage, one.version, one.missing, _texts(one.seen), _texts(one.taken_over))
-            for _, one in sorted(self._accounts.items())
-        )
-        board = tuple(
-            KeptLine(one.peer, one.stage, one.microbatches, one.vouchers)
-            for one in self._board.kept()
-        )
-        return KeptContributions(stages, board, _texts(self._names))
+            stages = tuple(account for _, account in sorted(self._accounts.items()))
+            self._file.keep(KeptContributions(stages, self._board.kept(), self._names))
 
     def _publish(self, served: Collection[int], now: float, wall: float) -> None:
         counts = self._counts(served)
@@ -156,12 +141,12 @@ class Contributions:
         due = fresh or now >= self._said_at + REFRESH_S
         if due and counts.stages and self._membership.described:
             self._said, self._said_at = counts, now
-            self._perform(self._membership.counted(counts, wall))
+            self._perform(self._membership.say(COUNTED, encode_counts(counts), wall))
 
     def _counts(self, served: Collection[int]) -> Counts:
         known = sorted(stage for stage in served if stage in self._accounts)
         most = MAX_COUNTED // max(1, len(known))
-        stages = (self._accounts[stage].counts(most) for stage in known)
+        stages = (self._accounts[stage].said(most) for stage in known)
         return Counts(tuple(one for one in stages if one.members))
 
     def _may_vouch(self) -> Callable[[int, PeerId], bool]:
@@ -205,10 +190,6 @@ def _of_stage(
         for of in counts.stages
         if of.stage == stage and author != me and may_vouch(stage, author)
     }
-
-
-def _texts(by_peer: Mapping[PeerId, Value]) -> dict[str, Value]:
-    return {str(peer): value for peer, value in by_peer.items()}
 
 
 def gap_s(members: int) -> float:

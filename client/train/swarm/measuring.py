@@ -24,6 +24,7 @@ from protocol.membership.measured import (
     Measurements,
     Partner,
     StageRate,
+    encode_measurements,
     parse_measurements,
 )
 from protocol.membership.membership import Membership
@@ -200,7 +201,7 @@ class Measuring:
         if not found.partners or not (stale or differ(self._said, found)):
             return []
         self._said, self._published = found, now
-        return self._membership.measured(found, wall)
+        return self._membership.say(MEASURED, encode_measurements(found), wall)
 
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster

@@ -1,11 +1,11 @@
 """The notary signs what decides rounds, and nothing that contradicts its earlier signatures.
 
-Plans, Readys, commitments and parts of waypoints pass it on their way out; the votes of our elector
-are signed here, too. Each statement is on the disk before it is sent, so that the next process of
-this home does not contradict it. After a reboot the file may be old (power loss, a home from a
-backup): then the first attempts of the step at which a stage is taken, its first waypoint, and the
-steps that we may have voted in are left out. State: our newest statements, the last signatures, and
-the elector.
+Plans, commitments and parts of waypoints pass it on their way out; Readys and the votes of our
+elector are signed here before. Each statement is on the disk before it is sent, so that the next
+process of this home does not contradict it. After a reboot, or where the system does not tell boots
+apart, the file may be old (power loss, a home from a backup): then the first attempts of the step
+at which a stage is taken, its first waypoint, and the steps that we may have voted in are left out.
+State: our newest statements, the last signatures, and the elector.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
+from protocol.decree.decree import READY
 from protocol.decree.elector import Elector
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import (
-    COMMITMENT,
     Decisive,
-    Statement,
     body_of,
     statement_of,
 )
@@ -33,6 +32,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.waypoints.part import PART, Part, digest_of, encode_part
 from protocol.wire.envelope import SIGNATURE_BYTES, Signer, verify
 from protocol.wire.fields import Envelope
+from protocol.wire.statement import Statement, parse_statement
 
 Said = TypeVar("Said", bound=Decisive)
 
@@ -70,7 +70,7 @@ class Notary:
             self._file = MarksFile(path)
             if (kept := self._file.read()) is not None:
                 self._word = OwnWord(kept.marks)
-                self._old = kept.boot != self._boot
+                self._old = not self._boot or kept.boot != self._boot
                 self.elector.load(kept.terms)
         except (OSError, DamagedMarks) as error:
             self._old = True
@@ -83,6 +83,8 @@ class Notary:
             self.elector.bar(era)
 
     def _sign(self, kind: str, body: bytes) -> bytes:
+        if kind == READY and not self._may_say(kind, parse_statement(body)):
+            return b""
         return self._signer.sign(kind, body, self._swarm).signature
 
     def _verify(self, peer: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
@@ -109,17 +111,12 @@ class Notary:
 
     def signed(self, message: Said) -> Said | None:
         """Return the message with its signature; None: it would contradict what we have signed, and
-        is not sent. A commitment that an auditor asks for has its signature already."""
+        is not sent. A Ready, and a commitment that an auditor asks for, have theirs already."""
         said = statement_of(message)
-        if said is None:
+        if said is None or message.signature:
             return message
         kind, statement = said
-        if kind == COMMITMENT and message.signature:
-            return message
-        if not self._mark(kind, statement):
-            where = f"step {statement.step}, attempt {statement.attempt}"
-            words = f"our {kind} of {where} is not sent: we have signed another one"
-            self._explain(Explain("round", words, "warning"))
+        if not self._may_say(kind, statement):
             return None
         signature = self._signatures.get(said)
         if signature is None:
@@ -141,6 +138,14 @@ class Notary:
             self._certified.add(part.stage)
             return None
         return self._signer.sign(PART, body, self._swarm).signature
+
+    def _may_say(self, kind: str, statement: Statement) -> bool:
+        if self._mark(kind, statement):
+            return True
+        where = f"step {statement.step}, attempt {statement.attempt}"
+        words = f"our {kind} of {where} is not sent: we have signed another one"
+        self._explain(Explain("round", words, "warning"))
+        return False
 
     def _mark(self, kind: str, statement: Statement) -> bool:
         is_new = self._word.is_new(kind, statement)

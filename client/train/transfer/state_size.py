@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from client.compute.payload import Header
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from protocol.audit.commitment import largest_list
@@ -35,14 +34,13 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
 def round_bytes(manifest: Manifest) -> int:
     """Return the bytes of the largest stage's gradient, as it is averaged."""
     codec = manifest.averaging_codec
-    exact = Header(codec, "average", (_most_parameters(manifest),)).size_bytes
-    return max(exact, 2 * RULES[manifest.aggregation].buckets * _most_parameters(manifest))
+    return Header(codec, "average", (_most_parameters(manifest),)).size_bytes
 
 
 def largest_payload(manifest: Manifest) -> int:
     """Return the most bytes of any payload: a boundary with its tokens, or the largest segment of a
-    stage's gradient, each in fp32, or a segment's sums of all buckets, or an audit's list."""
-    segment = _number_bytes(manifest) * min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
+    stage's gradient, each in fp32, or an audit's list."""
+    segment = 4 * min(_most_parameters(manifest), MAX_SEGMENT_ELEMENTS)
     listed = largest_list(manifest.microbatches_per_step) if manifest.audits else 0
     return max(_boundary_bytes(manifest), segment, CHUNK_BYTES, listed) + _MARGIN
 
@@ -51,12 +49,7 @@ def usual_payload(manifest: Manifest) -> int:
     """Return the bytes of the largest tensor that honest peers send."""
     most = _most_parameters(manifest)
     segment = min(most, max(-(-most // ENOUGH), 2 * SEGMENT), MAX_SEGMENT_ELEMENTS)
-    return max(_boundary_bytes(manifest), _number_bytes(manifest) * segment) + _MARGIN
-
-
-def _number_bytes(manifest: Manifest) -> int:
-    """Return the bytes of a segment's number: in fp32, or in the ring for each bucket."""
-    return max(4, 2 * RULES[manifest.aggregation].buckets)
+    return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN
 
 
 def _boundary_bytes(manifest: Manifest) -> int:

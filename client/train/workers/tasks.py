@@ -143,7 +143,7 @@ def _round_call(
     place: SeatConstants,
 ) -> Call:
     match task:
-        case ContributeTask(step, attempt, bounds, masks, buckets):
+        case ContributeTask(step, attempt, bounds, masks):
             segments = tuple(
                 PayloadKey(step, "segment", i, attempt, place.me) for i in range(len(bounds) - 1)
             )
@@ -153,10 +153,9 @@ def _round_call(
                 bounds=list(bounds),
                 masks=list(masks),
                 tokens=place.tokens_per_step,
-                buckets=list(buckets),
             )
             return Call(request, results=segments)
-        case ReduceTask(step, attempt, segment, parts, _, microbatches, buckets, compare_to):
+        case ReduceTask(step, attempt, segment, parts, _, microbatches, compare_to):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
             reduce = Reduce(
                 step=step,
@@ -164,7 +163,6 @@ def _round_call(
                 segment=segment,
                 microbatches=list(microbatches),
                 own=None if compare_to else own,
-                buckets=list(buckets),
             )
             if compare_to:
                 return Call(reduce, (*parts, compare_to))
@@ -174,7 +172,7 @@ def _round_call(
         case DecodeTask(step, attempt, segment, reduced, sq_norm):
             decode = DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=sq_norm)
             return Call(decode, (reduced,))
-        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds, rate, buckets, microbatches):
+        case ApplyTask(step, attempt, bounds, sums, sq_norms, seeds, rate):
             apply = Apply(
                 step=step,
                 attempt=attempt,
@@ -183,8 +181,6 @@ def _round_call(
                 tokens=place.tokens_per_step,
                 seeds=list(seeds),
                 learning_rate=rate,
-                buckets=list(buckets),
-                microbatches=list(microbatches),
             )
             return Call(apply, sums)
 

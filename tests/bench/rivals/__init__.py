@@ -1,1 +1,1 @@
-"""Our pipeline, chain, averaging and codec beside PyTorch's pipelining and hivemind, in one run."""
+"""Two volunteers beside one process and beside PyTorch's own pipeline, in turns on this machine."""

@@ -9,33 +9,44 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.compute.process import ALLOCATOR
 from client.lab.bench.efficiency import MODEL, RUN, found, swarm_moments
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
-from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import environ
 from tests.bench.timing import expected
 
-PART = "pipeline"
 BOUND, REFERENCE, OURS, TORCH = "bound", "one process", "ours", "1F1B"
 STEPS = 3
 """Steps of a turn, of which the first one warms up."""
 TIMEOUT_S = 600.0
-Say = Callable[[str], None]
-Turn = tuple[list[float], dict[str, Any]]
+ROOT = Path(__file__).parents[3]
+
+
+class Turn(Struct, frozen=True):
+    """One contender in one round."""
+
+    who: str
+    round: int
+    tokens_per_s: list[float]
+    losses: list[float] = []
+
+
+Rates = tuple[list[float], list[float]]
+"""Tokens per second of every step but the first, and the losses where they are known."""
 
 
 @dataclass(frozen=True)
@@ -61,49 +72,44 @@ FULL = Work(RUN, MODEL)
 QUICK = Work(replace(RUN, microbatches=8), ModelChoices(layers=4, width=128, heads=4, context=128))
 
 
-def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> None:
+def measured(work: Work, rounds: int, say: Callable[[str], None]) -> Iterator[Turn]:
     """Let the contenders take turns for so many rounds."""
-    work = QUICK if quick else FULL
-    turns = {BOUND: bound, REFERENCE: one_process, OURS: ours, TORCH: one_f_one_b}
-    for number, (who, turn) in itertools.product(range(rounds), turns.items()):
-        if records.has(PART, str(work), who, number):
-            continue
-        say(f"pipeline, round {number + 1} of {rounds}: {who}")
+    contenders = {BOUND: bound, REFERENCE: one_process, OURS: ours, TORCH: one_f_one_b}
+    for number, (who, contender) in itertools.product(range(rounds), contenders.items()):
+        say(f"round {number + 1} of {rounds}: {who}")
         with tempfile.TemporaryDirectory(prefix="vol") as folder:
-            values, more = turn(work, Path(folder))
-        busy = round(load(), 2)
-        records.add(Record(PART, str(work), who, number, values, "tokens/s", busy, more))
-        say(f"  {statistics.median(values):.0f} tokens/s")
+            turn = Turn(who, number, *contender(work, Path(folder)))
+        yield turn
+        say(f"  {statistics.median(turn.tokens_per_s):.0f} tokens/s")
 
 
-def ours(work: Work, folder: Path) -> Turn:
+def ours(work: Work, folder: Path) -> Rates:
     """Run a real swarm of two volunteers."""
     swarm = work.found(folder)
-    return rates(swarm.manifest, swarm_moments(swarm, folder)), {}
+    return rates(swarm.manifest, swarm_moments(swarm, folder)), []
 
 
-def one_process(work: Work, folder: Path) -> Turn:
+def one_process(work: Work, folder: Path) -> Rates:
     """Run the reference trainer with both threads."""
     manifest, path = _manifest(work, folder)
     with _python("one_process", str(path), str(STEPS)) as process:
         [said] = _answers([process])
-    return rates(manifest, said["moments"][1:]), {"losses": said["losses"]}
+    return rates(manifest, said["moments"][1:]), said["losses"]
 
 
-def one_f_one_b(work: Work, folder: Path) -> Turn:
+def one_f_one_b(work: Work, folder: Path) -> Rates:
     """Run PyTorch's pipeline in two processes."""
     manifest, path = _manifest(work, folder)
     parts = [(str(path), str(rank), str(folder / "store"), str(STEPS)) for rank in range(2)]
     with _python("one_f_one_b", *parts[0]) as first, _python("one_f_one_b", *parts[1]) as last:
         said = _answers([first, last])
-    return rates(manifest, said[0]["moments"][1:]), {"losses": said[1]["losses"]}
+    return rates(manifest, said[0]["moments"][1:]), said[1]["losses"]
 
 
-def bound(work: Work, folder: Path) -> Turn:
+def bound(work: Work, folder: Path) -> Rates:
     """Return what the efficiency model allows at most: the slowest stage never waits."""
     prediction = expected(_manifest(work, folder)[0])
-    more = {"predicted": round(prediction.tokens_per_s, 1), "limit": prediction.limit}
-    return [round(prediction.tokens_per_s / prediction.efficiency, 1)], more
+    return [round(prediction.tokens_per_s / prediction.efficiency, 1)], []
 
 
 def rates(manifest: Manifest, ends: Sequence[float]) -> list[float]:
@@ -125,7 +131,7 @@ def _python(module: str, *arguments: str) -> subprocess.Popen[str]:
         [sys.executable, "-m", f"tests.bench.rivals.{module}", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env=environ({**ALLOCATOR, "GLOO_SOCKET_IFNAME": "lo"}),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **ALLOCATOR, "GLOO_SOCKET_IFNAME": "lo"},
     )
 
 

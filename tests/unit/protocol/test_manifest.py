@@ -452,7 +452,7 @@ def test_only_the_canonical_spelling_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("path", "usual"),
     [
-        *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8"), ("prompts", [])),
+        *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8")),
         *(("evaluation", None), ("audit_percent", 0), ("compute", "fp32"), ("start", [])),
         *(("policy.private", False), ("data.answers", None)),
         *(("model.bias", False), ("model.norm_eps", 1e-5), ("model.vocab", 256)),

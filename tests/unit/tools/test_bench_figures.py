@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.bench.figures import PAGE, PROSE, Figure, merged, page, read, replaced
+from tests.bench.figures import PAGE, PROSE, Figure, page, read, replaced
 from tests.bench.renew import PARTS, Failed, run
 
 FIGURE = Figure("speed", "steps", "3 s", "2-4 s", "python -m x", "A", "`abc`")
@@ -42,13 +42,10 @@ def test_each_part_has_a_place_on_the_page() -> None:
         assert f"{{{{{part.table}}}}}" in PROSE.read_text()
 
 
-def test_a_measurement_replaces_its_row_and_a_new_one_ends_its_table() -> None:
-    known = [msgspec.structs.replace(FIGURE, what=what) for what in ("a", "b")]
-    known.append(msgspec.structs.replace(FIGURE, table="size", what="a"))
-    again = msgspec.structs.replace(known[0], value="2 s")
-    first = msgspec.structs.replace(FIGURE, what="c")
-    assert merged(known, [again, first]) == [again, known[1], first, known[2]]
-    assert replaced(known, [first]) == [first, known[2]]
+def test_the_tables_of_new_figures_are_replaced_where_they_were() -> None:
+    size = msgspec.structs.replace(FIGURE, table="size")
+    again = msgspec.structs.replace(FIGURE, value="2 s")
+    assert replaced([FIGURE, FIGURE, size], [again]) == [again, size]
 
 
 def test_a_part_that_fails_says_what_it_ran() -> None:

@@ -29,18 +29,6 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus.from_bytes_file(path)
 
 
-def test_all_combinations_are_wanted_once() -> None:
-    asked = learning.parsed(["--optimizer", "muon", "adamw", "--replicas", "4", "8"])
-    assert [(run.method, run.optimizer, run.replicas) for run in learning.wanted(asked)] == [
-        ("exact", "muon", 1),
-        ("exact", "adamw", 1),
-        ("local", "muon", 4),
-        ("local", "muon", 8),
-        ("local", "adamw", 4),
-        ("local", "adamw", 8),
-    ]
-
-
 def test_a_finished_run_is_not_made_again(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,15 +47,3 @@ def test_a_liar_and_missed_rounds_are_felt(corpus: Corpus, change: dict[str, obj
     assert len(honest.curve) == len(other.curve) == 4
     assert honest.held_out < 5.5 < honest.curve[0] + 0.1
     assert other.curve != honest.curve
-
-
-def test_the_page_compares_with_exact_muon_of_the_same_length() -> None:
-    exact = replace(LOCAL, method="exact", shape="S", replicas=1, codec="s8", microbatches=1)
-    results = [
-        Result(replace(LOCAL, shape="S"), (3.0, 2.2), 1.0, "a"),
-        Result(exact, (2.0,), 1.0, "a"),
-    ]
-    text = learning.markdown(results)
-    assert "## 3 layers, width 64, 8 steps of 1024 tokens" in text
-    assert "| local muon: replicas 4, codec s8, microbatches 2 | 2.2000 | +10.00% |" in text
-    assert "| exact muon, lr 0.01 | 2.0000 | +0.00% |" in text

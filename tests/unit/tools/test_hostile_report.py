@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.hostile import report
 from tests.hostile.attack import (
     MIB,
     Attack,
@@ -70,26 +68,3 @@ def test_an_attacker_that_got_no_time_has_not_attacked() -> None:
     starved = Result(**{**msgspec.to_builtins(HELD), "attacker": 0.01})
     assert starved.misses(attack) == ["it had 0.01 cores, too few"]
     assert not Result(**{**msgspec.to_builtins(HELD), "attacker": 0.06}).misses(attack)
-
-
-def test_of_several_runs_of_one_code_the_middle_one_is_shown(tmp_path: Path) -> None:
-    def ran(rate: float, version: str, niceness: int = 19) -> None:
-        changed = {"rate_during": rate, "version": version, "niceness": niceness, "back_s": 12.0}
-        report.keep(Result(**{**msgspec.to_builtins(HELD), **changed}), tmp_path)
-
-    attack = replace(ATTACK, returns_within_s=60.0)
-    for rate, version in ((0.1, "old"), (1.9, "new"), (1.7, "new"), (0.2, "new")):
-        ran(rate, version)
-    text = report.write({"x": attack}, tmp_path).read_text()
-    assert "| 0.85 | 3: 0.10, 0.85, 0.95 |" in text
-    assert "the newcomer was not linked in time" in text
-    assert "| linked not in 60 s; served after 12 s |" in text
-    late = Result(**{**msgspec.to_builtins(HELD), "linked_s": 9.0, "back_s": 0.0})
-    assert late.misses(attack) == ["the newcomer had no stage in time"]
-    ran(1.0, "new", niceness=0)
-    assert "| 0.50 | 1: 0.50 |" in report.write({"x": ATTACK}, tmp_path).read_text()
-    apart = {"rate_during": 1.2, "version": "new", "niceness": 0, "own_core": True}
-    report.keep(Result(**{**msgspec.to_builtins(HELD), **apart, "attacker": 0.2}), tmp_path)
-    text = report.write({"x": ATTACK}, tmp_path).read_text()
-    assert "| 0.60 | 1: 0.60 |" in text
-    assert "| 0.20 (nice 0) (own core) |" in text

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.bench.ablation import main
-from tests.bench.ablation_report import Place, reference
 
 TINY = ("--cells", "12/3", "--churn", "0,50", "--seeds", "2", "--hours", "0.3")
 
@@ -58,19 +57,6 @@ def test_runs_of_other_code_stay_in_the_report_and_are_marked(
     assert not any("*" in line for line in text.splitlines() if "greedy-join" in line)
 
 
-def test_a_run_of_the_present_code_counts_more_than_a_newer_one_of_other_code(
-    tmp_path: Path,
-) -> None:
-    path, report = tmp_path / "ablation.jsonl", tmp_path / "ablation.md"
-    lines = _run(tmp_path, "random")
-    text = report.read_text()
-    old = json.loads(lines[0]) | {"code": "older"}
-    old["figures"]["share"] = 0.0
-    path.write_text("\n".join([*lines, json.dumps(old)]) + "\n")
-    _run(tmp_path, "random", "--report-only")
-    assert report.read_text() == text
-
-
 def test_the_report_has_every_policy_with_spread_and_a_plot(tmp_path: Path) -> None:
     _run(tmp_path, "random,value-join-dual")
     report = (tmp_path / "ablation.md").read_text()
@@ -79,12 +65,6 @@ def test_the_report_has_every_policy_with_spread_and_a_plot(tmp_path: Path) -> N
         assert f"| {name} | " in report
     assert " ±" in report
     assert (tmp_path / "ablation-12-3.svg").read_text().startswith("<svg")
-
-
-def test_figures_to_beat_stand_beside_the_cells_they_belong_to() -> None:
-    assert reference(Place(500, 32, 0.2), "ours, not charged") == 0.96
-    assert reference(Place(500, 32, 0.3), "ours, not charged") is None
-    assert reference(Place(12, 3, 0.2), "random") is None
 
 
 def test_an_unknown_policy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,11 +132,11 @@ class Beats:
             self._network.close(volunteer, peer)
         self._show(volunteer)
 
-    def _closed(self, volunteer: Volunteer, by: PeerId) -> None:
-        """The other end has closed the link (or its process has ended)."""
+    def _closed(self, volunteer: Volunteer, by: PeerId, dies: bool) -> None:
+        """The other end has closed the link, or its process has ended."""
         volunteer.links.pop(by, None)
         self._unlinked(volunteer, by)
-        volunteer.contacts.closed(by, by_peer=True, now=self.now_of(volunteer))
+        volunteer.contacts.closed(by, by_peer=dies, now=self.now_of(volunteer))
         self._show(volunteer)
 
     @staticmethod
@@ -163,7 +163,7 @@ class Beats:
             return
         for end, other in ((one, two), (two, one)):
             if other.peer in end.links:
-                self._closed(end, other.peer)
+                self._closed(end, other.peer, False)
         self._network.connect(one, two)
         for end, other in ((one, two), (two, one)):
             end.heard.pop(other.peer, None)

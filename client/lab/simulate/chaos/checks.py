@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import encode_ids
-from protocol.evidence.statement import Statement
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, most_of_sender
 from protocol.seat.showing import KEPT_STEPS
+from protocol.wire.statement import Statement
 
 LONGEST = 10_000
 """Above the versions of any run of the world."""
@@ -90,11 +90,10 @@ class Checks:
         """A replica has made a version."""
         if volunteer.seat is None:
             return
-        status = volunteer.seat.status(1.0)
         who, what = short(volunteer.peer), f"stage {volunteer.stage} version {version}"
         self.loaded(volunteer, version, found)
-        made = (status.attempt, status.digest, found)
-        known = self.commits.setdefault((volunteer.stage, status.era, version), made)
+        made = (*volunteer.seat.made_by, found)
+        known = self.commits.setdefault((volunteer.stage, volunteer.seat.era, version), made)
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
 

@@ -96,7 +96,6 @@ class Comings:
 
     def _go(self, volunteer: Volunteer, session: Session) -> None:
         seat, worker = volunteer.seat, volunteer.worker
-        volunteer.left = session.in_order
         serving = seat is not None and seat.serving and seat.step > 0
         if session.in_order and serving and seat is not None and worker is not None:
             volunteer.disk.write(volunteer.stage, seat.step, worker.save(seat.step), ())
@@ -106,7 +105,6 @@ class Comings:
         self.world.agenda.after(session.away_s, partial(self._come, volunteer))
 
     def _come(self, volunteer: Volunteer) -> None:
-        volunteer.left = False
         self.world.start(volunteer)
         self._stay(volunteer)
 

@@ -19,7 +19,6 @@ from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
-from protocol.recovery.company import Company
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import Adopt, FetchLine, Recovery, RecoveryContext, RecoveryEffect
 from protocol.recovery.stored import Lineage, Stored, parse_stored
@@ -44,15 +43,12 @@ class Histories:
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
         kept, at = disk.evidence
-        volunteer.company = Company(disk.company) if config.parting else None
         volunteer.recovery = Recovery(
             volunteer.peer,
             self._stages,
             config.checkpoint_every,
             disk.lineage,
             seq,
-            [PeerId(one.peer) for one in disk.company if one.peer],
-            volunteer.company,
             steps=STEPS,
             evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
         )
@@ -124,7 +120,6 @@ class Histories:
             self._swarm.now_of(volunteer),
         )
         machine, others = volunteer.recovery, volunteer.statuses.items()
-        disk = volunteer.disk
         served = {p: s for p, s in others if p != me and s.state == "serving"}
         eras = {p: (s.era,) for p, s in served.items()}
         reached = {p: s.version for p, s in served.items()}
@@ -141,12 +136,6 @@ class Histories:
             serving=view.replicas(),
         )
         self._perform(volunteer, machine.update(context, now))
-        company, met = volunteer.company, live - told - {me}
-        if company is not None and company.update(met, machine.newest, self._has_left):
-            disk.company = company.companions()
-
-    def _has_left(self, peer: PeerId) -> bool:
-        return self._swarm.volunteers[peer].left
 
     @staticmethod
     def _has_quorum(volunteer: Volunteer, now: float) -> bool:

@@ -52,8 +52,8 @@ class Network:
         self._lossy = False
         self._tricks: list[Trick] = []
         self._storms: list[Storm] = []
-        self.on_closed: Callable[[Volunteer, PeerId], None]
-        """An end hears that the other one has closed the link."""
+        self.on_closed: Callable[[Volunteer, PeerId, bool], None]
+        """An end hears that the other one has closed the link, or that its process has ended."""
         self.carried = 0
         """Messages sent; heartbeats, other upkeep of the swarm and the liar's not counted."""
 
@@ -70,13 +70,14 @@ class Network:
         one.links[two.peer] = two.links[one.peer] = link
         return link
 
-    def close(self, volunteer: Volunteer, to: PeerId) -> None:
-        """An end closes a link; the other one hears of it, after healing at the latest."""
+    def close(self, volunteer: Volunteer, to: PeerId, *, dies: bool = False) -> None:
+        """An end closes a link, or ``dies``; the other one hears of it, after healing at the
+        latest."""
         link = volunteer.links.pop(to, None)
         if link is None:
             return
         other = self._volunteers[to]
-        heard = partial(self.on_closed, other, volunteer.peer)
+        heard = partial(self.on_closed, other, volunteer.peer, dies)
         self._agenda.sometime(CLOSE_S, partial(self._arrive, link, other, heard, certain=True))
 
     # --- messages --------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
-from protocol.evidence.statement import Statement
 from protocol.ids import PeerId
 from protocol.wire.messages import Admit
+from protocol.wire.statement import Statement
 
 
 class ChaosSwarm(SeatWorld[Volunteer]):

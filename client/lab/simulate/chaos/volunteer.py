@@ -19,7 +19,6 @@ from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
 from protocol.recovery.choice import SEED
-from protocol.recovery.company import Companion, Company
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
@@ -46,8 +45,6 @@ class Disk:
     checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
     evidence: tuple[Kept, float] = (Kept(), 0.0)
     """The evidence of the run, and the time of its writing."""
-    company: tuple[Companion, ...] = ()
-    """Whom it has met, in runs in which members part."""
 
     def write(
         self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
@@ -100,10 +97,6 @@ class Volunteer(SimPeer):
     retired: bool = False
     """Whether it never comes back."""
     replaced: bool = False
-    left: bool = False
-    """Whether its last process left in order."""
-    company: Company | None = None
-    """Of its process; None: members do not part in this run."""
     backlog: list[Action] = field(default_factory=list)
     missed_pulse: bool = False
     links: dict[PeerId, Link] = field(default_factory=dict)

@@ -28,8 +28,8 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
-from protocol.decree.elector import unsigned_elector
-from protocol.evidence.statement import Decisive, Statement, statement_of
+from protocol.decree.elector import Elector
+from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
@@ -51,11 +51,22 @@ from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Admit, Commitment, Message, Ready, Segment, Statements
 from protocol.wire.parts import SeatStatus
+from protocol.wire.statement import Statement
 
 WRITE_S: Range = (0.05, 1.0)
 """Time to write a checkpoint to the disk."""
 CHECK_EVERY: Final = 400
 """Events between two checks of the seats' memory."""
+
+
+def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
+    """Return what stands here for a signature that only its peer can make."""
+    return hashlib.blake2b(f"{peer}|{kind}|".encode() + body, digest_size=64).digest()
+
+
+def is_signed(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
+    """Whether a peer has signed a body of a kind."""
+    return signed == signature(peer, kind, body)
 
 
 class ChaosWorld(ChaosSwarm):
@@ -139,17 +150,21 @@ class ChaosWorld(ChaosSwarm):
     def _elect(self, volunteer: Volunteer) -> None:
         """Give a process its elector, which knows what the one before it has written down."""
         terms = volunteer.elector.terms
-        volunteer.elector = unsigned_elector(volunteer.peer)
+        volunteer.elector = Elector(volunteer.peer, partial(signature, volunteer.peer), is_signed)
         volunteer.elector.load(terms)
         volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
         volunteer.elector.first = partial(self._first_electors, volunteer)
         volunteer.elector.serving = partial(self._serving, volunteer)
+        volunteer.elector.lost = partial(self._lost, volunteer)
 
-    def _serving(self, volunteer: Volunteer, stage: int) -> frozenset[PeerId]:
-        """Who serves a stage, as far as a volunteer sees."""
+    def _serving(self, volunteer: Volunteer, stage: int) -> dict[PeerId, int]:
+        """Who serves a stage at which version, as far as a volunteer sees."""
         view = volunteer.believes(self.config.stages)
-        return frozenset(replica.peer for replica in view.serving(stage))
+        return {replica.peer: replica.version for replica in view.serving(stage)}
+
+    def _lost(self, volunteer: Volunteer) -> tuple[PeerId, ...]:
+        return volunteer.contacts.lost(self.now_of(volunteer))
 
     def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as a volunteer sees."""
@@ -182,7 +197,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``ChaosSwarm``."""
         self.note(volunteer, "crashes")
         for to in list(volunteer.links):
-            self.network.close(volunteer, to)
+            self.network.close(volunteer, to, dies=True)
         volunteer.alive = False
         volunteer.forget_process()
         self._elect(volunteer)
@@ -326,7 +341,7 @@ class ChaosWorld(ChaosSwarm):
     def begin_anew(self, volunteer: Volunteer) -> None:
         """See ``ChaosSwarm``."""
         lineage = volunteer.recovery.lineage
-        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
+        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
         self.note(volunteer, "takes its stage anew: a lineage begins")

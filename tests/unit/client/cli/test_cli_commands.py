@@ -27,12 +27,13 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import CreditView, NetworkView, PeerView, Snapshot
+from client.control.snapshot import NetworkView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
+from client.store.records import KeptContributions
 from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -260,9 +261,7 @@ def data(home: Path) -> Path:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10)
-    Persisted(folder / "credit" / "x.json", CreditView).save(
-        CreditView(microbatches=1, tokens=2, sent_bytes=3, since=4.0)
-    )
+    Persisted(folder / "contributions" / "x.bin", KeptContributions).save(KeptContributions())
     return folder
 
 

@@ -305,22 +305,6 @@ def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) 
     assert "leave out --audit" in said
 
 
-def test_buckets_need_eight_volunteers_a_stage() -> None:
-    usual = {"private": True, "measure": False, "aggregation": "secure-clipping"}
-    with pytest.raises(UserError) as caught:
-        _found(RunChoices(**usual, redundancy=7))  # type: ignore[arg-type]
-    assert "take --redundancy 8" in f"{caught.value} {caught.value.next_step}"
-    founded = found_swarm(
-        SIGNER.peer,
-        RunChoices(**usual, redundancy=8),  # type: ignore[arg-type]
-        ModelChoices(),
-        OptimizerChoices(),
-    ).manifest
-    assert founded.secret
-    assert founded.bucketed
-    assert founded.averaging_codec == "ring16"
-
-
 def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -366,7 +350,7 @@ def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> N
         (RunChoices(private=True), "sum", None),
         (RunChoices(private=True, aggregation="secure"), "secure", None),
         (RunChoices(aggregation="sum", audit=0), "sum", 0),
-        (RunChoices(aggregation="trimmed-mean", audit=20), "trimmed-mean", 20),
+        (RunChoices(audit=20), "centred-clipping", 20),
         (RunChoices(microbatches=2), "sum", 3),
     ],
 )
@@ -391,8 +375,8 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
 
 
 def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
-    run = RunChoices(measure=False, aggregation="trimmed-mean", microbatches=2)
-    with pytest.raises(UserError, match=r"trimmed-mean compares 3 .* 2 microbatches") as caught:
+    run = RunChoices(measure=False, aggregation="centred-clipping", microbatches=2)
+    with pytest.raises(UserError, match=r"centred-clipping compares 3 .* 2 microbatches") as caught:
         _found(run)
     assert caught.value.exit_code == ExitCode.USAGE
     assert "--aggregation sum" in caught.value.next_step

@@ -34,6 +34,7 @@ from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, s
 from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
 from client.control.snapshot import (
+    AuditCounts,
     AuditsView,
     ExpelledView,
     MachineView,
@@ -138,7 +139,7 @@ def test_the_metrics_are_those_that_are_listed() -> None:
 
 
 def test_the_metrics_count_audits_and_who_is_expelled() -> None:
-    audits = AuditsView(contributions=40, done=3, agree=2, unchecked=1)
+    audits = AuditsView(contributions=40, results=AuditCounts(agree=2, disagree=1, unchecked=1))
     out = [ExpelledView(peer="p", reason="it lied", by="charges")]
     trust = [TrustView(peer="p", standing="expelled", words="it lied")]
     text = exposition(example_snapshot(audits=audits, expelled=out, trust=trust)).decode()

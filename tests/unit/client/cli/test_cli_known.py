@@ -98,7 +98,6 @@ def kept_of(folders: Folders, swarm: SwarmFile) -> list[Path]:
     of = swarm.swarm
     return [
         folders.swarms / f"{of}.swarm",
-        folders.credit(of),
         folders.contributions(of),
         folders.held_out(of),
         folders.amendments(of),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.models.model_source import kept_tokenizer, open_corpus
+from client.cli.models.model_source import kept_tokenizer
 from client.compute.errors import WrongData
 from client.compute.requests import PrepareData
 from client.compute.samples import keep, prepare
@@ -152,7 +152,6 @@ def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path)
     whole = DataFolder(kept, manifest.data)
     assert whole.read(0) is not None
     assert kept_tokenizer(manifest, store) is not None
-    assert open_corpus(manifest, None, store) is not None
 
 
 def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_path: Path) -> None:

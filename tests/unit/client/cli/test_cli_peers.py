@@ -22,11 +22,8 @@ def judged(**changes: object) -> Snapshot:
     fields: dict[str, object] = {
         "peers": [PeerView(peer=ANNA, state="connected", rtt_ms=5.0)],
         "audits": AuditsView(
-            contributions=40,
-            done=3,
-            agree=2,
-            contributions_today=412,
-            today=AuditCounts(agree=3),
+            contributions=412,
+            results=AuditCounts(agree=3),
         ),
         "expelled": [ExpelledView(peer=BORIS, reason=LIES, by="charges")],
         "trust": [
@@ -53,7 +50,7 @@ def test_it_says_whom_the_volunteer_trusts_and_why_not() -> None:
     assert "expelled" in rows[BORIS]
     facts = lines[lines.index("") + 1 :]
     assert facts[:2] == [
-        "audits    all agree; 3 of 412 contributions audited today",
+        "audits    all agree; 3 of 412 contributions audited",
         "members   1 proven, 1 on probation, 1 expelled",
     ]
     assert "evidence  volunteer evidence save FILE, which anybody can verify" in facts
@@ -68,12 +65,12 @@ def test_whom_a_member_has_expelled_is_explained_by_the_members() -> None:
 
 def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> None:
     counts = AuditCounts(agree=4, disagree=1, unchecked=2)
-    audits = AuditsView(contributions=0, done=0, agree=0, contributions_today=50, today=counts)
+    audits = AuditsView(contributions=50, results=counts)
     lines = status_report(judged(audits=audits)).splitlines()
     results = "4 agree, 1 does not agree, 2 could not be checked"
-    assert f"audits    {results}; 7 of 50 contributions audited today" in lines
-    none_yet = AuditsView(contributions=0, done=0, agree=0, contributions_today=9)
-    assert "audits    0 of 9 contributions audited today" in status_report(judged(audits=none_yet))
+    assert f"audits    {results}; 7 of 50 contributions audited" in lines
+    none_yet = AuditsView(contributions=9)
+    assert "audits    0 of 9 contributions audited" in status_report(judged(audits=none_yet))
 
 
 def test_how_a_member_is_linked_is_said() -> None:

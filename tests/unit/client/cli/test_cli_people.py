@@ -20,9 +20,11 @@ from client.control.snapshot import ContributorView, PeerView, ReplicaView, Stag
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
-from client.store.records import KeptContributions, KeptLine
+from client.store.records import KeptContributions
 from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
+from protocol.contributions.board import Vouched
+from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
@@ -94,7 +96,8 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     home: Path, within: Within
 ) -> None:
     swarm, folders = founded(), home_folders(home)
-    kept = KeptContributions(board=(KeptLine(ANNA, 0, 420, 2),), names={ANNA: "Anna"})
+    anna = PeerId(ANNA)
+    kept = KeptContributions(board=(Vouched(anna, 0, 420, 2),), names={anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
     (one,) = contributors_of(find_home(), swarm, 0)
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
@@ -145,9 +148,7 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
         manifest=swarm.manifest,
         version=9,
         has_tokenizer=True,
-        loss=None,
-        bits=None,
-        contributors=tuple(BOARD),
+        contributors=BOARD,
         own_microbatches=0,
         own_tokens=0,
     )

@@ -2,7 +2,6 @@
 
 import itertools
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -208,12 +207,6 @@ class TestWorkers:
             asked = DecodeSum(step=0, attempt=1, segment=segment, squared_norm=0.0)
             failed = workers[0].fails(asked, *sums[:count])
             assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
-
-    def test_a_bucket_that_hides_nothing_is_refused(self) -> None:
-        worker = self.workers()[0]
-        asked = self.contribute(self.masks()[0], self.bounds(worker))
-        failed = worker.fails(msgspec.structs.replace(asked, buckets=[0, 0, 1, 0]))
-        assert (failed.kind, failed.message) == ("shape", "a bucket of 1 hides nothing")
 
     def test_a_segment_that_cuts_a_block_is_refused(self) -> None:
         worker = self.workers()[0]

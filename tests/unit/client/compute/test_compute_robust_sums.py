@@ -12,7 +12,7 @@ from model_zoo.specs.aggregation import RULES
 from tests.support.compute_rounds import accumulate, bounds_of
 from tests.support.compute_stages import opened, relative_error
 
-ROBUST = [name for name, rule in RULES.items() if not rule.linear and not rule.secret]
+ROBUST = [name for name, rule in RULES.items() if rule.robust]
 SIZE = 20_000
 NOISE = 2.0
 """Of one microbatch, against the gradient; of real ones it was .5 to 2.2."""
@@ -244,9 +244,9 @@ def test_what_the_rule_leaves_out_by_itself_is_not_refused(codec) -> None:
     assert torch.cosine_similarity(*found, dim=0) > 0.6
 
 
-@pytest.mark.parametrize(("rule", "replicas"), [("centred-clipping", 2), ("trimmed-mean", 3)])
-def test_what_it_does_not_leave_out_is(rule, replicas) -> None:
-    workers = [opened(0, [4], aggregation=rule) for _ in range(replicas)]
+def test_what_it_does_not_leave_out_is() -> None:
+    replicas = 2
+    workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(replicas)]
     bounds = bounds_of(workers[0], replicas)
     accumulate(workers, 0)
     round_of(workers, 0, None, bounds)

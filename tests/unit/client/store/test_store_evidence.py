@@ -9,10 +9,10 @@ import pytest
 from client.store.marks import DamagedMarks, Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
 from protocol.decree.elector import MAX_TERMS, Term
-from protocol.evidence.statement import Statement
 from protocol.evidence.word import Mark
 from protocol.limits import MAX_ELECTORS, MAX_REPLICAS_IN_ROUND
 from protocol.wire.parts import Decree
+from protocol.wire.statement import Statement
 
 
 def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:
@@ -63,8 +63,9 @@ def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:
 
 def test_the_largest_terms_fit_into_the_file(tmp_path: Path) -> None:
     peers = tuple(f"{number:064d}" for number in range(MAX_REPLICAS_IN_ROUND))
-    decree = Decree(2**31 - 1, b"d" * 32, peers, peers[:MAX_ELECTORS], 0.0)
-    terms = [Term(1, era, 7, 2, peers[0], 2, decree) for era in range(MAX_TERMS)]
+    ready, electors = (bytes(64),) * len(peers), peers[:MAX_ELECTORS]
+    decree = Decree(2**31 - 1, b"d" * 32, peers, electors, 0.0, ready)
+    terms = [Term(1, era, 7, 2, peers[0], 2, decree, peers, electors) for era in range(MAX_TERMS)]
     file = MarksFile(tmp_path / "x.marks")
     file.write(Kept([], "one boot", terms))
     assert file.read() == Kept([], "one boot", terms)

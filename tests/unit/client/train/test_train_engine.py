@@ -21,7 +21,7 @@ from protocol.ids import PeerId, Stage
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
-from protocol.membership.shared import POSTING
+from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
@@ -256,7 +256,7 @@ async def test_what_is_due_is_done_by_every_part(
         engine.describe(ADVERT, has_text=True)
         told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
         states: list[Any] = ["serving", "fetching"]
-        seats = [SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for n, state in enumerate(states)]
+        seats = [SeatStatus(n, 7, state, 1, 0, 1.0) for n, state in enumerate(states)]
         monkeypatch.setattr(engine.held_stages, "seats", lambda: seats)
         await trio.sleep(5)
         now = engine.now()
@@ -298,8 +298,7 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         told, by = Mock(), PeerId("author")
         for part in READERS.values():
             monkeypatch.setattr(getattr(engine, part), "record", getattr(told, part))
-        monkeypatch.setattr(engine._progress_report, "heard", told.progress)
-        monkeypatch.setattr(engine._evaluation_report, "heard", told.held_out)
+        monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
         for kind, part in READERS.items():
             told.reset_mock()
             records = [RecordChanged(kind, by, 1, by, b""), RecordGone(kind, by)]
@@ -308,7 +307,7 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         told.reset_mock()
         for kind in ("progress", "held-out"):
             engine._members([RecordChanged(kind, by, 1, by, b"")])
-        assert calls(told) == {"progress": [()], "held_out": [()]}
+        assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
 async def test_the_matchings_decisions_are_carried_out_and_told(
@@ -353,6 +352,23 @@ async def test_effects_go_to_the_network_or_to_people(
         assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
 
 
+async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """News of who has done no work waits a second, and its reports do not."""
+    async with open_swarm(tmp_path) as swarm:
+        engine, told, other = await at_rest(swarm), Mock(), PeerId("other")
+        monkeypatch.setattr(engine.network, "penalise", told.penalise)
+        monkeypatch.setattr(engine, "_proves", lambda: {engine.signer.peer}.__contains__)
+        engine._view_of(other)
+        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+        engine.perform(Penalise(other, "a lie", 20))
+        engine._view_changed()
+        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+        said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
+        assert calls(told)["penalise"] == said
+
+
 async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -376,7 +392,7 @@ async def test_who_serves_what_is_noted_for_people(
         engine = await at_rest(swarm)
         told = watched(engine, "event_sink.serves")
         states: list[tuple[Any, int]] = [("serving", 1), ("fetching", 2), ("serving", 0)]
-        seats = tuple(SeatStatus(n, 7, state, 1, bytes(32), 0, 1.0) for state, n in states)
+        seats = tuple(SeatStatus(n, 7, state, 1, 0, 1.0) for state, n in states)
         engine._view_dirty = False
         engine._members([SeatsChanged(PeerId("other"), seats)])
         assert calls(told)["event_sink_serves"] == [(PeerId("other"), (0, 1))]

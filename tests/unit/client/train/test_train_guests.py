@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from client.train.engine import Engine
 from client.train.messaging.outbox import Outbox
 from protocol.ids import PeerId
-from protocol.membership.progress import PROGRESS
+from protocol.membership.losses import PROGRESS
 from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
 from tests.support.memory_network import MemoryNetwork
 from tests.support.train_swarm import Volunteer, open_swarm

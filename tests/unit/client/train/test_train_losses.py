@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from protocol.effects import Publish, Send
 from protocol.ids import PeerId
-from protocol.membership.progress import Progress, encode_progress
+from protocol.membership.losses import LossSaid, encode_loss
 from protocol.wire.messages import Message, Ready
 from protocol.wire.parts import Decree
 from tests.support.cases import usual
@@ -64,8 +64,8 @@ async def test_a_record_of_one_replica_is_not_what_observers_are_shown(
         *_, liar = [await swarm.add(1) for _ in range(3)]
         swarm.start()
         await swarm.until(lambda: len(first.losses) >= 2)
-        for seq, step in enumerate((4, 7, 100_000), 10**14):
-            body = encode_progress(Progress(step, 0.0, 0, 0))
+        for seq, version in enumerate((5, 8, 100_001), 10**14):
+            body = encode_loss(LossSaid(version, 0.0))
             liar.engine.perform(Publish("progress", liar.engine.signer.peer, seq, body))
         await swarm.until_done()
         assert max(first.losses) < 8

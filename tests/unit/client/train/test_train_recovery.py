@@ -8,9 +8,9 @@ import pytest
 from trio.testing import MockClock
 
 from client.store.persisted import SET_ASIDE, Persisted
-from client.store.records import COMPANY, EVIDENCE, LINEAGE, Companions, Seen
+from client.store.records import EVIDENCE, LINEAGE, Seen
 from protocol.recovery.choice import LAST_ERA
-from protocol.recovery.company import Company
+from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -97,7 +97,7 @@ async def test_a_split_that_lasts_heals(tmp_path: Path, autojump_clock: MockCloc
         swarm.assert_exact()
 
 
-async def test_who_was_there_is_on_disk_and_how_far_the_run_was_when_it_went(
+async def test_who_could_go_on_without_us_is_on_disk(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A member that comes back alone can tell whether the others may have continued without it."""
@@ -106,11 +106,10 @@ async def test_who_was_there_is_on_disk_and_how_far_the_run_was_when_it_went(
         swarm.vanish(second)
         await swarm.until(lambda: list(dual.disk.glob("*-v24.*")))
         swarm.vanish(dual)
-        known = Persisted(dual.disk / COMPANY, Companions).read()
-        assert known is not None
-        assert {one.peer for one in known} == {v.engine.signer.peer for v in (first, second)}
-        ahead = Company(known).ahead(24)
-        assert ahead == {first.engine.signer.peer}, "the other went before that was made"
+        seen = Persisted(dual.disk / EVIDENCE, Seen).read()
+        assert seen is not None
+        there = {v.engine.signer.peer for v in (first, dual)}
+        assert frozenset.union(*Evidence(seen.kept).last_electors) == there
 
 
 async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(

@@ -67,6 +67,19 @@ def test_a_sum_that_agrees_does_not_clear_who_is_charged_for_its_work():
     assert rate(0.03, suspect) < 1.0
 
 
+def test_sums_alone_make_nobody_proven():
+    """Else one that contributes nothing would have a share of the work like any other."""
+    idle = Record()
+    for _ in range(PROVEN):
+        idle.note(Grade.AGREES, contributed=False)
+    assert idle.agreed == 0
+    idle.note(Grade.AGREES)
+    idle.note(Grade.AGREES, contributed=False)
+    assert idle.agreed == 1
+    idle.note(Grade.SUMS, contributed=False)
+    assert idle.agreed == 0
+
+
 def test_without_a_budget_nobody_is_audited():
     doubted = record(Grade.DOUBTFUL)
     assert all(

@@ -11,7 +11,6 @@ from protocol.contributions.record import (
     COUNTED,
     MAX_COUNTED,
     MAX_COUNTED_BYTES,
-    MIN_GAP_MS,
     Counted,
     Counts,
     StageCounts,
@@ -21,7 +20,7 @@ from protocol.contributions.record import (
 from protocol.effects import Penalise
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.record import Record, seal
-from protocol.membership.rules import COUNTED_TTL_S
+from protocol.membership.rules import COUNTED_GAP_MS, ttl_s
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
 from tests.support.membership_world import World
@@ -138,17 +137,17 @@ def test_replays_and_records_in_quick_succession_change_nothing() -> None:
     first = sealed(good)
     assert len(offer(world, first)) == 1
     assert offer(world, first) == []
-    assert offer(world, sealed(good, seq=10**12 + MIN_GAP_MS - 1)) == []
-    assert len(offer(world, sealed(good, seq=10**12 + MIN_GAP_MS))) == 1
+    assert offer(world, sealed(good, seq=10**12 + COUNTED_GAP_MS - 1)) == []
+    assert len(offer(world, sealed(good, seq=10**12 + COUNTED_GAP_MS))) == 1
     assert offer(world, first) == []
 
 
 def test_what_one_counted_reaches_all_and_expires() -> None:
     world = linked()
-    world.perform(peer(0), world.members[peer(0)].counted(GOOD, world.wall))
+    world.perform(peer(0), world.members[peer(0)].say(COUNTED, encode_counts(GOOD), world.wall))
     world.run(6)
     for name, seen in world.seen.items():
         got = [e for e in seen if isinstance(e, RecordChanged) and e.kind == COUNTED]
         assert [(e.signer, e.body) for e in got] == [(peer(0), encode_counts(GOOD))], name
-    world.run(COUNTED_TTL_S + 5, step=5)
+    world.run(ttl_s(COUNTED, 0) + 5, step=5)
     assert all(RecordGone(COUNTED, peer(0)) in seen for seen in world.seen.values())

@@ -7,15 +7,25 @@ import hashlib
 import pytest
 from msgspec.structs import replace
 
-from protocol.decree.decree import designated, digest_of, first_electors, is_majority, voters
+from protocol.decree.decree import (
+    READY,
+    agreed,
+    bound_by,
+    designated,
+    digest_of,
+    first_electors,
+    is_majority,
+    voters,
+)
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
 from protocol.decree.proposer import AGAIN_S, ENDED_S, Proposer, State
-from protocol.effects import Send
+from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, rank
 from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
-from protocol.wire.parts import Decree
+from protocol.wire.parts import Decree, Promise
+from protocol.wire.statement import Statement, encode_statement
 
 A, B, C, D, E = map(PeerId, "ABCDE")
 STAGE, ERA, STEP = 1, 7, 5
@@ -34,8 +44,13 @@ def elector(me: PeerId, **given: object) -> Elector:
     return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
 
 
-def decree(of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB") -> Decree:
-    return Decree(attempt, of.encode() * 32, tuple(members), tuple(electors), 0.0)
+def decree(
+    of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB", step: int = STEP
+) -> Decree:
+    """A decree for which all members have signed that they are Ready."""
+    made = Decree(attempt, of.encode() * 32, tuple(members), tuple(electors), 0.0)
+    body = encode_statement(Statement(STAGE, ERA, step, attempt, agreed(made)))
+    return replace(made, ready=tuple(signature(PeerId(peer), READY, body) for peer in members))
 
 
 class Swarm:
@@ -49,11 +64,12 @@ class Swarm:
         first = self.proposer(A, STEP - 1)
         self.say(A, first.ask(0.0), first)
         assert first.state is State.FREE
-        self.say(A, first.propose(decree(A, first.attempt, electors, "AB"), 0.0), first)
+        of_all = decree(A, first.attempt, electors, "AB", STEP - 1)
+        self.say(A, first.propose(of_all, 0.0), first)
         self.before = first.commit()
         assert self.before is not None
         for one in self.electors.values():
-            one.take(self.before, voters(self.before, verify))
+            one.take(self.before, voters(self.before, frozenset(self.named), verify))
 
     def proposer(self, me: PeerId, step: int = STEP) -> Proposer:
         quorum = Quorum(me, STAGE, None, electors=self.named)
@@ -93,7 +109,7 @@ def test_the_designated_leader_needs_no_promises(swarm: Swarm) -> None:
     swarm.say(first, leading.tick(9.0), leading, to="BC")
     commit = leading.commit()
     assert commit is not None
-    assert voters(commit, verify) >= {B, C}
+    assert voters(commit, frozenset((A, B, C)), verify) >= {B, C}
 
 
 def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
@@ -161,10 +177,6 @@ def test_a_word_outlives_the_process(swarm: Swarm) -> None:
     swarm.say(first, leading.propose(decree(first), 0.0), leading, to="C")
     again = elector(C)
     again.load(swarm.electors[C].terms)
-    assert again.answer(other, Propose(STAGE, STEP, 2, era=ERA)) == CommitRequest(
-        STAGE, STEP - 1, era=ERA
-    ), "it has forgotten who elects"
-    again.take(swarm.before)
     swarm.electors[C] = again
     swarm.say(other, later.ask(0.0), later, to="BC")
     assert (later.state, later.decree) == (State.BOUND, decree(first))
@@ -235,11 +247,10 @@ def test_it_keeps_few_commits() -> None:
         voter.take(replace(said, step=step), frozenset({A}))
     assert voter.commit(STAGE, ERA, 8) is None
     assert voter.commit(STAGE, ERA, 9) is not None
-    assert voter.terms == (Term(STAGE, ERA, MAX_COMMITS + 9, 1, *leaders_of(MAX_COMMITS + 9)),)
-
-
-def leaders_of(step: int) -> tuple[PeerId]:
-    return (designated("AB", STAGE, step),)
+    step = MAX_COMMITS + 9
+    leader = designated("AB", STAGE, step)
+    last = Term(STAGE, ERA, step, 1, leader, members=("A", "B"), electors=("A", "B", "C"))
+    assert voter.terms == (last,)
 
 
 class TestMajority:
@@ -301,3 +312,91 @@ def test_who_has_ended_is_waited_for_before_one_goes_on_without_it(
     assert leading.commit() is None
     answers(leading.tick(100.0 + wait_s + 1.0))
     assert leading.commit() is not None
+
+
+class TestWhatIsProposed:
+    """An elector votes for what all members are Ready for, if none is left out that it hears."""
+
+    def answer(self, voter: Elector, said: Decree) -> Vote | Commit | CommitRequest | None:
+        first, _ = leaders()
+        answer = voter.answer(first, Propose(STAGE, STEP, said.attempt, said, era=ERA))
+        return None if isinstance(answer, Penalise) else answer
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"digest": b"x" * 32},
+            {"electors": ("A",)},
+            {"members": ("B", "A")},
+            {"members": ("A",)},
+            {"members": ("A", "B", "C")},
+            {"members": ("A", "A")},
+            {"attempt": 2},
+            {"ready": ()},
+        ],
+    )
+    def test_what_a_member_is_not_ready_for(self, swarm: Swarm, changed: dict[str, object]) -> None:
+        first, _ = leaders()
+        said = replace(decree(first), **changed)  # type: ignore[arg-type]
+        answer = swarm.electors[C].answer(first, Propose(STAGE, STEP, 1, said, era=ERA))
+        assert answer == Penalise(first, "not-all-are-ready", 50)
+        assert swarm.electors[C].liars() == {first}
+        assert isinstance(self.answer(swarm.electors[C], decree(first)), Vote)
+
+    def test_a_leader_may_sum_the_losses_up(self, swarm: Swarm) -> None:
+        first, _ = leaders()
+        said = replace(decree(first), loss_sum=7.0)
+        assert isinstance(self.answer(swarm.electors[C], said), Vote)
+
+    @pytest.mark.parametrize(
+        ("version", "lost", "votes"),
+        [(STEP, "", False), (STEP, "B", True), (STEP - 1, "", True), (None, "", True)],
+    )
+    def test_who_is_left_out(
+        self, swarm: Swarm, version: int | None, lost: str, votes: bool
+    ) -> None:
+        voter, (first, other) = swarm.electors[C], leaders()
+        voter.serving = lambda _stage: {first: STEP} | ({} if version is None else {other: version})
+        voter.lost = lambda: {other} if lost else ()
+        answer = self.answer(voter, decree(first, members=first))
+        assert isinstance(answer, Vote) == votes
+        assert (voter.liars() == {first}) != votes
+
+    def test_what_it_has_voted_for_it_votes_for_again(self, swarm: Swarm) -> None:
+        """It may be decreed, whoever is there now."""
+        voter, (first, other) = swarm.electors[C], leaders()
+        said = decree(first, members=first)
+        assert isinstance(self.answer(voter, said), Vote)
+        voter.serving = lambda _stage: {first: STEP, other: STEP}
+        assert isinstance(self.answer(voter, said), Vote)
+
+    def test_two_that_have_voted_are_believed_and_one_is_not(self) -> None:
+        swarm = Swarm("ABCDE", "ABCDE")
+        first, other = leaders()
+        said = decree(first, electors="ABCDE", members=first)
+        votes = Propose(STAGE, STEP, 1, said, era=ERA)
+        assert isinstance(swarm.electors[D].answer(first, votes), Vote)
+        for one in swarm.electors.values():
+            one.serving = lambda _stage: {first: STEP, other: STEP}
+        later = swarm.proposer(other)
+        later._leaves_out = lambda decree: len(decree.members) < 2
+        swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
+        assert later.state is State.ASKING, "it would be refused, and not all have answered"
+        later.tick(AGAIN_S)
+        later.count()
+        assert later.state is State.BOUND, "the two that are silent may have voted, too"
+        bound = Propose(STAGE, STEP, 2, said, later.promises, era=ERA)
+        assert swarm.electors[E].answer(other, bound) is None
+        assert isinstance(swarm.electors[D].answer(other, bound), Vote)
+        swarm.say(other, later.ask(2.0), later)
+        assert later.state is State.FREE, "most have not voted for it"
+
+
+def test_one_elector_binds_nobody_where_most_have_not_voted() -> None:
+    three = frozenset((A, B, C))
+    none = [Promise(peer, 0, b"", b"") for peer in (A, B)]
+    one = Promise(C, 5, b"x", b"")
+    assert bound_by([none[0], one], three) == b"x", "the third may have voted, too"
+    assert bound_by([*none, one], three) == b""
+    assert bound_by([none[0], Promise(B, 2, b"y", b""), one], three) == b""
+    assert bound_by([none[0], Promise(B, 2, b"x", b""), one], three) == b"x"

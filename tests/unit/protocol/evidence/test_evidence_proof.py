@@ -9,7 +9,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import check, contradiction, words_of
 from protocol.ids import SwarmId
 from protocol.membership.advert import ADVERT, encode_advert
-from protocol.membership.progress import PROGRESS
+from protocol.membership.losses import PROGRESS
 from protocol.membership.record import Record, seal
 from protocol.recovery.stored import STORED
 from protocol.wire.fields import Envelope

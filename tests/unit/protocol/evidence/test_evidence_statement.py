@@ -14,10 +14,7 @@ from protocol.evidence.heard import MAX_OF_SENDER, MAX_SENDERS, Heard
 from protocol.evidence.proof import check, contradiction
 from protocol.evidence.statement import (
     Decisive,
-    Statement,
-    encode_statement,
     envelope_of,
-    parse_statement,
     statement_of,
 )
 from protocol.evidence.word import MAX_MARKS, OwnWord
@@ -26,6 +23,7 @@ from protocol.rounds.plans import REFUSED
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Plan, Ready, decode_message, encode_message
 from protocol.wire.parts import PlanMember, Proof
+from protocol.wire.statement import Statement, encode_statement, parse_statement
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, messages_of, peer, signer
 
 LEADER, ALICE, BORIS = peer(1), peer(2), peer(3)

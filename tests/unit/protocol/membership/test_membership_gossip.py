@@ -21,8 +21,8 @@ from protocol.membership.gossip import (
     PUSH_FANOUT,
     Gossip,
 )
+from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_PER_S, Membership
-from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
@@ -98,12 +98,12 @@ def test_progress_of_a_last_stage_replica_spreads_and_its_newest_word_wins() -> 
     world.perform(peer(2), world.members[peer(2)].set_seats([seat(3)], world.now, world.wall))
     world.run(12)
     for number, step in ((2, 5), (2, 6), (1, 9)):  # peer 1 does not serve the last stage
-        body = encode_progress(Progress(step, 1.5, 100 * step, int(world.wall)))
+        body = encode_loss(LossSaid(step, 1.5))
         publish = Publish("progress", peer(number), step, body)
         world.perform(peer(number), [publish])
         world.deliver()
     for member in world.members.values():
-        assert {author: said.step for author, said in member.progress().items()} == {peer(2): 6}
+        assert member.losses("progress") == {peer(2): LossSaid(6, 1.5)}
 
 
 def test_nothing_is_sent_back_to_its_sender_or_author() -> None:

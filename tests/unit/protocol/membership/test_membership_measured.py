@@ -22,7 +22,7 @@ from protocol.membership.measured import (
     parse_measurements,
 )
 from protocol.membership.record import Record, seal
-from protocol.membership.rules import MEASURED_TTL_S
+from protocol.membership.rules import ttl_s
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
 from tests.support.membership_world import World
@@ -146,14 +146,14 @@ def test_what_one_measured_reaches_all_and_expires() -> None:
     world = linked()
     author = world.members[peer(0)]
     told = Measurements((Partner(peer(1), (StageRate(1, 5, 300),)),))
-    world.perform(peer(0), author.measured(told, world.wall))
+    world.perform(peer(0), author.say(MEASURED, encode_measurements(told), world.wall))
     world.run(6)
     for name, seen in world.seen.items():
         got = [e for e in seen if isinstance(e, RecordChanged) and e.kind == MEASURED]
         assert [(e.signer, parse_measurements(e.body, e.key, e.signer, 4)) for e in got] == [
             (peer(0), told)
         ], name
-    world.run(MEASURED_TTL_S + 5, step=5)
+    world.run(ttl_s(MEASURED, 0) + 5, step=5)
     assert all(RecordGone(MEASURED, peer(0)) in seen for seen in world.seen.values())
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.advert import Advert, Flops, encode_advert, parse_advert
-from protocol.membership.progress import Progress, encode_progress
+from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.rules import record_kinds
@@ -154,7 +154,7 @@ def test_our_own_nonsense_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
         encode_advert(advert(flops=Flops(fp32=float("nan"))))
     with pytest.raises(LocalProtocolError):
-        encode_progress(Progress(-1, 0.0, 0, 0))
+        encode_loss(LossSaid(-1, 0.0))
     with pytest.raises(LocalProtocolError):
         seal(signer(1), "advert", Record("x", 1, int(WALL), 601, b""), SWARM)
 
@@ -210,20 +210,20 @@ def test_members_do_not_displace_each_other() -> None:
 
 def test_progress_is_taken_from_the_last_stage_only() -> None:
     held = store()
-    body = encode_progress(Progress(5, 2.0, 1000, int(WALL)))
+    body = encode_loss(LossSaid(5, 2.0))
     stranger, own = (Record(peer(n), 5, int(WALL), 60, body) for n in (1, 7))
     assert held.offer(seal(signer(1), "progress", stranger, SWARM), peer(9), WALL).held is None
     assert held.offer(seal(signer(7), "progress", own, SWARM), peer(9), WALL).held is not None
-    refuse(seal(signer(7), "progress", stranger, SWARM), "progress-forged")
+    refuse(seal(signer(7), "progress", stranger, SWARM), "loss-forged")
 
 
 @pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])
 def test_a_loss_that_can_be_none_is_refused(loss: float) -> None:
     with pytest.raises(LocalProtocolError):
-        encode_progress(Progress(5, loss, 1000, int(WALL)))
-    body = msgspec.msgpack.encode(Progress(5, loss, 1000, int(WALL)))
+        encode_loss(LossSaid(5, loss))
+    body = msgspec.msgpack.encode(LossSaid(5, loss))
     record = Record(peer(7), 5, int(WALL), 60, body)
-    refuse(seal(signer(7), "progress", record, SWARM), "progress-malformed")
+    refuse(seal(signer(7), "progress", record, SWARM), "loss-malformed")
 
 
 def test_unknown_kinds_are_ignored() -> None:

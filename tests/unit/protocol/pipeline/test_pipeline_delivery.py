@@ -150,7 +150,7 @@ def test_no_charge_outlives_its_microbatch() -> None:
     made.receipt(peer, receipt("busy", attempt), 0.1)
     other, attempt = (B if peer == A else A), attempt + 1
     made.receipt(other, receipt("accepted", attempt), 0.2)
-    assert load(made) == 1.0
+    assert load(made) == 1
     made.gradient(other, STEP, M, 0.3)
     assert load(made) == 0
     made.start(STEP, M + 1, again=False, now=0.4)

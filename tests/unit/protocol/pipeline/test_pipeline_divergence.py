@@ -73,7 +73,7 @@ class Line:
         return to
 
     def receipt(self, microbatch: int, verdict: str, attempt: int) -> Receipt:
-        return Receipt(self.stage + 1, STEP, microbatch, attempt, verdict, 0)  # type: ignore[arg-type]
+        return Receipt(self.stage + 1, STEP, microbatch, attempt, verdict)  # type: ignore[arg-type]
 
     def gradient(self, sender: PeerId, microbatch: int) -> list[object]:
         """A gradient comes; what follows once its pass has failed."""

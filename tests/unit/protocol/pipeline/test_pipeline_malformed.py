@@ -89,7 +89,8 @@ class TestGettingAnotherGradient:
         made = deliveries(A, B)
         first = held(made)
         second = B if first == A else A
-        made._send(made._open[M], second, made.next_hop.charge(second), 0.1)
+        made.next_hop.charge(second)
+        made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert made.next_deadline() is None
         made.redo(M, "corrupt", 1.0, malformed_by=second)
@@ -119,7 +120,7 @@ class TestBlame:
 
     def sent(self, made: Pipeline) -> PeerId:
         [(to, attempt)] = offers(list(made.computed(ForwardTask(0, 0), Outcome(), 0.1)))
-        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted", 0), 0.1)
+        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
         return to
 
     def test_who_only_asked_for_a_microbatch_has_not_given_it(self) -> None:
@@ -138,7 +139,7 @@ class TestBlame:
         assert blamed(effects) == [(giver, 20)]
         [(asked, attempt)] = questions(effects)
         assert asked == other
-        absent = Receipt(2, 0, 0, attempt, "absent", 0)
+        absent = Receipt(2, 0, 0, attempt, "absent")
         [(to, _)] = offers(list(made.receipt(other, absent, 0.3)))
         assert to == other
         made.backward(other, Backward(1, 0, 0, 1), 0.4)
@@ -152,7 +153,7 @@ class TestBlame:
             points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
             now += SPOILT_RETRY_S
             [(_, attempt)] = questions(list(made.tick(now)))
-            made.receipt(giver, Receipt(2, 0, 0, attempt, "known", 0), now)
+            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
         assert now == pytest.approx(0.2 + 5 * SPOILT_RETRY_S)
 
     def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:

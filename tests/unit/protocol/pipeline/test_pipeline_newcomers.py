@@ -207,21 +207,20 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
     hop.bound(bound)
     got, now = Counter[PeerId](), 0.0
     busy = dict.fromkeys(OLD, 0.0)
-    out: list[tuple[float, PeerId, float, float]] = []
+    out: list[tuple[float, PeerId, float]] = []
     for _ in range(count):
         now += 1 / arrive
         while out and out[0][0] <= now:
-            at, peer, charge, took = heapq.heappop(out)
-            hop.release(peer, charge)
+            at, peer, took = heapq.heappop(out)
+            hop.release(peer)
             hop.settle(peer, took, 1, at)
         chosen = hop.choose(now)
         assert chosen is not None
-        peer, charge = chosen
-        got[peer] += 1
+        got[chosen] += 1
         ends = now + 0.01
-        if peer in busy:
-            ends = busy[peer] = max(busy[peer], now) + 1.0
-        heapq.heappush(out, (ends, peer, charge, ends - now))
+        if chosen in busy:
+            ends = busy[chosen] = max(busy[chosen], now) + 1.0
+        heapq.heappush(out, (ends, chosen, ends - now))
     return sum(got[peer] for peer in new) / count
 
 
@@ -250,4 +249,4 @@ class TestNextHop:
         hop.bound(Bound({NEW[0]: 0}, 3))
         assert [hop.choose(0.0) for _ in range(3)] != [None] * 3
         hop.update(dict.fromkeys([NEW[0], OLD[0]], 1.0))
-        assert {hop.choose(0.0, exclude=[OLD[0]])[0] for _ in range(9)} == {NEW[0]}  # type: ignore[index]
+        assert {hop.choose(0.0, exclude=[OLD[0]]) for _ in range(9)} == {NEW[0]}

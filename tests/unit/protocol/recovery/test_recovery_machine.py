@@ -13,7 +13,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
-from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
+from protocol.recovery.evidence import DOUBTED_AFTER, Electorate, Evidence, Kept
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
@@ -44,6 +44,9 @@ from protocol.recovery.stored import (
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
 EVERY = 10
+TWO_OTHERS, ELECTORS = tuple(PEERS[1:3]), Electorate(0, tuple(PEERS[:3]))
+WITH_TWO = Kept(stages=(0,), proven=TWO_OTHERS, electorates=(ELECTORS,))
+"""The first of three that have closed a step together."""
 
 
 def digest(stage: int, version: int, variant: int = 0) -> bytes:
@@ -550,9 +553,9 @@ class TestResume:
         assert lineage is not None
         assert lineage.version == 20
 
-    def test_who_comes_back_alone_waits_for_most_of_those_it_met(self) -> None:
+    def test_who_comes_back_alone_waits_for_most_electors(self) -> None:
         """They may have trained on without it."""
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
@@ -566,7 +569,7 @@ class TestResume:
         assert lineage.version == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))

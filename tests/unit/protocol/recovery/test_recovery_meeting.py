@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.company import Companion, Company
+from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.machine import (
     HEALTHY_S,
     MOST_FAILURES,
@@ -284,9 +284,9 @@ class TestReturning:
         made = Trained(max(versions, default=TOGETHER))
         evidence, lineage = made.machine.evidence, made.lineage
         evidence.closed_at = None
-        made.machine = Recovery(
-            ME, 1, EVERY, lineage, 9, met=(FRIEND, THIRD), evidence=evidence, founder=ME
-        )
+        evidence.closed(0, evidence.version, digest(evidence.version, OURS), (), 0.0, PEERS[:3])
+        evidence.closed_at = None
+        made.machine = Recovery(ME, 1, EVERY, lineage, 9, evidence=evidence, founder=ME)
         made.take(made.machine.set_copies(stored(lineage, OURS, *versions).copies, 10.0))
         alone = RecoveryContext(frozenset({ME}), (None,))
         made.take(made.machine.update(alone, 10.0))
@@ -381,14 +381,14 @@ class TestBegunApart:
 
 
 class TestFounding:
-    def newcomer(self, company: Company | None) -> Recovery:
-        made = Recovery(ME, 1, EVERY, met=(FRIEND,), company=company)
+    def newcomer(self, *, saw_training: bool) -> Recovery:
+        made = Recovery(ME, 1, EVERY, evidence=Evidence(Kept(saw_training=saw_training)))
         made.set_copies((), 0.0)
         made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
         return made
 
     def test_who_has_only_copied_from_a_run_with_versions_never_begins_it_again(self) -> None:
-        made = self.newcomer(Company([Companion(FRIEND, version=700, left=True)]))
+        made = self.newcomer(saw_training=True)
         for now in (SETTLE_S, PATIENCE_S + 60.0, 100_000.0):
             assert not [e for e in made.tick(now) if isinstance(e, Adopt)]
             assert not made.open
@@ -397,7 +397,7 @@ class TestFounding:
         assert made.waiting.until is None
 
     def test_who_was_there_before_the_first_step_begins_with_whoever_is_here(self) -> None:
-        made = self.newcomer(Company([Companion(FRIEND, version=0, left=True)]))
+        made = self.newcomer(saw_training=False)
         assert [e.ours for e in made.tick(SETTLE_S) if isinstance(e, Adopt)] == [True]
         assert made.lineage.electors == (ME,)
 
@@ -412,7 +412,7 @@ class TestFounding:
         assert any(isinstance(e, Adopt) for e in made.tick(SETTLE_S)) == begins
 
     def test_nor_does_who_sees_the_state_of_the_run_vanish(self) -> None:
-        made = self.newcomer(None)
+        made = self.newcomer(saw_training=False)
         theirs, live = begun(0, 0, THEIRS), frozenset({ME, FRIEND})
         made.receive(FRIEND, stored(theirs, THEIRS), 0.5)
         seats = {FRIEND: (theirs.era,)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.company import Companion, Company
 from protocol.recovery.machine import (
     MAX_TURNS,
     PATIENCE_S,
@@ -122,11 +121,11 @@ def test_a_stage_that_is_lost_for_good_ends_it_once_the_state_of_the_other_is_he
 
 def test_who_comes_back_first_waits_for_the_rest_of_its_line() -> None:
     evidence = Member().machine.evidence
+    evidence.closed(0, MADE, copy(0, MADE, OURS).hash, (NEXT,), 10.0, (ME, NEXT, LAST))
     evidence.closed_at = None
-    company = Company([Companion(NEXT, MADE), Companion(LAST, MADE), Companion(OTHER, TOGETHER)])
-    met, theirs = (NEXT, LAST, OTHER), served_apart(110, 120)
+    theirs = served_apart(110, 120)
     member = Member()
-    member.machine = Recovery(ME, STAGES, EVERY, FIRST, 9, met, company, evidence=evidence)
+    member.machine = Recovery(ME, STAGES, EVERY, FIRST, 9, evidence=evidence)
     own = [copy(0, MADE - EVERY, OURS), copy(0, MADE, OURS), copy(1, MADE, OURS)]
     member.effects += member.machine.set_copies(own, 10.0)
     member.effects += member.machine.receive(OTHER, theirs, 11.0)

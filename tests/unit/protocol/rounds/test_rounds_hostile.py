@@ -99,8 +99,8 @@ class TestHostile:
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
         done = list(table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
-        [(_, message_ready)] = sent(done, Ready)
-        [apply] = tasks(list(table.member.committed(1, message_ready.digest)))  # type: ignore[attr-defined]
+        assert len(sent(done, Ready)) == 1
+        [apply] = tasks(list(table.member.committed(1, table.member.ready)))
         assert isinstance(apply, ApplyTask)
         assert apply.reduced[1] == second[0]
 

@@ -225,7 +225,7 @@ class TestDecree:
         made, plan = planned(*HALVES, electors=(ME, C, NEW))
         assert made.ready(ME, ready(), 1.0) == []
         asked = list(made.ready(B, ready(), 1.0))
-        decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0)
+        decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0, (b"", b""))
         assert proposals(asked) == dict.fromkeys(
             sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
         )

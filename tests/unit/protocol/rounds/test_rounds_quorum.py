@@ -353,7 +353,7 @@ class TestUnmet:
         assert PEERS[2] in contacts.told_lost(9)
 
     def test_only_seats_beside_ones_own_that_serve_are_heeded(self) -> None:
-        serving = SeatStatus(3, 7, "serving", 1, b"", 0, 1.0, missing=(PEERS[1], PEERS[2]))
+        serving = SeatStatus(3, 7, "serving", 1, 0, 1.0, missing=(PEERS[1], PEERS[2]))
         assert missed([serving], [2], PEERS[2]) == {PEERS[1]}
         assert missed([serving], [5, 4], PEERS[0]) == {PEERS[1], PEERS[2]}
         assert missed([serving], [1, 5], PEERS[0]) == set()

@@ -34,7 +34,7 @@ from tests.support.round_leaders import (
     vote,
 )
 
-EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0)
+EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
 """What the leader that is lost has proposed."""
 
 
@@ -73,7 +73,7 @@ class TestTakingOver:
     def test_of_several_votes_the_latest_binds(self) -> None:
         fifth = peer_id_from_key(bytes(31) + b"5")
         made = successor(ME, B, C, NEW, fifth)
-        later = Decree(3, b"\3" * 32, (ME, B), (ME, B, C), 3.0)
+        later = Decree(3, b"\3" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
         for elector in (B, C, NEW):
             made.vote(elector, vote(2, 3), 1.0)
         assert {said.attempt for said in proposals(list(made.tick(9.0))).values()} == {4}

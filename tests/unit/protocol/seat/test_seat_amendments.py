@@ -9,13 +9,12 @@ from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
 from protocol.amendments.book import Amendments
-from protocol.effects import Send
 from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Plan, Ready, Returned
+from protocol.wire.messages import Plan, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
 from tests.support.decrees import commit_of, promised_by
@@ -143,9 +142,9 @@ def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]
         *range(4 * seat.step, 4 * seat.step + 4)
     }
     effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
-    ready = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Ready)]
-    digest = ready[0].digest if ready else seat.member.ready
-    effects += seat.receive(ME, commit_of(0, seat.step, 1, digest, [ME], loss_sum=1.0), 1.0)
+    effects += seat.receive(
+        ME, commit_of(0, seat.step, 1, seat.member.ready, [ME], loss_sum=1.0), 1.0
+    )
     [task] = [e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyTask)]
     return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))
 

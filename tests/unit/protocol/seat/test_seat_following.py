@@ -7,8 +7,9 @@ import hashlib
 import math
 
 import pytest
+from msgspec.structs import replace
 
-from protocol.decree.decree import VOTE, digest_of, encode_ballot
+from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.decree.elector import MAX_COMMITS, Elector
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
@@ -37,6 +38,8 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
+from protocol.wire.statement import Statement, encode_statement
+from tests.support.decrees import commit_of
 
 STAGE, STEP = 1, 7
 ME, SIBLING, OTHER, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -148,7 +151,10 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         touch=contacts,
         elector=Elector(ME, signs, is_signed),
     )
-    made.quorum.settle([ME, SIBLING], [ME, SIBLING, OTHER], STEP, 0.0)
+    electors = [ME, SIBLING, OTHER]
+    before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
+    made.elector.take(before, frozenset(electors))
+    made.quorum.settle([ME, SIBLING], electors, STEP, 0.0)
     made.quorum.designated = SIBLING
     made.update_view(siblings(STEP), 0.0)
     made.receive(OTHER, Returned(STAGE, STEP), 0.0)
@@ -163,6 +169,9 @@ def siblings(version: int, *, step: int = STEP) -> SwarmView:
 def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
     """The commit of the step's first attempt, with the votes of these."""
     decree = Decree(1, value, (ME, SIBLING), (ME, SIBLING, OTHER), 0.0)
+    body = encode_statement(Statement(STAGE, 0, step, 1, agreed(decree)))
+    signed = tuple(signature(peer, READY, body) for peer in (ME, SIBLING))
+    decree = replace(decree, ready=signed)
     body = encode_ballot(Ballot(STAGE, 0, step, 1, SIBLING, 1, digest_of(decree)))
     votes = tuple((peer, signature(peer, VOTE, body)) for peer in by)
     return Commit(STAGE, step, 1, SIBLING, decree, votes)

@@ -85,10 +85,10 @@ class Line:
                 case Compute(task):
                     waiting += self.seat.computed(task, Outcome(loss_sum=1.0), self.now)
                 case Send(peer, Have() as m):
-                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "absent", 0)
+                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "absent")
                     self.answers.append((peer, said))
                 case SendPayload(peer, Forward() as m, _):
-                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "accepted", 0)
+                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "accepted")
                     gradient = Backward(self.stage, 0, m.microbatch, m.attempt)
                     self.answers += [(peer, said), (peer, gradient)]
 

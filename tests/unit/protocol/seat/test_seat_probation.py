@@ -18,6 +18,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
 from protocol.wire.parts import PlanMember
+from tests.support.decrees import commit_of
 
 ME, SIBLING, NEXT, NEW = map(PeerId, ("me", "sibling", "next", "new"))
 CROWD = [PeerId(f"invented {n}") for n in range(50)]
@@ -163,36 +164,36 @@ def test_we_vouch_for_proven_peers_where_any_is() -> None:
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__), Quorum(ME, 0, None)
+    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
-    newcomers.admit([ME], {ME}, 5, b"", quorum, 0.0)
+    newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
     admitted = set(newcomers.observing(0.0))
     assert NEW in admitted
     assert len(admitted & set(CROWD)) == NEW_AT_ONCE
 
 
 def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
-    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME}.__contains__), Quorum(ME, 0, None)
+    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME}.__contains__)
     let_in = set[PeerId]()
     for peer in CROWD:
         newcomers.ask(peer, 0.0)
-        newcomers.admit([ME, *let_in], {ME, *let_in}, 5, b"", quorum, 0.0)
+        newcomers.admit([ME, *let_in], {ME, *let_in}, 5, b"", None, 0.0)
         let_in = set(newcomers.observing(0.0))
     assert len(let_in) == NEW_AT_ONCE
 
 
 def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
-    newcomers, quorum = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__), Quorum(ME, 0, None)
+    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
     for peer in CROWD[:NEW_AT_ONCE]:
         assert newcomers.lets_in(peer, [ME], (), 0.0)  # by the last leader
     late = JOIN_TTL_S + 1
     newcomers.ask(CROWD[-1], late)
     newcomers.ask(NEW, late)
-    newcomers.admit([ME], {ME}, 5, b"", quorum, late)
+    newcomers.admit([ME], {ME}, 5, b"", None, late)
     assert newcomers.observing(late) == [NEW]
     newcomers.ask(CROWD[-1], NEW_S)
-    newcomers.admit([ME], {ME}, 5, b"", quorum, NEW_S)
+    newcomers.admit([ME], {ME}, 5, b"", None, NEW_S)
     assert CROWD[-1] in newcomers.observing(NEW_S)
 
 
@@ -206,7 +207,8 @@ def seat() -> Seat:
         serving=True,
         proves=PROVEN.__contains__,
     )
-    admit = Admit(0, 5, ME, [SIBLING], roll=[ME, SIBLING], electors=[SIBLING, NEXT])
+    before = commit_of(0, 4, 1, bytes(32), [ME, SIBLING], electors=[SIBLING, NEXT])
+    admit = Admit(0, 5, ME, [SIBLING], before)
     made.admitted_by(admit, 0.0)
     made.update_view(view([ME, SIBLING, NEW, *CROWD], missing=[SIBLING]), 0.0)
     return made

@@ -16,6 +16,7 @@ from protocol.seat.standing import (
     FOLLOW_S,
     FORGIVEN_AFTER,
     HEARD_AGAIN_S,
+    OWED_S,
     UNMENDED_S,
     Standing,
 )
@@ -174,12 +175,14 @@ def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: S
     assert len(standing.beside()) == 1
 
 
-def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: Standing) -> None:
+@pytest.mark.parametrize("once", [True, False])
+def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
         made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
-        for _ in range(8):
-            made.worked(busy, 0.0)
+        if once:
+            made.worked(idle, -OWED_S - 0.1)
+        made.worked(busy, 0.0)
         judged(made, {ONE: (TWO,)})
         assert made.beside() == [idle]
 
@@ -323,24 +326,6 @@ def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> N
     for at, gone in ((0.0, False), (FOLLOW_S - 0.1, False), (FOLLOW_S, True)):
         standing.observe(view({SIBLING: (ME,)}), (), at)
         assert standing.is_aside(SIBLING) is gone
-
-
-def test_two_that_nobody_judges_come_back_together(standing: Standing) -> None:
-    """The one that was set aside for the second time comes back with the one for which it was the
-    first, or they would never meet again."""
-    set_aside_alone(standing, 0.0)
-    again = ASIDE_S + DISPUTE_S
-    standing.observe(alone({SIBLING: (ME,)}), (), again)
-    assert not standing.is_aside(SIBLING)
-    again += HEARD_AGAIN_S
-    set_aside_alone(standing, again)
-    over = again + DISPUTE_S + ASIDE_S
-    standing.observe(alone(), (), over - 1)
-    assert standing.is_aside(SIBLING), "not before the first time would be over"
-    standing.observe(alone({SIBLING: (ME,)}), (), over)
-    assert standing.is_aside(SIBLING), "it does without us as well"
-    standing.observe(alone(), (), over)
-    assert not standing.is_aside(SIBLING)
 
 
 def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:

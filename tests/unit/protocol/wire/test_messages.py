@@ -33,7 +33,8 @@ def test_the_largest_plan_fits_a_header() -> None:
 
 def test_the_largest_decree_fits_a_header_with_its_votes_or_promises() -> None:
     everybody = tuple(EVERYBODY)
-    decree = Decree(2**31 - 1, bytes(32), everybody, tuple(ELECTORS), 1e30)
+    ready = (bytes(64),) * len(everybody)
+    decree = Decree(2**31 - 1, bytes(32), everybody, tuple(ELECTORS), 1e30, ready)
     where = limits.MAX_STAGES - 1, limits.MAX_STEP, 2**31 - 1
     votes = tuple((one, bytes(64)) for one in ELECTORS)
     promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS)

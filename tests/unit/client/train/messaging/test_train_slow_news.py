@@ -6,7 +6,7 @@ from client.train.messaging.slow_news import SlowNews
 from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT
-from protocol.membership.progress import PROGRESS
+from protocol.membership.losses import PROGRESS
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, Records
 

@@ -1,18 +1,14 @@
-"""The loss curve and the credit that a node remembers: bounded, thinned evenly, kept."""
+"""The loss curve that a node remembers: bounded, thinned evenly, kept."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.control.snapshot import CreditView
-from client.store.persisted import Persisted
-from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
 
 
@@ -101,16 +97,3 @@ def test_a_disk_that_does_not_take_it_leaves_the_curve_in_memory(tmp_path: Path)
     curve.note(0, 0.0, 1.0, 2.0)
     curve.save()
     assert steps(curve) == [0]
-
-
-def test_credit_adds_up_over_sessions(tmp_path: Path) -> None:
-    path = tmp_path / "credit" / "x.json"
-    counters = SimpleNamespace(counted=3)
-    first = Credit(path, counters, 10, lambda: 500)  # type: ignore[arg-type]
-    first.save()
-    second = Credit(path, SimpleNamespace(counted=2), 10, lambda: 50)  # type: ignore[arg-type]
-    now = second.view()
-    assert (now.microbatches, now.tokens, now.sent_bytes) == (5, 50, 550)
-    assert now.since == first.view().since > 0
-    path.write_bytes(b"no")
-    assert Persisted(path, CreditView).peek() is None

@@ -7,10 +7,9 @@ import time
 import pytest
 
 from client.events import Event, EventLog, LineGivenUp, PeerChanged
-from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace
+from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace, Progress
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.progress import Progress
 from protocol.recovery.machine import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
@@ -116,11 +115,11 @@ class TestWhoWent:
 
 def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:
     for step in range(10):
-        event_sink.progressed(Progress(step, 3.0, 8 * step, 0), float(step))
+        event_sink.progressed(Progress(step, 3.0, 8 * step), float(step))
     event_sink.rolled_back(6)
     assert event_sink.loss == 3.0
     assert event_sink.progress is None
-    event_sink.progressed(Progress(6, 2.0, 56, 0), 20.0)
+    event_sink.progressed(Progress(6, 2.0, 56), 20.0)
     assert [point.step for point in event_sink.curve.points(100)] == list(range(7))
     assert event_sink.loss == 2.0
 
@@ -145,7 +144,7 @@ def test_a_step_that_is_late_does_slow_the_pace() -> None:
 
 
 def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[Event]) -> None:
-    event_sink.progressed(Progress(375, 3.0, 10, 0), 1.0)
+    event_sink.progressed(Progress(375, 3.0, 10), 1.0)
     event_sink.gave_up(GivenUp(version=376, steps=341, members=(PEER,), reached=388, fetched=()))
     given_up = told[-1]
     assert isinstance(given_up, LineGivenUp)

@@ -342,7 +342,7 @@ async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = Non
 
 
 def admit(*donors: PeerId) -> Admit:
-    return Admit(0, 5, ME, list(donors), roll=list(donors), electors=list(donors))
+    return Admit(0, 5, ME, list(donors))
 
 
 @pytest.mark.parametrize("liar", [FETCHING, NEXT, PeerId("stranger")])

@@ -11,7 +11,7 @@ from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.train.swarm.contributions import LOOK_EVERY_S, Contributions
 from protocol.contributions.board import Contributor
-from protocol.contributions.record import Counted, Counts, StageCounts
+from protocol.contributions.record import COUNTED, Counted, Counts, StageCounts, encode_counts
 from protocol.ids import PeerId
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -74,7 +74,7 @@ async def test_a_liar_raises_neither_itself_nor_a_friend_at_any_member(
         said = sorted({peer(liar): most // 2, peer(friend): most // 2}.items())
         lie = Counts((StageCounts(0, STEPS, tuple(Counted(*one) for one in said)),))
         engine = liar.engine
-        engine._members(engine.membership.counted(lie, engine.wall()))
+        engine._members(engine.membership.say(COUNTED, encode_counts(lie), engine.wall()))
         heard = [one.engine.contributions for one in (friend, *others)]
         await swarm.until(lambda: all(one._records.get(peer(liar)) == lie for one in heard))
         await trio.sleep(2 * LOOK_EVERY_S)
@@ -117,7 +117,7 @@ def _counted(volunteer: Volunteer, of: PeerId, done: int) -> bool:
     """Whether a volunteer's own account has, but for a step, what somebody did."""
     account = volunteer.engine.contributions._accounts.get(0)
     most = volunteer.engine.manifest.microbatches_per_step
-    return account is not None and account.count(of) >= done - most
+    return account is not None and account.counts.get(of, 0) >= done - most
 
 
 async def test_a_restart_goes_on_where_it_was(

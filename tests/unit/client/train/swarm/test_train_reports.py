@@ -9,15 +9,13 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from client.train.reporting.event_sink import EventSink
-from client.train.swarm.evaluation_report import EvaluationReport
-from client.train.swarm.progress_report import VOUCH_S, ProgressReport
+from client.train.reporting.event_sink import EventSink, Progress
+from client.train.swarm.loss_reports import VOUCH_S, LossReports
 from protocol.effects import Publish
 from protocol.ids import PeerId
-from protocol.manifest import Evaluation, Manifest
-from protocol.membership.held_out import HELD_OUT, Believed, HeldOutSaid, encode_held_out
+from protocol.manifest import Evaluation
+from protocol.membership.losses import HELD_OUT, PROGRESS, Believed, LossSaid, encode_loss
 from protocol.membership.membership import Membership
-from protocol.membership.progress import PROGRESS, Progress, encode_progress
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import HeldOutLoss
 from protocol.view import Replica, SwarmView, leader
@@ -63,14 +61,12 @@ class World:
         seats = self.versions.items()
         return [SimpleNamespace(peer=p, seat=SimpleNamespace(version=v)) for p, v in seats]
 
-    def progress(self) -> dict[PeerId, Progress]:
+    def losses(self, kind: str) -> dict[PeerId, LossSaid]:
         return self.said
 
-    def held_out(self) -> dict[PeerId, HeldOutSaid]:
-        return self.said
-
-    def parts(self) -> tuple[Any, PeerId, Membership, Manifest, EventSink]:
-        return self, ME, cast(Membership, self), self.manifest, cast(EventSink, self.sink)
+    def report(self, steps: int = 100) -> LossReports:
+        sink = cast(EventSink, self.sink)
+        return LossReports(self, ME, cast(Membership, self), self.manifest, sink, lambda: steps)  # type: ignore[arg-type]
 
 
 def committed(version: int, loss: float | None = 2.0) -> Committed:
@@ -87,13 +83,13 @@ class TestProgress:
 
     def test_who_leads_tells_every_step_and_the_others_now_and_then(self) -> None:
         world = World()
-        report, alone = ProgressReport(*world.parts()), stage_of(3, [ME])
+        report, alone = world.report(), stage_of(3, [ME])
         for version in (1, 2, 3):
             report.closed(committed(version), alone)
         assert len(world.published) == 3
-        last = Progress(2, 2.0, 3 * self.per_step(world), WHEN)
+        last = Progress(2, 2.0, 3 * self.per_step(world))
         sequence = world.published[2].seq
-        assert world.published[2] == Publish(PROGRESS, ME, sequence, encode_progress(last))
+        assert world.published[2] == Publish(PROGRESS, ME, sequence, encode_loss(LossSaid(3, 2.0)))
         assert [p.seq for p in world.published] == [1000 * WHEN + n for n in range(3)]
         assert world.shown[2] == (last, 0.0, 0), "the loss is our own"
 
@@ -115,76 +111,73 @@ class TestProgress:
 
     def test_a_loss_that_nobody_knows_is_not_told(self) -> None:
         world = World()
-        ProgressReport(*world.parts()).closed(committed(1, loss=None), stage_of(1, [ME]))
+        world.report().closed(committed(1, loss=None), stage_of(1, [ME]))
         assert world.published == world.shown == []
 
     def test_who_computes_no_loss_shows_what_is_vouched_for(self) -> None:
         world = World()
-        report = ProgressReport(*world.parts())
+        report = world.report()
         world.versions = dict.fromkeys(OTHERS, 8)
-        report.heard()
+        report.heard(PROGRESS)
         assert world.shown == []
-        world.said = {one: Progress(7, 2.5, 1, WHEN - 1) for one in OTHERS}
+        world.said = {one: LossSaid(8, 2.5) for one in OTHERS}
         world.time = 4.0
-        report.heard()
-        shown = Progress(7, 2.5, 8 * self.per_step(world), WHEN - 1)
+        report.heard(PROGRESS)
+        shown = Progress(7, 2.5, 8 * self.per_step(world))
         assert world.shown == [(shown, 4.0, 3)], "tokens are counted, not believed"
         world.versions[ME] = 8
-        report.heard()
+        report.heard(PROGRESS)
         assert len(world.shown) == 1, "we compute it ourselves"
 
 
 class TestEvaluation:
-    def report(self, world: World, steps: int = 100) -> EvaluationReport:
-        return EvaluationReport(*world.parts(), lambda: steps)
-
     def test_our_number_is_told_and_shown_like_that_of_others(self) -> None:
         world = World()
-        report = self.report(world)
+        report = world.report()
         world.versions = {ME: 5, OTHERS[0]: 5}
-        world.said = {ME: HeldOutSaid(5, 2.0, WHEN), OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
+        world.said = {ME: LossSaid(5, 2.0), OTHERS[0]: LossSaid(5, 2.0)}
         for _ in range(2):
             report.found(HeldOutLoss(5, 2.0))
-        body = encode_held_out(HeldOutSaid(5, 2.0, WHEN))
+        body = encode_loss(LossSaid(5, 2.0))
         assert world.published == [Publish(HELD_OUT, ME, 1000 * WHEN + n, body) for n in (0, 1)]
         assert world.shown == [(Believed(5, 2.0, 2, 2), TERMS)] * 2
 
     @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1.0, 1001.0])
     def test_a_number_that_is_no_loss_is_not_told(self, loss: float) -> None:
         world = World()
-        self.report(world).found(HeldOutLoss(5, loss))
+        world.report().found(HeldOutLoss(5, loss))
         assert world.published == []
 
     def test_between_two_numbers_what_we_know_decides(self) -> None:
         world, one, other = World(), *OTHERS[:2]
         world.versions = dict.fromkeys(OTHERS, 5)
-        world.said = {one: HeldOutSaid(5, 1.0, WHEN), other: HeldOutSaid(5, 3.0, WHEN)}
+        world.said = {one: LossSaid(5, 1.0), other: LossSaid(5, 3.0)}
         world.sink.loss = 2.9
-        self.report(world).heard()
+        world.report().heard(HELD_OUT)
         assert world.shown[-1][0].loss == 3.0, "the last loss of training"
         world.sink.held_out = SimpleNamespace(version=5, loss=1.1)
-        self.report(world).heard()
+        world.report().heard(HELD_OUT)
         assert world.shown[-1][0].loss == 1.0, "rather the last one that was shown"
         del world.said[one]
-        world.said[ME] = HeldOutSaid(5, 2.8, WHEN)
+        world.said[ME] = LossSaid(5, 2.8)
         world.sink.held_out = SimpleNamespace(version=5, loss=3.2)
-        self.report(world).heard()
+        world.report().heard(HELD_OUT)
         assert world.shown[-1][0].loss == 2.8, "rather our own"
 
     def test_an_older_version_is_not_shown_again(self) -> None:
         world = World()
         world.versions = dict.fromkeys(OTHERS, 10)
-        world.said = {OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
+        world.said = {OTHERS[0]: LossSaid(5, 2.0)}
         world.sink.held_out = SimpleNamespace(version=10, loss=1.9)
-        self.report(world).heard()
+        world.report().heard(HELD_OUT)
         assert world.shown == []
-        world.said = {OTHERS[0]: HeldOutSaid(12, 2.0, WHEN)}
-        self.report(world, steps=12).heard()
+        world.said = {OTHERS[0]: LossSaid(12, 2.0)}
+        world.report(steps=12).heard(HELD_OUT)
         assert world.shown[0][0].version == 12, "the last version is no multiple"
 
     def test_a_run_without_evaluation_shows_none(self) -> None:
         world = World(terms=None)
         world.versions = dict.fromkeys(OTHERS, 5)
-        world.said = {OTHERS[0]: HeldOutSaid(5, 2.0, WHEN)}
-        self.report(world).heard()
+        world.said = {OTHERS[0]: LossSaid(5, 2.0)}
+        world.report().heard(HELD_OUT)
         assert world.shown == []

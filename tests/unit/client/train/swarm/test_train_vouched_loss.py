@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.train.swarm.progress_report import believed
+from client.train.swarm.loss_reports import believed
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.progress import Progress, vouched
+from protocol.membership.losses import Believed, LossSaid, vouched
 from protocol.pipeline.effects import Committed
 from protocol.rounds.reports import vouched_sum
 
@@ -19,38 +19,39 @@ LIAR, *HONEST = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
 LIES = [0.0, 900.0, 5.4]
 
 
-def says(step: int, loss: float) -> Progress:
-    return Progress(step, loss, 0, 0)
+def says(version: int, loss: float) -> LossSaid:
+    return LossSaid(version, loss)
 
 
-def honest(number: int, step: int = 99) -> dict[PeerId, Progress]:
-    return {peer: says(step - n, 2.0 + n / 10) for n, peer in enumerate(HONEST[:number])}
+def honest(number: int, version: int = 100) -> dict[PeerId, LossSaid]:
+    return {peer: says(version - n, 2.0 + n / 10) for n, peer in enumerate(HONEST[:number])}
 
 
 class TestObservers:
     @pytest.mark.parametrize("lie", LIES)
-    @pytest.mark.parametrize("step", [98, 99, 110])
-    def test_one_of_three_who_lies_is_not_shown(self, lie: float, step: int) -> None:
-        said = honest(2) | {LIAR: says(step, lie)}
+    @pytest.mark.parametrize("version", [99, 100, 111])
+    def test_one_of_three_who_lies_is_not_shown(self, lie: float, version: int) -> None:
+        said = honest(2) | {LIAR: says(version, lie)}
         found = vouched(said, [100, 99, 100], shown=None)
-        assert found == (says(99, 2.0), 2)
+        assert found == Believed(100, 2.0, 2, 3)
 
     @pytest.mark.parametrize("lie", LIES)
     def test_one_of_two_who_lies_is_not_shown_after_an_honest_loss(self, lie: float) -> None:
-        said = honest(1) | {LIAR: says(100, lie)}
-        assert vouched(said, [100, 100], shown=2.1) == (says(99, 2.0), 1)
+        said = honest(1) | {LIAR: says(101, lie)}
+        assert vouched(said, [100, 100], shown=2.1) == Believed(100, 2.0, 1, 2)
 
     def test_alone_it_is_that_ones_word(self) -> None:
-        assert vouched({LIAR: says(99, 900.0)}, [100], shown=2.0) == (says(99, 900.0), 1)
+        shown = vouched({LIAR: says(100, 900.0)}, [100], shown=2.0)
+        assert shown == Believed(100, 900.0, 1, 1)
 
-    @pytest.mark.parametrize("step", [10**9, 117, 30])
-    def test_a_step_out_of_reach_is_not_shown(self, step: int) -> None:
-        assert vouched({LIAR: says(step, 2.0)}, [100, 100, 10**9], shown=2.0) is None
-        found = vouched(honest(2) | {LIAR: says(step, 2.0)}, [100, 100, 10**9], shown=2.0)
-        assert found == (says(99, 2.0), 2)
+    @pytest.mark.parametrize("version", [10**9, 118, 31])
+    def test_a_step_out_of_reach_is_not_shown(self, version: int) -> None:
+        assert vouched({LIAR: says(version, 2.0)}, [100, 100, 10**9], shown=2.0) is None
+        found = vouched(honest(2) | {LIAR: says(version, 2.0)}, [100, 100, 10**9], shown=2.0)
+        assert found == Believed(100, 2.0, 2, 2)
 
     def test_the_newest_of_the_honest_is_shown_as_it_is(self) -> None:
-        assert vouched(honest(3), [100, 99, 98], shown=None) == (says(99, 2.0), 3)
+        assert vouched(honest(3), [100, 99, 98], shown=None) == Believed(100, 2.0, 3, 3)
 
     def test_nobody_serves_the_last_stage(self) -> None:
         assert vouched({}, [], shown=None) is None

@@ -7,26 +7,25 @@ import pytest
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.manifest import Evaluation
-from protocol.membership.held_out import (
+from protocol.membership.losses import (
     Believed,
-    HeldOutSaid,
-    believed,
-    encode_held_out,
-    parse_held_out,
+    LossSaid,
+    encode_loss,
+    evaluated,
+    parse_loss,
 )
-from protocol.membership.record import Record
 
 TERMS, STEPS = Evaluation(every=10, microbatches=1, tokens=8, size_bytes=8), 95
 
 
-def said(*told: tuple[int, float]) -> dict[PeerId, HeldOutSaid]:
-    return {PeerId(str(n)): HeldOutSaid(v, loss, 0) for n, (v, loss) in enumerate(told)}
+def said(*told: tuple[int, float]) -> dict[PeerId, LossSaid]:
+    return {PeerId(str(n)): LossSaid(v, loss) for n, (v, loss) in enumerate(told)}
 
 
 def shown(
     *told: tuple[int, float], reached: tuple[int, ...] = (50, 50, 51), before: float | None = None
 ) -> Believed | None:
-    return believed(said(*told), reached, TERMS, STEPS, before)
+    return evaluated(said(*told), reached, TERMS, STEPS, before)
 
 
 def test_the_median_of_the_newest_version_counts() -> None:
@@ -57,14 +56,13 @@ def test_without_a_replica_or_a_record_nothing_is_known() -> None:
 
 
 def test_a_record_says_what_its_author_says() -> None:
-    body = encode_held_out(HeldOutSaid(50, 2.5, 1_800_000_000))
-    record = Record("me", 1, 0, 60, body)
-    assert parse_held_out(record, PeerId("me")).loss == 2.5
+    body = encode_loss(LossSaid(50, 2.5))
+    assert parse_loss(body, "me", PeerId("me")).loss == 2.5
     with pytest.raises(RemoteProtocolError):
-        parse_held_out(record, PeerId("other"))
+        parse_loss(body, "me", PeerId("other"))
 
 
 @pytest.mark.parametrize("loss", [-1.0, 1e9, float("nan"), float("inf")])
 def test_absurd_losses_are_no_records(loss: float) -> None:
     with pytest.raises(LocalProtocolError):
-        encode_held_out(HeldOutSaid(50, loss, 0))
+        encode_loss(LossSaid(50, loss))

@@ -1,0 +1,32 @@
+"""Statements: the signed bodies of the messages that decide a round."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from protocol.wire.canonical import Canonical
+from protocol.wire.fields import Attempt, Era, Hash32, StageIndex, StepIndex
+
+
+class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body; an author makes one of a kind for each (stage, era, step, attempt)."""
+
+    stage: StageIndex
+    era: Era
+    step: StepIndex
+    attempt: Attempt
+    digest: Hash32
+    """Of the plan; or the one that a Ready names."""
+
+
+_bodies = Canonical(Statement, "statement")
+
+
+def encode_statement(statement: Statement) -> bytes:
+    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
+    return _bodies.encode(statement)
+
+
+def parse_statement(body: bytes) -> Statement:
+    """Parse a statement; raises ``RemoteProtocolError`` if it is malformed or not canonical."""
+    return _bodies.parse(body)

@@ -1,0 +1,14 @@
+"""What simulations with real executors share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tensor_swarms import Lab, write_text
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    folder = tmp_path_factory.mktemp("lab")
+    write_text(folder / "text")
+    return Lab(folder)

@@ -1,0 +1,207 @@
+"""The electors of the latest decrees say whether the run has gone on, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import pytest
+
+from protocol.effects import Explain
+from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.recovery.evidence import MAX_ELECTORATES, Evidence
+from protocol.recovery.machine import (
+    BRIEF_PATIENCE_S,
+    PATIENCE_S,
+    SETTLE_S,
+    STALLED_S,
+    TURN_S,
+    Adopt,
+    FetchLine,
+    Recovery,
+    RecoveryContext,
+)
+from protocol.recovery.meeting import MEET_S
+from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+
+PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
+BY_RANK = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
+ME, MEMBERS, GUESTS, BESIDE = PEERS[0], PEERS[:4], PEERS[4:12], PEERS[12:14]
+FIRST = Lineage(1, electors=tuple(sorted(MEMBERS)))
+AGAIN = Lineage((1 << ERA_BITS) + 7, electors=FIRST.electors)
+"""The run from the seed, one roll-back later."""
+FAR = (Copy(0, 230, bytes(32)),)
+
+
+def nobody(_peer: PeerId) -> bool:
+    return False
+
+
+def decreed(*electorates: Collection[PeerId]) -> Evidence:
+    """What is known after decrees that have named these electors."""
+    made = Evidence()
+    for version, electors in enumerate(electorates, 40):
+        made.closed(0, version, bytes(32), electors, 0.0, electors)
+    return made
+
+
+class TestElectors:
+    @pytest.mark.parametrize(
+        ("following", "seconded"),
+        [
+            (BY_RANK[1:3], False),  # half, without the first
+            (BY_RANK[:2], True),
+            (BY_RANK[1:4], True),
+            ([], False),
+        ],
+    )
+    def test_a_majority_of_them_seconds(self, following: list[PeerId], seconded: bool) -> None:
+        assert decreed(BY_RANK).seconded(following.__contains__, nobody) is seconded
+
+    def test_those_whose_process_has_ended_count_for_neither_side(self) -> None:
+        made, gone = decreed(BY_RANK), BY_RANK[2:]
+        assert not made.seconded({BY_RANK[1]}.__contains__, nobody)
+        assert not made.seconded(nobody, lambda peer: peer != BY_RANK[0]), "all but we are gone"
+        assert not made.seconded({BY_RANK[1]}.__contains__, gone.__contains__), "one of two"
+
+    def test_those_of_earlier_decrees_count_and_are_bounded(self) -> None:
+        parted = [MEMBERS, [ME]]
+        assert decreed(*parted).seconded(MEMBERS.__contains__, nobody), "before they parted"
+        pairs = [[ME, PEERS[1 + n]] for n in range(MAX_ELECTORATES)]
+        assert not decreed(*parted, *pairs).seconded(set(MEMBERS[2:]).__contains__, nobody)
+
+    def test_those_that_are_named_again_are_kept_once(self) -> None:
+        made = decreed(MEMBERS, *[[ME]] * 2 * MAX_ELECTORATES)
+        assert made.seconded(MEMBERS.__contains__, nobody)
+
+    def test_other_electors_are_news_that_survive_the_process(self) -> None:
+        made = decreed([ME])
+        assert not made.closed(0, 41, bytes(32), [ME], 1.0, [ME])
+        assert made.closed(0, 42, bytes(32), [ME], 2.0, MEMBERS)
+        again = Evidence(made.kept())
+        assert again.last_electors == [frozenset(MEMBERS)]
+        assert not again.closed(0, 43, bytes(32), [ME], 3.0, MEMBERS)
+
+
+COPIES = [Copy(stage, version, bytes(32)) for stage in (0, 1) for version in (20, 30)]
+
+
+class TestResume:
+    """One that comes back with copies of all stages, alone at first."""
+
+    def back(self, electors: Collection[PeerId], own: Sequence[Copy] = COPIES) -> Recovery:
+        made = Recovery(ME, 2, 10, FIRST, 7, evidence=decreed(electors))
+        made.evidence.closed_at = None
+        made.set_copies(own, 0.0)
+        return made
+
+    def begun(self, made: Recovery, *live: PeerId, until: float) -> int | None:
+        """Return where it begins before a time."""
+        made.update(RecoveryContext(frozenset({ME, *live}), (None, None)), 0.0)
+        effects = [effect for now in range(int(until)) for effect in made.tick(float(now))]
+        return next((e.lineage.version for e in effects if isinstance(e, Adopt)), None)
+
+    def test_alone_where_the_others_had_left_before(self) -> None:
+        assert self.begun(self.back([ME]), until=SETTLE_S + 1) == 30
+
+    @pytest.mark.parametrize("electors", [MEMBERS[:2], MEMBERS[:3]])
+    def test_alone_it_waits_for_those_who_may_have_gone_on(self, electors: list[PeerId]) -> None:
+        made = self.back(electors)
+        assert self.begun(made, until=SETTLE_S + 1) is None
+        assert made.waiting is not None
+        assert made.waiting.until == SETTLE_S + PATIENCE_S
+        assert all(peer[-6:] in made.waiting.what for peer in electors[1:])
+        assert "version 30 is the newest" in made.waiting.what
+        assert self.begun(made, until=SETTLE_S + PATIENCE_S) is None
+        assert self.begun(made, until=SETTLE_S + PATIENCE_S + 1) == 30
+        assert made.waiting is None
+
+    def test_with_all_electors_though_one_has_more(self) -> None:
+        """The other one was killed before it had written down the last version."""
+        made = self.back(MEMBERS[:2])
+        made.receive(MEMBERS[1], Stored(FIRST, (*COPIES, Copy(0, 40, bytes(32)))), 0.0)
+        assert self.begun(made, MEMBERS[1], until=SETTLE_S + TURN_S + 1) == 30
+        assert SETTLE_S + TURN_S < BRIEF_PATIENCE_S
+
+    def test_not_before_they_have_said_what_they_have(self) -> None:
+        made = self.back(MEMBERS[:2])
+        assert self.begun(made, MEMBERS[1], until=BRIEF_PATIENCE_S) is None
+
+    def test_more_than_a_checkpoint_interval_is_not_thrown_away_at_once(self) -> None:
+        made = self.back(MEMBERS[:2])
+        far = (*COPIES, Copy(0, 50, bytes(32)))
+        made.receive(MEMBERS[1], Stored(FIRST, far), 0.0)
+        assert self.begun(made, MEMBERS[1], until=PATIENCE_S) is None
+
+    def test_going_on_where_the_swarm_was_shut_down_is_no_warning(self) -> None:
+        made = self.back([ME])
+        made.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)
+        told = [e for e in made.tick(SETTLE_S) if isinstance(e, Explain)]
+        assert [e.level for e in told] == ["info"]
+
+
+def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
+    """A replica that has made version 39 with three others; eight guests have once worked with it
+    in another stage, and are linked."""
+    made = Recovery(ME, 2, 10, FIRST, seq=5)
+    made.set_copies([Copy(0, 10, bytes(32))], 0.0)
+    for other in PEERS[1:12]:
+        made.receive(other, Stored(FIRST), 1.0)
+    for step in range(1, 40):
+        made.update(context(step), float(step))
+        made.closed(0, step, bytes([step]) * 32, {*MEMBERS, *GUESTS}, float(step), electors)
+    return made
+
+
+def context(version: int, followers: Collection[PeerId] = ()) -> RecoveryContext:
+    """The followers serve the other lineage, which is far ahead."""
+    with_us = {peer for peer in (*MEMBERS, *BESIDE) if peer not in followers}
+    seats = dict.fromkeys(with_us - {ME}, FIRST.era) | dict.fromkeys(followers, AGAIN.era)
+    return RecoveryContext(
+        frozenset(PEERS[:14]),
+        (version, version),
+        {peer: (era,) for peer, era in seats.items()},
+        reached=dict.fromkeys(followers, 200 + version),
+        serving=(frozenset(with_us),),
+    )
+
+
+def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(MEMBERS)) -> bool:
+    """Whether a replica that trains wants the state of another line, which these train."""
+    made = training(electors)
+    effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN, FAR), 40.0)]
+    for step in range(40, 40 + 2 * int(MEET_S)):
+        made.closed(0, step, bytes([step]) * 32, set(MEMBERS), float(step), electors)
+        effects += made.update(context(step, followers), float(step))
+    return any(isinstance(effect, FetchLine) for effect in effects)
+
+
+def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains() -> None:
+    assert not goes_over(GUESTS)
+
+
+def test_without_electors_they_would() -> None:
+    """The test before shows something only because this one ends otherwise."""
+    assert goes_over(GUESTS, ())
+
+
+def test_a_majority_of_the_electors_takes_us_along() -> None:
+    assert goes_over([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]])
+
+
+def test_half_of_the_electors_and_many_voices_do_not() -> None:
+    last = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
+    assert not goes_over([last, *GUESTS], [ME, last, *BESIDE])
+
+
+def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_are() -> None:
+    made = training()
+    for peer in GUESTS:
+        made.receive(peer, Stored(AGAIN), 40.0)
+    made.update(context(39), 41.0)
+    for now in range(42, 42 + int(STALLED_S)):
+        made.update(context(39), float(now))
+        assert made.lineage == FIRST
+    serving = dict.fromkeys(GUESTS, (AGAIN.era,))
+    made.update(replace(context(39), eras=serving), 60.0 + STALLED_S)
+    assert made.lineage == AGAIN
