@@ -57,13 +57,12 @@ class Prospects:
     def best(self, notices: Notices, now: float) -> Stage | None:
         """Return the stage of highest utility among those that may take us."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting, now), -s), default=None)
+        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting), -s), default=None)
 
-    def wish(self, stage: Stage, posting: Posting, now: float) -> preferences.Wish:
-        """Return our utility of a stage, computed from its posting, at ``now``."""
-        me, population = self._context.me, self._context.population
-        return population.wish(
-            me,
+    def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
+        """Return our utility of a stage, computed from its posting."""
+        return self._context.population.wish(
+            self._context.me,
             stage,
             level=posting.locked_level,
             fair=posting.fair,
