@@ -145,8 +145,8 @@ class Engine:
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
-        self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
-        self.elector.first, self.elector.serving = self._first_electors, self._serving
+        self.elector.may_be, self.elector.serving = self._may_be, self._serving
+        self.elector.first = self._first_electors
         self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
