@@ -25,7 +25,6 @@ of one line fetch the state of the other before they give up their own steps.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,7 +88,8 @@ UNMET_S: Final = 15.0
 STALLED_S: Final = 120.0
 """A replica that has not closed a step for this long has little to lose and trusts strangers."""
 IN_VAIN_S: Final = 300.0
-"""A stage is given what it begins with in this time, or others may know that nobody has it."""
+"""A stage is given what it begins with in this time, or others may know that nobody has it. Nor
+does any step take so long in which nothing moves."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: its holder may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -270,6 +270,9 @@ class Recovery:
         self._alone_since: float | None = None
         """Since when too few electors of our seats are left to close a step."""
         self._asked_to_save = False
+        self._still: tuple[object, ...] = ()
+        self._still_since = 0.0
+        """Since when nothing has come of any stage's step."""
         self._behind_since: dict[int, tuple[int, int, float]] = {}
         """Version, how far its step is, and since when that has been so; by stage."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
@@ -578,8 +581,9 @@ class Recovery:
         trouble = self._trouble(now)
         if not trouble:
             self._troubled_since, self._asked_to_save = None, False
-            if self._alone_since is not None:
-                self._due = min(self._due or math.inf, self._alone_since + ENDED_S)
+            due = [self._due, self._still_since + self._vain_s()]
+            due += [] if self._alone_since is None else [self._alone_since + ENDED_S]
+            self._due = min((at for at in due if at is not None and at > now), default=None)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
@@ -593,6 +597,8 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        if self._stands_still(now):
+            return f"nothing has come of any step for {self._vain_s():.0f} s"
         if self._is_alone(now):
             return "most of those have gone who could have closed the next step"
         electors = map(PeerId, self.lineage.electors)
@@ -601,6 +607,18 @@ class Recovery:
         if not self.has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
             return "most of those who could have closed the first step serve another lineage"
         return ""
+
+    def _stands_still(self, now: float) -> bool:
+        """Whether nothing moves though every stage is served: nobody has the commit of the step
+        before, or those who elect are silent."""
+        serves = any(self._me in there for there in self._context.serving)
+        over = self._newest >= self.steps
+        if over or not serves or None in self._context.versions:
+            return False
+        return now >= self._still_since + self._vain_s()
+
+    def _vain_s(self) -> float:
+        return max(IN_VAIN_S, STUCK_STEPS * self._step_s)
 
     def _is_alone(self, now: float) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for."""
@@ -661,6 +679,8 @@ class Recovery:
             if before is not None:
                 self._step_s = 0.7 * self._step_s + 0.3 * (now - before)
             self._closed_at = {last - 1: before or now, last: now}
+        if (seen := (self.lineage, versions, self._context.moved)) != self._still:
+            self._still, self._still_since = seen, now
         behind = {}
         for stage, version in enumerate(versions):
             near = [v for v in versions[max(0, stage - 1) : stage + 2] if v is not None]
@@ -720,7 +740,8 @@ class Recovery:
 
     def _decide(self, trouble: str, since: float, now: float) -> list[RecoveryEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
-        if not self._context.quorum(now):
+        lonely = self._stands_still(now) and not self.has_begun()
+        if not lonely and not self._context.quorum(now):
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
