@@ -903,13 +903,11 @@ class Recovery:
         later = [of for of in count if order(of) > order(self.lineage)]
         if serving == self.lineage:
             later = [of for of in later if not self._would_come_back(of)]
-        if later:
+        if later and self._may_leave(now):
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
-            half = 2 * count[newest] >= len(voters)
-            if (most and self._may_follow_most(newest, now)) or (
-                half and self._may_follow_half(newest, now)
-            ):
+            half = 2 * count[newest] >= len(voters) and self._would_join(newest, now)
+            if most or half:
                 return newest, "most volunteers follow this lineage"
         return self._decided(apart, now)
 
@@ -925,11 +923,17 @@ class Recovery:
         beyond = (eras for p, eras in self._context.eras.items() if reached.get(p, 0) > version)
         return {era for eras in beyond for era in eras}
 
-    def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
-        """Whether most of the members with a voice are reason enough: we see trouble too, have just
-        come back, have not trained for long, or might have decided so ourselves."""
-        waits = not self.open or self._was_troubled(now) or self._is_stalled(now)
-        return waits or self._would_decide(lineage, now)
+    def _may_leave(self, now: float) -> bool:
+        """Whether others' word is reason enough to leave our lineage: we see trouble too, have just
+        come back, have not trained for long, or have nothing to judge it by."""
+        has_part = self.open and self.evidence.any
+        return not has_part or self._was_troubled(now) or self._is_stalled(now)
+
+    def _would_join(self, lineage: Lineage, now: float) -> bool:
+        """Whether half of the members with a voice are enough: we would choose it, too, and it is
+        the next one. After a long standstill it may be any number of roll-backs after ours."""
+        known = self._is_next(lineage) or self._is_stalled(now) or not self.evidence.any
+        return known and self._would_choose(lineage)
 
     def _decided(self, apart: Collection[Lineage], now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if another member has decided it and we would have too, and it
@@ -945,23 +949,8 @@ class Recovery:
                 return lineage, f"{short(said[lineage])} decided it"
         return None
 
-    def _may_follow_half(self, lineage: Lineage, now: float) -> bool:
-        """Whether half of the members with a voice are reason enough to follow a lineage. After a
-        long standstill it may be any number of roll-backs after ours, but not on the word of one
-        alone: nothing newer is whole, and others had the states that it begins at."""
-        if self._would_decide(lineage, now):
-            return True
-        return self._is_stalled(now) and self._would_choose(lineage)
-
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
-
-    def _would_decide(self, lineage: Lineage, now: float) -> bool:
-        """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
-        known = self._was_troubled(now) and self._is_next(lineage)
-        if not self.evidence.any:  # of two that began apart, the one that trains comes first
-            known |= lineage.number > self.lineage.number or not self.has_begun()
-        return known and self._would_choose(lineage)
 
     def _is_next(self, lineage: Lineage) -> bool:
         return lineage.number <= self.lineage.number + 1
