@@ -78,7 +78,7 @@ class Proposer:
         stage: ours.
         quorum: knows the electors of our step.
         verify: checks a signature.
-        leaves_out: whether a decree leaves out whom we hear, so that electors refuse it.
+        left_out: whom a decree leaves out that is there, so that electors do not vote for it.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Proposer:
         stage: int,
         quorum: Electors,
         verify: Verify,
-        leaves_out: Callable[[Decree], bool] = lambda _decree: False,
+        left_out: Callable[[Decree], Collection[PeerId]] = lambda _decree: (),
     ) -> None:
         self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
-        self._leaves_out = leaves_out
+        self._left_out = left_out
         self.start_step(0, 0)
 
     def start_step(self, step: int, era: int) -> None:
@@ -200,7 +200,7 @@ class Proposer:
         bound = bound_by(promises, self._quorum.electors)
         latest = max(promises, key=lambda promise: promise.voted).value
         decree = self._named.get(bound or latest)
-        if decree is not None and self._leaves_out(decree):
+        if decree is not None and self._left_out(decree):
             if self.missing() and not self._again:
                 return
             decree = decree if bound else None
@@ -231,7 +231,7 @@ class Proposer:
         if not waits or self._say_at is None or now < self._say_at:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
-        if self._refused or (proposed is not None and self._leaves_out(proposed)):
+        if self._refused or (proposed is not None and self._left_out(proposed)):
             self._give_way()
             return []
         self._again = True

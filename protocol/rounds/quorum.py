@@ -6,12 +6,9 @@ electors of a lineage are named by the lineage. A decree takes the votes of a ma
 with the first elector by rank is one. Where the processes of most electors have ended, nobody
 closes the step: recovery begins another lineage.
 
-A step is not closed without one of the roll unless a majority of the electors has lost it, or it
-has said itself that it serves the stage no more: a replica is not left behind because one leader
-does not hear it. An elector lists a peer as lost after 5 s of silence, when its connection ends, or
-when it sets the peer aside. One that has never met the missing replica (it came when the other
-went) learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin
-then.
+A leader does not plan a step without one of the roll that it has not lost: after 5 s of silence,
+when its connection ends, or when it is set aside. Nor do electors vote for a decree that leaves out
+whom they have not lost: a replica is not left behind because one leader does not hear it.
 
 The electors that a plan names are its members and peers of the stages beside, at most seven
 (``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members
@@ -56,9 +53,6 @@ class Touch(Protocol):
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Whether a present peer serves a stage, by its own word."""
 
-    def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        """Whether a present elector has lost a peer."""
-
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """The peers that we have lost ourselves."""
 
@@ -100,8 +94,7 @@ class Quorum:
         self.designated = PeerId("")
         """Who leads the first attempt of the step; nobody, before the first decree."""
         self.missing: tuple[PeerId, ...] = ()
-        """Peers without which the step is closed only if a majority of the electors lists them as
-        lost."""
+        """Those of the roll that are not there and have not said that they serve no more."""
         self._vouched: dict[PeerId, None] = {}
         """Whom we have vouched for in this step, the latest first."""
         self.settled = False
@@ -238,7 +231,7 @@ class Quorum:
         return no(f"{len(some)} of {len(self.electors)} electors are in touch with us, too few")
 
     def _in_touch(self, now: float) -> list[PeerId]:
-        return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+        return [elector for elector in self.electors if self._counts(elector, now)]
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether we have a majority of the electors only with this peer.
@@ -267,44 +260,23 @@ class Quorum:
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
-        if self._touch is None:
-            return YES
-        asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
-        self.missing = tuple(asked[: limits.MAX_MISSING])
-        kept = next((peer for peer in asked if not self._is_voted_out(peer, now)), None)
-        if kept is None:
-            return YES
-        return no(f"{short(kept)} is missing, and most electors do not say that they have lost it")
+        absent = self.absent(missing, now)
+        self.missing = tuple(absent[: limits.MAX_MISSING])
+        kept = set(absent).difference(self._touch.lost(now) if self._touch else ())
+        return no(f"{short(min(kept))} is missing, and not lost yet") if kept else YES
 
-    def absent(self, there: Collection[PeerId], now: float) -> list[PeerId]:
-        """Return those of the roll that are not there and have not said that they serve no more."""
-        if self._touch is None:
+    def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
+        """Return those of the missing that have not said that they serve no more."""
+        touch, others = self._touch, sorted(set(missing) - {self._me})
+        if touch is None:
             return []
-        missing = self.roll.difference(there)
-        return [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
-
-    def _is_out_itself(self, peer: PeerId, now: float) -> bool:
-        touch = self._touch
-        return touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False
-
-    def _is_voted_out(self, peer: PeerId, now: float) -> bool:
-        lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
-        return self.suffice(lost)
+        there = [peer for peer in others if not touch.is_gone(peer)]
+        return [peer for peer in there if touch.serves(peer, self._stage, now) is not False]
 
     def _counts(self, elector: PeerId, now: float) -> bool:
         if elector == self._me or self._touch is None:
             return True
         return self._touch.present(elector, now) and not self._has_left(elector)
-
-    def _lost_us(self, elector: PeerId, now: float) -> bool:
-        return elector != self._me and self._says_lost(elector, self._me, now)
-
-    def _says_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        if self._touch is None:
-            return False
-        if elector == self._me:
-            return peer in self._touch.lost(now)
-        return self._touch.has_lost(elector, peer, now)
 
 
 def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:

@@ -39,8 +39,8 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
     return signed == signature(peer, kind, body)
 
 
-def elector(me: PeerId, **given: object) -> Elector:
-    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
+def elector(me: PeerId) -> Elector:
+    return Elector(lambda kind, body: signature(me, kind, body), verify)
 
 
 def decree(
@@ -344,7 +344,7 @@ class TestWhatIsProposed:
         for one in swarm.electors.values():
             one.serving = lambda _stage: {first: STEP, other: STEP}
         later = swarm.proposer(other)
-        later._leaves_out = lambda decree: len(decree.members) < 2
+        later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
         assert later.state is State.ASKING, "it would be refused, and not all have answered"
         later.tick(AGAIN_S)

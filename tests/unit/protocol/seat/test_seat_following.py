@@ -149,7 +149,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         step=STEP,
         serving=serving,
         touch=contacts,
-        elector=Elector(ME, signs, is_signed),
+        elector=Elector(signs, is_signed),
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
