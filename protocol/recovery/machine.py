@@ -12,8 +12,9 @@ A run that has nothing yet is begun by a decision, too: whoever decides a lineag
 of its first steps. Two that begin apart have two lineages, and one of them stands once they meet.
 
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
-only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
-the lineage that most members follow. Times are monotonic seconds.
+only with a majority of the electors that have not ended, so at most one part of a swarm that falls
+silent rolls back. Where too few electors are left to close a step, who is left begins a lineage of
+its own, from the state that it serves. Times are monotonic seconds.
 
 Any peer can publish a record. So only members whose work we have counted (``evidence``), and
 ourselves, have a voice. A member that has never worked with another, or meets none of them,
