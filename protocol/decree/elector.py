@@ -281,7 +281,7 @@ class Elector:
         electors = electors or frozenset(promised)
         if not is_majority(promised, electors, self.is_gone):
             return None
-        if bound_by(promised.values(), electors, self.is_gone) not in (b"", value):
+        if bound_by(promised.values(), electors) not in (b"", value):
             return None
         return sum(promise.value == value for promise in promised.values())
 

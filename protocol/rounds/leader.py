@@ -414,7 +414,6 @@ class RoundLeader:
         own = self._part()
         if own.closed:
             return []
-        self.proposer.count()
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
         if not self.leading and not own.passed:

@@ -3,8 +3,8 @@
 The decree before names the electors of the step and, as its members, the stage's *roll*; the first
 electors of a lineage are named by the lineage. A decree takes the votes of a majority of them
 (``protocol/decree``), which no two sides of a split swarm have (I5). Of an even number, the half
-with the first elector by rank is one. Electors whose process ended while we were in contact (or
-that said goodbye) count for neither side: half of a swarm may be killed at once.
+with the first elector by rank is one. Where the processes of most electors have ended, nobody
+closes the step: recovery begins another lineage.
 
 A leader does not plan a step without one of the roll that it has not lost: after 5 s of silence,
 when its connection ends, or when it is set aside. Nor do electors vote for a decree that leaves out
@@ -17,8 +17,8 @@ every member follows the plan of an honest leader at once. Nor does a member fol
 leaves out half or more of the electors that it hears and would name itself: a leader that has lost
 its neighbours, because they have banned it, would else go on with those alone that it has left.
 
-A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
-that we hear count, also those that are set aside.
+A roll-back closes nothing. For it a majority of the electors that have not ended has to be within
+reach: all that we hear count, also those that are set aside.
 """
 
 from __future__ import annotations
@@ -140,9 +140,15 @@ class Quorum:
     def choose(
         self, members: Collection[PeerId], known: Collection[PeerId], view: SwarmView
     ) -> list[PeerId]:
-        """Return the electors of a plan: its members and, of the peers that serve beside our stage,
-        the ``known`` ones and those that the last plan named."""
-        return electors(self._stage, members, self._beside(view) & {*known, *self._last})
+        """Return the electors of a plan: its members, but for those that are leaving while others
+        stay, and, of the peers that serve beside our stage, the ``known`` ones and those that the
+        last plan named."""
+        beside = self._beside(view) & {*known, *self._last}
+        return electors(self._stage, self._staying(members, view), beside)
+
+    def _staying(self, members: Collection[PeerId], view: SwarmView) -> Collection[PeerId]:
+        leaving = {replica.peer for replica in view.serving(self._stage) if replica.leaving}
+        return [peer for peer in members if peer not in leaving] or members
 
     def keeps(
         self, members: Collection[PeerId], named: Collection[PeerId], view: SwarmView, now: float
@@ -157,7 +163,7 @@ class Quorum:
         """
         if self._touch is None:
             return YES
-        if set(electors(self._stage, members, ())).difference(named):
+        if set(electors(self._stage, self._staying(members, view), ())).difference(named):
             return no("a plan does not name its own members as electors")
         strangers = set(named).difference(members, self._last, self._vouched)
         if strangers or len(named) > limits.MAX_ELECTORS:
@@ -195,7 +201,15 @@ class Quorum:
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
-        return is_majority(peers, self.electors, self.is_gone)
+        if self._touch is None:
+            return is_majority(peers, self.electors, self.is_gone)
+        return is_majority(peers, self.electors)
+
+    def ended(self) -> int:
+        """Return the number of our electors if so many have ended, or follow a later lineage, that
+        the others are no majority; else 0."""
+        left = [e for e in self.electors if not (self.is_gone(e) or self._has_left(e))]
+        return 0 if self.suffice(left) else len(self.electors)
 
     def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:
         """Whether the other electors can still be a majority."""
@@ -211,15 +225,13 @@ class Quorum:
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
-        return self._has(self._in_touch(now), "in touch with us")
+        some = self._in_touch(now)
+        if self._touch is None or self.suffice(some):
+            return YES
+        return no(f"{len(some)} of {len(self.electors)} electors are in touch with us, too few")
 
     def _in_touch(self, now: float) -> list[PeerId]:
         return [elector for elector in self.electors if self._counts(elector, now)]
-
-    def _has(self, some: Collection[PeerId], how: str) -> Answer:
-        if self._touch is None or self.suffice(some):
-            return YES
-        return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether we have a majority of the electors only with this peer.
@@ -242,7 +254,9 @@ class Quorum:
         if touch is None or all(map(self.is_gone, self.electors)):
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
-        return self._has(there, "within reach")
+        if is_majority(there, self.electors, self.is_gone):
+            return YES
+        return no(f"{len(there)} of {len(self.electors)} electors are within reach, too few")
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""

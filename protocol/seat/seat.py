@@ -101,10 +101,7 @@ from protocol.wire.messages import (
     Commit,
     Commitment,
     CommitRequest,
-    Have,
     JoinStage,
-    Lease,
-    LeaseRequest,
     LedgerReport,
     Message,
     Plan,
@@ -129,8 +126,6 @@ class _OpenStep:
 
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
-    uncounted: tuple[PeerId, Commit] | None = None
-    """One with votes that do not suffice as long as we hear electors that have not voted."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
     """Each sender's last plan before the stage before has all gradients, or one that leaves out
     most electors; and whether it keeps them."""
@@ -411,7 +406,7 @@ class Seat:
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += [*self._now_confirmed(now), *self._count_votes(now)]
+        effects += self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             effects += self.member.forget(peer)
@@ -549,7 +544,7 @@ class Seat:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
-        effects += [*self._follow_siblings(now), *self._count_votes(now)]
+        effects += self._follow_siblings(now)
         effects += self._ask_for_shares(now)
         return self._settle(effects, now)
 
@@ -607,9 +602,9 @@ class Seat:
         if plan.attempt == 1:
             return sender == self.quorum.designated
         where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        electors, is_gone = self.quorum.electors, self.quorum.is_gone
+        electors = self.quorum.electors
         promised = promises_of(where, plan.promises, electors, self.elector.verify)
-        bound = bound_by(promised.values(), electors, is_gone)
+        bound = bound_by(promised.values(), electors)
         return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
@@ -688,25 +683,9 @@ class Seat:
             return []
         return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
-    def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
-        """Say whether we hold a microbatch."""
-        return list(self.pipeline.have(sender, message))
-
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
         return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
-
-    def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
-        """Work on what is leased to us."""
-        ids = self.leasing.leased(message, now)
-        return list(self.pipeline.lease(ids, again=message.again, now=now))
-
-    def on_lease_request(
-        self, sender: PeerId, message: LeaseRequest, now: float
-    ) -> list[SeatEffect]:
-        """Note a request for work."""
-        self.leasing.requested(sender, message)
-        return []
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -764,10 +743,9 @@ class Seat:
             return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
-            self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
         self.elector.take(message, signed)
-        self._open.commit, self._open.uncounted = message, None
+        self._open.commit = message
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
@@ -776,12 +754,6 @@ class Seat:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
-
-    def _count_votes(self, now: float) -> list[SeatEffect]:
-        """Who has not voted may have ended meanwhile, and counts no more."""
-        if self._open.uncounted is None:
-            return []
-        return self.on_commit(*self._open.uncounted, now)
 
     def _as_elector(
         self, sender: PeerId, message: Propose | CommitRequest, now: float
@@ -994,9 +966,7 @@ class Seat:
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
-        too_few = self._open.uncounted is not None  # who has not voted had ended, for the others
-        alone = far or too_few or not self.quorum.holds(now)
-        known = self.member.knows_commit
+        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
         return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------

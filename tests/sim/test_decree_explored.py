@@ -100,9 +100,8 @@ NAMES = (
 )
 DICTS = ("_promised", "_refused", "_named")
 FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
-APART = ("_votes", "_say_at", "_said_at", "_waited")
-"""A decree is in force whether its leader hears of it or not; any time may have passed; and no
-elector has ended, of which only a leader that has waited would take notice."""
+APART = ("_votes", "_say_at")
+"""A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
 

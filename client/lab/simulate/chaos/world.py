@@ -161,7 +161,6 @@ class ChaosWorld(ChaosSwarm):
         terms = volunteer.elector.terms
         volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed)
         volunteer.elector.load(terms)
-        volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
         volunteer.elector.first = partial(self._first_electors, volunteer)
         volunteer.elector.serving = partial(self._serving, volunteer)

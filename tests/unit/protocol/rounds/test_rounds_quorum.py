@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
-from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import Quorum, electors
@@ -91,17 +91,30 @@ def test_a_majority_may_depend_on_one() -> None:
     assert made.needs(other, (), now + CONTACT_S), "the third one hears us no more"
 
 
-def test_the_vote_of_one_that_has_ended_since_counts() -> None:
+def test_one_that_has_ended_still_counts_and_most_that_have_end_the_lineage() -> None:
+    """It may come back, and vote for what those decree who believe it alive."""
     contacts = Contacts()
     made = quorum(PEERS[0], contacts, PEERS[:3])
     for peer in PEERS[1:3]:
         hear(contacts, peer, (), (STAGE,), 100.0)
-    assert not made.suffice({PEERS[0]})
     contacts.left(PEERS[1])
     assert made.suffice({PEERS[0], PEERS[1]})
+    assert made.ended() == 0
     contacts.left(PEERS[2])
-    assert made.suffice({PEERS[0]}), "the others count for neither side"
-    assert not made.suffice({PEERS[4]}), "it is no elector"
+    assert not made.suffice({PEERS[0]})
+    assert made.ended() == 3
+    assert made.may_roll_back(100.0)
+
+
+def test_electors_that_follow_a_later_lineage_do_not_come_back() -> None:
+    """One went on alone, cut off; those that it left are too few, and no process has ended."""
+    left = set[PeerId]()
+    made = Quorum(PEERS[0], STAGE, Contacts(), left.__contains__)
+    made.settle(PEERS[:3], PEERS[:3], 1, 100.0)
+    left.add(PEERS[1])
+    assert made.ended() == 0
+    left.add(PEERS[2])
+    assert made.ended() == 3
 
 
 def test_some_of_the_others_can_still_suffice() -> None:
@@ -109,6 +122,16 @@ def test_some_of_the_others_can_still_suffice() -> None:
     made = quorum(PEERS[0], contacts, PEERS[:5])
     assert made.can_suffice_without(PEERS[3:5])
     assert not made.can_suffice_without(PEERS[2:5])
+
+
+def test_who_is_leaving_is_no_elector_as_long_as_others_stay() -> None:
+    me, other, third = PEERS[:3]
+    made = quorum(me, Contacts(), PEERS[:3])
+    for leaving, named in [({other}, {me, third}), ({me, other, third}, {me, other, third})]:
+        here = [Replica(p, 0, True, leaving=p in leaving) for p in PEERS[:3]]
+        view = SwarmView.of([[], here])
+        assert set(made.choose(PEERS[:3], (), view)) == named
+        assert made.keeps(PEERS[:3], sorted(named), view, 0.0)
 
 
 def test_the_decree_before_designates_a_leader() -> None:
@@ -182,7 +205,7 @@ class TestSplit:
 
 
 class TestEvidence:
-    def test_half_of_a_swarm_may_be_killed_at_once(self) -> None:
+    def test_half_of_a_swarm_may_be_killed_at_once_unless_the_first_is_among_it(self) -> None:
         everybody = PEERS
         for dead in itertools.combinations(everybody, 3):
             me = next(p for p in everybody if p not in dead)
@@ -193,7 +216,9 @@ class TestEvidence:
             for peer in dead:
                 contacts.closed(peer, by_peer=True, now=10.1)
             made = quorum(me, contacts, everybody)
-            assert made.holds(10.2)
+            first = min(everybody, key=lambda peer: rank("elector", peer))
+            assert bool(made.holds(10.2)) == (first not in dead)
+            assert made.ended() == (0 if first not in dead else len(everybody))
             assert made.may_go_on_without(dead, 10.2)
 
     def test_a_connection_that_is_closed_after_a_silence_is_no_death(self) -> None:
@@ -261,8 +286,8 @@ class TestEvidence:
         hear(contacts, other, (), (STAGE,), 10.0)
         contacts.left(other)
         made = quorum(me, contacts, [me, other])
-        assert made.holds(30.0)
         assert made.may_go_on_without({other}, 30.0)
+        assert made.may_roll_back(30.0)
 
     def test_one_that_slept_counts_nobody_until_it_hears_them(self) -> None:
         me = PEERS[0]
@@ -352,7 +377,8 @@ def may_roll_back(side: set[PeerId], *, after_s: float) -> bool:
 
 
 def test_a_convicted_elector_does_not_count_for_ever() -> None:
-    """Whichever of two is the first: the other one closes steps when all know of the proof."""
+    """Whichever of two is the first: the other one closes steps, or begins another lineage when all
+    know of the proof."""
     for me, convict in itertools.permutations(PEERS[:2]):
         contacts = Contacts()
         hear(contacts, convict, (), (STAGE,), 0)
@@ -360,11 +386,9 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
         made.settle([me, convict], [me, convict], 1, 0)
         first = min([me, convict], key=lambda peer: rank("elector", peer))
         contacts.expel(convict)
-        held = seconds_with_a_majority(made, contacts, [*range(1, 40)])
-        if me == first:
-            assert held == [*range(1, 40)]
-        else:
-            assert held == [s for s in range(1, 40) if s >= SPREAD_S]
+        awake = [*range(1, 40)]
+        assert seconds_with_a_majority(made, contacts, awake) == (awake if me == first else [])
+        assert made.ended() == (0 if me == first else 2)
         assert made.may_go_on_without([convict], 39)
 
 
