@@ -173,12 +173,15 @@ class Statements(Message, frozen=True):
 
 
 class RecordDigest(Message, frozen=True):
-    """Anti-entropy: the sender's records. ``want_reply`` asks the receiver for its own digest."""
+    """Anti-entropy: the sender's records in one part of the slots (``membership/records.py``).
+    ``want_reply`` asks the receiver for its own digest."""
 
     route = Route("node", "on_membership")
 
     entries: Annotated[list[DigestEntry], Meta(max_length=limits.MAX_DIGEST_ENTRIES)]
     want_reply: bool
+    part: Annotated[int, Meta(ge=0, lt=limits.MAX_DIGEST_PARTS)] = 0
+    parts: Annotated[int, Meta(ge=1, le=limits.MAX_DIGEST_PARTS)] = 1
 
 
 class Records(Message, frozen=True):

@@ -154,13 +154,6 @@ def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -
     assert [member.process.wait(300) for member in members] == [0, 0]
 
 
-def test_two_processes_cannot_share_an_identity(pair: Pair) -> None:
-    first = pair.members[0]
-    done = volunteer(first.home, *JOIN, str(pair.folder / "x.swarm"))
-    assert done.returncode == ExitCode.TEMPORARY
-    assert str(first.process.pid) in done.stderr
-
-
 def test_an_invite_to_a_dead_peer_is_given_up_in_time(folder: Path) -> None:
     swarm = found(folder, "founder", _run(steps=2))
     begin = time.monotonic()

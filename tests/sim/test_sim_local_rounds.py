@@ -86,7 +86,7 @@ def kill_one_per_stage(world: TrainingWorld, until: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "averaging", "seed"), usual(2, [(2, "q2", 0), (1, "q3", 1), (2, "fp32", 2)])
+    ("stages", "averaging", "seed"), usual(1, [(1, "q2", 1), (2, "q2", 0), (2, "fp32", 2)])
 )
 def test_deaths_cost_time_and_hardly_any_learning(
     lab: Lab, stages: int, averaging: AveragingCodec, seed: int

@@ -370,7 +370,7 @@ async def open_swarm(
         "stages": 2,
         "steps": 8,
         "sequences": 2,
-        "microbatches": 6,
+        "microbatches": 4,
         "checkpoint_every": 100,
         "measure": False,
         "boundary_codec": "fp32",

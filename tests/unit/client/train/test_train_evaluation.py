@@ -112,15 +112,6 @@ async def test_each_path_is_a_word_of_its_own(
         swarm.assert_exact()
 
 
-async def test_the_wires_codec_makes_no_visible_difference(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    how = {"boundary_codec": "s8", "averaging_codec": "s8"}
-    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=EVERY, **how) as swarm:
-        shown = await trained(swarm, (0, 1))
-        assert shown[0].loss == pytest.approx(expected(swarm, 0), rel=1e-3)
-
-
 async def test_held_out_tokens_are_fetched_like_others(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -91,22 +91,6 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         assert late.engine.error_boundary.internal_errors == 0
 
 
-async def test_the_proofs_of_the_disk_expel_at_once(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        one, liar = await swarm.add(), await swarm.add()
-        proof, file = two_faced(swarm, liar), tmp_path / "proofs"
-        one.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        one.engine._members(one.engine.expulsions.contradicted(proof.first, proof.second))
-        swarm.vanish(one)
-        again = await swarm.add()  # only the liar is there
-        assert liar.engine.signer.peer not in again.engine.membership.verdicts
-        again.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        assert liar.engine.signer.peer in again.engine.membership.verdicts
-        await swarm.until(lambda: not swarm.hub.linked(again.engine.signer.peer))
-
-
 async def test_who_relays_evidence_of_another_run_is_banned(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -86,8 +86,7 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
     assert made.signed(PLAN) is not None
     blocked, told = notary(path := tmp_path / "folder" / "marks")
-    path.unlink()
-    path.mkdir()
+    path.mkdir(parents=True)
     assert blocked.signed(PLAN) is not None
     assert "cannot be written down" in told[0]
 
