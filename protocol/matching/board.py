@@ -49,8 +49,6 @@ class Facts:
     """Stages whose steward knows of no replica."""
     known_empty: bool
     """Every stage has a posting, and the empty ones have waited for arrivals."""
-    thin: frozenset[Stage]
-    """Stages with fewer than r replicas."""
     covered: tuple[int, ...] | None
     """Replicas of every stage once each has a final one; None before."""
 
@@ -70,7 +68,7 @@ class Board:
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
         self._facts_of = -1
-        self._facts = Facts((), (), False, frozenset(), None)
+        self._facts = Facts((), (), False, None)
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; the postings are judged again if it or the beacon changed."""
@@ -145,7 +143,6 @@ class Board:
             vacant=tuple(sorted(silent + old)),
             empty=tuple(empty),
             known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),
-            thin=frozenset(s for s, posting in postings.items() if posting.copies < posting.r),
             covered=tuple(p.copies for p in postings.values()) if final and not silent else None,
         )
 

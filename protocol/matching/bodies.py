@@ -8,7 +8,7 @@ of an author, so a replay elsewhere or later has no effect.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -123,16 +123,15 @@ ToVolunteer = Hold | Reject
 Direct = ToSteward | ToVolunteer
 
 POSTING_KIND = "posting"
-KINDS: dict[type[Body], str] = {
+KINDS: dict[type[Direct | Posting], str] = {
     Propose: "propose",
     Withdraw: "withdraw",
     Hold: "hold",
     Reject: "reject",
     Posting: POSTING_KIND,
 }
-AnyBody = TypeVar("AnyBody", bound=Body)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[str, msgspec.msgpack.Decoder[Body]] = {
+_decoders: dict[str, msgspec.msgpack.Decoder[Direct | Posting]] = {
     kind: msgspec.msgpack.Decoder(body) for body, kind in KINDS.items()
 }
 
@@ -155,29 +154,10 @@ def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
     """
     if kind not in _decoders:
         raise RemoteProtocolError("matching-kind-unknown", kind[: limits.MAX_NAME_CHARS])
-    body = decode_exactly(_decoders[kind], encoded, MAX_BODY_BYTES)
-    if not isinstance(body, Direct | Posting):
-        raise RemoteProtocolError("matching-kind-unknown", kind)
-    return body
-
-
-def decode_exactly(
-    decoder: msgspec.msgpack.Decoder[AnyBody], encoded: bytes, most_bytes: int
-) -> AnyBody:
-    """Parse a body and check that its encoding is canonical.
-
-    Args:
-        decoder: of the body's type.
-        encoded: the bytes received.
-        most_bytes: longest encoding accepted.
-
-    Raises:
-        RemoteProtocolError: too long, malformed, out of range or not canonical.
-    """
-    if len(encoded) > most_bytes:
+    if len(encoded) > MAX_BODY_BYTES:
         raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
     try:
-        body = decoder.decode(encoded)
+        body = _decoders[kind].decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError("matching-body-malformed", str(error), penalty=20) from error
     if encode_body(body) != encoded:

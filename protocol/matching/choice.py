@@ -40,11 +40,6 @@ class Choice(Generic[Contract]):
     kept: tuple[Contract, ...]
     let_go: tuple[Contract, ...]
 
-    @property
-    def level(self) -> int:
-        """Summed rate of the kept."""
-        return sum(proposer.rate for proposer in self.kept)
-
 
 def prefix_cover(proposers: Iterable[Contract], quota: int, floor: int = 1) -> Choice[Contract]:
     """Keep locked proposers and the shortest prefix that reaches quota and floor.

@@ -37,46 +37,32 @@ class Gang:
     """
 
     def __init__(self, context: Context) -> None:
+        self.waits_for = ""
+        """The reason why the pipeline cannot run, in words; empty while it can."""
         self._context = context
         self._started = False
-        self._last_words = ""
-        self._revision = -1
-
-    @property
-    def waits_for(self) -> str:
-        """The reason why the pipeline cannot run, in words; empty while it can."""
-        return self._last_words
 
     def report(self, now: float) -> list[Effect]:
-        """Report the state of the pipeline if the board has changed."""
-        board = self._context.board
-        facts = board.facts(now)
-        if board.revision == self._revision:
-            return []
-        self._revision = board.revision
-        if facts.covered:
+        """Report the state of the pipeline if it has changed."""
+        facts = self._context.board.facts(now)
+        if facts.covered and not self._started:
             return self._start(facts.covered)
-        if facts.empty and facts.known_empty:
-            self._started = False
-            return self._wait_for(facts.empty)
-        return []
+        return self._wait_for(facts.empty) if facts.empty and facts.known_empty else []
 
     def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
-        if self._started:
-            return []
-        self._started, self._last_words = True, ""
+        self._started, self.waits_for = True, ""
         words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
         return [GangStart(replicas), Explain("matching", words, decision="settled")]
 
     def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
-        count = len(uncovered)
+        self._started, count = False, len(uncovered)
         names = ", ".join(str(stage) for stage in uncovered)
         noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
         verb = "has" if count == 1 else "have"
         words = f"waiting for {count} more {noun}: {stages} {names} {verb} none"
-        if words == self._last_words:
+        if words == self.waits_for:
             return []
-        self._last_words = words
+        self.waits_for = words
         return [Explain("matching", words, "warning")]
 
 
@@ -263,7 +249,7 @@ class Matching:
 
     def _petition(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
         """Pass a volunteer's request to our steward of the stage."""
-        steward = self._offices.get(bodies.stage_of(body))
+        steward = self._offices.held.get(bodies.stage_of(body))
         return [] if steward is None else list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:

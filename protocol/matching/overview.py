@@ -26,21 +26,19 @@ class StageOverview:
 
 
 def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[StageOverview]:
-    """Return every stage that has a posting, the most preferred first."""
+    """Return every stage that has a posting, the most preferred first; none before we are a
+    member."""
     notices, view = context.board.notices(now), context.population
-    known = context.me in view
-    order = sorted(notices)
-    if known:
-        order.sort(key=lambda s: prospects.wish(s, notices[s].posting, now), reverse=True)
+    if context.me not in view:
+        return []
+    order = sorted(notices, key=lambda s: prospects.wish(s, notices[s].posting), reverse=True)
     return [
         StageOverview(
             stage=stage,
             steward=notices[stage].author,
             shared_level=view.supply.levels[stage],
             r=notices[stage].posting.r,
-            obstacle=(prospects.obstacle(stage, notices[stage].posting, now) or "")
-            if known
-            else "not a member yet",
+            obstacle=prospects.obstacle(stage, notices[stage].posting, now) or "",
             stay=_objection(context, stage),
         )
         for stage in order

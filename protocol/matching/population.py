@@ -27,7 +27,6 @@ from protocol.matching.timing import MEASURED_S
 
 __all__ = ["Member", "Population", "of_nobody"]
 
-Claims = tuple[float, float, float]
 STEPS_PER_OCTAVE = 16
 
 
@@ -187,18 +186,11 @@ class Population:
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
     ) -> preferences.Wish:
-        """Return u_v(s), a member's utility of a stage (``preferences.wish``)."""
-        return preferences.wish(
-            peer,
-            stage,
-            rate=self.rate(peer, stage),
-            usual=self._sums.by_stage[stage] // max(1, self.able),
-            level=level,
-            fair=fair,
-            replicas=replicas,
-            r=r,
-            relatives=self.relatives(peer, stage),
-        )
+        """Return u_v(s) of a member, for what serves the stage without it."""
+        usual, near = self._sums.by_stage[stage] // max(1, self.able), self.relatives(peer, stage)
+        rate = self.rate(peer, stage)
+        gain = preferences.gain(rate, usual, level=level, fair=fair, relatives=near)
+        return preferences.Wish(replicas < r, gain, preferences.tie(peer, stage))
 
     def relatives(self, peer: PeerId, stage: Stage) -> int:
         """Return how many earlier relatives of a member hold ``stage``, or will."""
@@ -253,17 +245,8 @@ class Population:
                 self._served = self._served.after(coming, None, rates, sign=sign)
 
     def _rates_of(self, member: Member) -> tuple[int, ...]:
-        flops, uplink, downlink = self._believed(member)
-        by_kind = [
-            preferences.rate(
-                flops=flops,
-                uplink_bytes_per_s=uplink,
-                downlink_bytes_per_s=downlink,
-                memory_bytes=member.memory_bytes,
-                cost=cost,
-            )
-            for cost in self._kinds
-        ]
+        speed, memory_bytes = self._believed(member), member.memory_bytes
+        by_kind = [preferences.rate(speed, memory_bytes, cost) for cost in self._kinds]
         barred = member.ineligible
         return tuple(0 if s in barred else by_kind[kind] for s, kind in enumerate(self._kind_of))
 
@@ -280,7 +263,7 @@ class Population:
             for mark in after.marks:
                 self._marked[mark] = self._marked.get(mark, frozenset()) | {after.peer}
 
-    def _believed(self, member: Member) -> Claims:
+    def _believed(self, member: Member) -> preferences.Speed:
         """Cap unmeasured claims at twice the median of the swarm."""
         if member.measured_s >= MEASURED_S:
             return member.claim

@@ -24,36 +24,25 @@ MAX_RATE = 10**12
 RELATIVES_HALVE = 4
 """So many earlier relatives in a stage halve its worth."""
 
+Speed = tuple[float, float, float]
+"""FLOP/s, uplink and downlink bytes/s."""
+
 MAX_BUCKET = 100
 TIE_BITS = 34
 MAX_SCORE = 2**62
 
 
-def rate(
-    *,
-    flops: float,
-    uplink_bytes_per_s: float,
-    downlink_bytes_per_s: float,
-    memory_bytes: float,
-    cost: StageCost,
-) -> int:
+def rate(speed: Speed, memory_bytes: float, cost: StageCost) -> int:
     """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s) in millionths per second.
 
     Args:
-        flops: FLOP/s of the volunteer.
-        uplink_bytes_per_s: its upload bandwidth.
-        downlink_bytes_per_s: its download bandwidth.
+        speed: of the volunteer.
         memory_bytes: its memory; if it is too small for the stage, the result is 0.
         cost: of one microbatch in the stage.
     """
     if not memory_bytes >= cost.memory_bytes:  # also refuses NaN
         return 0
-    limits = (
-        _ratio(flops, cost.flops),
-        _ratio(uplink_bytes_per_s, cost.uplink_bytes),
-        _ratio(downlink_bytes_per_s, cost.downlink_bytes),
-    )
-    return min(limits)
+    return min(map(_ratio, speed, (cost.flops, cost.uplink_bytes, cost.downlink_bytes)))
 
 
 def _ratio(supply: float, demand: float) -> int:
@@ -93,34 +82,18 @@ class Wish(NamedTuple):
     tie: int
 
 
-def wish(
-    peer: PeerId,
-    stage: Stage,
-    *,
-    rate: int,
-    usual: int,
-    level: int,
-    fair: int,
-    replicas: int,
-    r: int,
-    relatives: int = 0,
-) -> Wish:
-    """Return u_v(s).
+def gain(rate: int, usual: int, *, level: int, fair: int, relatives: int = 0) -> int:
+    """Return the second term of u_v(s).
 
     Args:
-        peer: the volunteer; breaks ties.
-        stage: the stage; breaks ties.
         rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
         level: summed rate of the stage without the volunteer.
         fair: lambda.
-        replicas: of the stage without the volunteer.
-        r: replicas that every stage should have.
         relatives: earlier relatives of the volunteer that hold the stage.
     """
-    gain = rate * 10**27 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
-    gain = gain * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
-    return Wish(replicas < r, gain, tie(peer, stage))
+    found = rate * 10**27 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
+    return found * RELATIVES_HALVE // (RELATIVES_HALVE + relatives)
 
 
 def score(peer: PeerId, stage: Stage, *, rates: tuple[int, ...], fair: int) -> int:

@@ -14,7 +14,6 @@ from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.sharing import lowest_level
 from protocol.matching.timing import (
     ABSENCE_S,
     MUTE_S,
@@ -24,10 +23,6 @@ from protocol.matching.timing import (
 )
 
 INFINITY = float("inf")
-LOWEST_STEPS = 200
-"""Differences of the lowest level below half a per cent of the highest are ignored."""
-LEVEL_STEPS = 20
-"""Levels that differ by less than a twentieth of the highest count as equal."""
 Notices = Mapping[Stage, Notice]
 
 
@@ -62,13 +57,12 @@ class Prospects:
     def best(self, notices: Notices, now: float) -> Stage | None:
         """Return the stage of highest utility among those that may take us."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting, now), -s), default=None)
+        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting), -s), default=None)
 
-    def wish(self, stage: Stage, posting: Posting, now: float) -> preferences.Wish:
-        """Return our utility of a stage, computed from its posting, at ``now``."""
-        me, population = self._context.me, self._context.population
-        return population.wish(
-            me,
+    def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
+        """Return our utility of a stage, computed from its posting."""
+        return self._context.population.wish(
+            self._context.me,
             stage,
             level=posting.locked_level,
             fair=posting.fair,
@@ -121,7 +115,7 @@ class Beside(Prospects):
         if home is None:
             return INFINITY
         haste_s = SECOND_HASTE_S * preferences.moment(Stage(0), self._context.me)
-        if any(abs(stage - home) == 1 for stage in self._context.board.facts(now).thin):
+        if any(abs(stage - home) == 1 for stage in self._context.board.facts(now).empty):
             self._look_at = min(self._look_at, now + haste_s)
         if now < self._look_at:
             return self._look_at
@@ -133,29 +127,15 @@ class Beside(Prospects):
         return self._look_at
 
     def best(self, notices: Notices, now: float) -> Stage | None:
-        """Return the stage to share our time with: one that lacks replicas, then the one by which
-        the lowest level of all rises most, then a low level, then an edge that few share."""
+        """Return the stage to share our time with: one that lacks replicas, then the lower one."""
         hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
-        population, home, me = self._context.population, self._home, self._context.me
-        if home is None:
-            return None
-        supply, rates = population.supply, population.rates(me)
-        highest = max(*supply.levels, 1)
-        held = population.members[me].home_stage is not None
-        without = supply.after(home, None, rates, sign=-1) if held else supply
+        levels = self._context.population.supply.levels
 
-        def rank(stage: Stage) -> tuple[int, int, int, int, int]:
-            lowest = lowest_level(without.after(home, stage, rates).stages)
+        def standing(stage: Stage) -> tuple[int, int]:
             posting = notices[stage].posting
-            return (
-                min(posting.copies, posting.r),
-                -(lowest * LOWEST_STEPS // highest),
-                supply.levels[stage] * LEVEL_STEPS // highest,
-                supply.stages[min(home, stage)].pool_here,
-                preferences.tie(me, stage),
-            )
+            return min(posting.copies, posting.r), levels[stage]
 
-        return min(hopes, key=rank, default=None)
+        return min(hopes, key=standing, default=None)
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
         """Return why we should not hold a stage beside our home, or None."""

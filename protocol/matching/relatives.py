@@ -2,7 +2,7 @@
 
 Two members are related if they have a *mark* in common: the prefix of an address, or the branch of
 the tree of invitations. Replicas of a stage should not all be related, so each relative that holds
-a stage makes it less attractive (``preferences.wish``).
+a stage makes it less attractive (``preferences.gain``).
 
 Only relatives that came *before* a member count for it: of two in one stage one moves, never both.
 Relatives that arrive together have no stage yet. They take turns: each in the order of arrival goes

@@ -47,33 +47,6 @@ from protocol.matching.wanted import Wanted
 INFINITY = float("inf")
 
 
-class PostingPublisher:
-    """Publishes one stage's posting: repeats it at rest, and combines a burst of changes.
-
-    After a change it waits out a short gap, so that a burst of arrivals makes one record.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._posted: Posting | None = None
-        self._posted_at = float("-inf")
-
-    def publish(self, posting: Posting, now: float) -> list[Publish]:
-        """Publish if the posting changed (``issued_ms`` aside) or a repetition is due."""
-        if now < self.due_at(posting):
-            return []
-        number = self._context.number(now)
-        self._posted, self._posted_at = posting, now
-        stamped = msgspec.structs.replace(posting, issued_ms=number)
-        return [Publish(POSTING_KIND, str(posting.stage), number, encode_body(stamped))]
-
-    def due_at(self, posting: Posting) -> float:
-        """Return when this posting must be published, monotonic seconds."""
-        if posting == self._posted:
-            return self._posted_at + REFRESH_S
-        return self._posted_at + PUBLISH_GAP_S
-
-
 class Steward:
     """Machine of one stewardship."""
 
@@ -85,7 +58,8 @@ class Steward:
         self.pool = Pool(stage)
         self._wanted = Wanted(context, stage)
         self._context = context
-        self._publisher = PostingPublisher(context)
+        self._posted: Posting | None = None
+        self._posted_at = -INFINITY
         self._heard: dict[PeerId, int] = {}
         """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
         self._basis = (0, 0)
@@ -155,7 +129,7 @@ class Steward:
         lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
         call = self._wanted.next_deadline() if self._may_call else INFINITY
-        return min(lapse, quiet, call, self._act_at, self._publisher.due_at(self.posting))
+        return min(lapse, quiet, call, self._act_at, self._due_at(self.posting))
 
     @property
     def _may_call(self) -> bool:
@@ -248,8 +222,7 @@ class Steward:
         """Make all places final and end the epoch, whose scores do not apply to later ones."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
-        waits = self.pool.limits.cutoff and self.pool.level < self._context.population.fair_level
-        if newcomers or waits:
+        if newcomers:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
@@ -344,7 +317,18 @@ class Steward:
         )
 
     def _publish(self, now: float) -> list[Effect]:
-        return list(self._publisher.publish(self.posting, now))
+        """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due."""
+        posting = self.posting
+        if now < self._due_at(posting):
+            return []
+        number = self._context.number(now)
+        self._posted, self._posted_at = posting, now
+        stamped = msgspec.structs.replace(posting, issued_ms=number)
+        return [Publish(POSTING_KIND, str(self.stage), number, encode_body(stamped))]
+
+    def _due_at(self, posting: Posting) -> float:
+        """Return when to publish; a short gap lets a burst of arrivals make one record."""
+        return self._posted_at + (REFRESH_S if posting == self._posted else PUBLISH_GAP_S)
 
     @property
     def posting(self) -> bodies.Posting:

@@ -6,8 +6,6 @@ State: the stewards. Decides no match.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from protocol.effects import Explain
 from protocol.ids import Stage, short
 from protocol.matching import bodies, stewards
@@ -32,13 +30,6 @@ class Stewardships:
         self._vacant_since: dict[Stage, float] = {}
         self._closed = False
 
-    def __iter__(self) -> Iterator[Steward]:
-        return iter(list(self.held.values()))
-
-    def get(self, stage: Stage) -> Steward | None:
-        """Return our steward of a stage, if we are it."""
-        return self.held.get(stage)
-
     def close(self) -> None:
         """Give up all stewardships, for good."""
         self.held.clear()
@@ -46,13 +37,13 @@ class Stewardships:
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population."""
-        return [effect for steward in self for effect in steward.update(now)]
+        return [effect for steward in self.held.values() for effect in steward.update(now)]
 
     def look(self, now: float) -> None:
         """Look at the changed board: step down, let every steward look."""
         for stage in list(self.held):
             self._step_down_if_outranked(stage, now)
-        for steward in self:
+        for steward in self.held.values():
             steward.look(now)
 
     def tick(self, now: float) -> list[Effect]:
@@ -62,11 +53,11 @@ class Stewardships:
             for stage, turn_at in self._turns(now).items():
                 if now >= turn_at:
                     found += self._take_over(stage, now)
-        return found + [effect for steward in self for effect in steward.tick(now)]
+        return found + [effect for held in self.held.values() for effect in held.tick(now)]
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        own = min((steward.next_deadline() for steward in self), default=INFINITY)
+        own = min((held.next_deadline() for held in self.held.values()), default=INFINITY)
         if not self._may_serve:
             return own
         next_beacon = now + BEACON_S - self._context.wall_s(now) % BEACON_S

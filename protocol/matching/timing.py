@@ -61,7 +61,7 @@ SECOND_LOOK_S = 60.0
 """A second seat looks for a stage, or whether it is still worth it, this often."""
 
 SECOND_HASTE_S = 2.0
-"""It looks within this time when a stage next to its home lacks replicas."""
+"""It looks within this time when a stage next to its home has no replica."""
 
 LOOK_S = 60.0
 """A needy stage looks this often whether somebody would be more useful there."""

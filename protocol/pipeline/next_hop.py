@@ -304,6 +304,3 @@ class NextHop:
         if (candidate := self._candidates.get(peer)) is None:
             return -math.inf
         return candidate.heard_at if early else candidate.brought_at
-
-    def __len__(self) -> int:
-        return len(self._candidates)

@@ -281,7 +281,7 @@ class Pipeline:
         accepted = self._receipt(sender, message, "accepted")
         return [Keep(keys), accepted, *self._schedule(now)]
 
-    def have(self, sender: PeerId, message: Have) -> list[PipelineEffect]:
+    def have(self, sender: PeerId, message: Have, now: float) -> list[PipelineEffect]:
         """Answer whether we hold a microbatch; if so the asker becomes its return address."""
         state = self._microbatches.get(message.microbatch)
         if state is None or state.step != message.step:

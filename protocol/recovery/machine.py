@@ -25,6 +25,7 @@ of one line fetch the state of the other before they give up their own steps.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,13 @@ from protocol.view import SwarmView
 
 LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
+ENDED_S: Final = 30.0
+"""How long electors whose processes have ended are waited for where most have: they come back and
+vote, if they were only started anew."""
+FEW: Final = 2
+"""Of so many electors one alone may be no majority: the other is not waited for."""
+SAVE_S: Final = 180.0
+"""Bound of the time in which the state that we serve is saved, to go on from it alone."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
 """A stage stays behind a neighbour for so many usual steps while nothing comes of its step: then it
@@ -128,6 +136,9 @@ class RecoveryContext:
     """By stage: the live replicas of our lineage."""
     heard: Callable[[], int] = lambda: 0
     """The newest version that a linked peer serves, also one whose advert does not count."""
+    ended: Callable[[], int] = lambda: 0
+    """The number of the electors of a seat of ours, if the processes of too many have ended for a
+    majority; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +182,11 @@ class FetchLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveNow:
+    """Write a checkpoint of the version that each of our seats serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Why the run does not go on yet."""
 
@@ -180,7 +196,7 @@ class Waiting:
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
 
-RecoveryEffect = Effect | Adopt | FetchLine
+RecoveryEffect = Effect | Adopt | FetchLine | SaveNow
 
 
 class Recovery:
@@ -251,6 +267,9 @@ class Recovery:
         self._live_at = 0.0
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
+        self._alone_since: float | None = None
+        """Since when too few electors of our seats are left to close a step."""
+        self._asked_to_save = False
         self._behind_since: dict[int, tuple[int, int, float]] = {}
         """Version, how far its step is, and since when that has been so; by stage."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
@@ -536,6 +555,10 @@ class Recovery:
             return []
         if self._closed_since is None:
             self._closed_since = now
+        if not self._context.ended():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
         if self._is_healthy(now):
             self._stalled_since = None
         elif self._stalled_since is None:
@@ -554,7 +577,9 @@ class Recovery:
             return self._go_over(line, made, now)
         trouble = self._trouble(now)
         if not trouble:
-            self._troubled_since = None
+            self._troubled_since, self._asked_to_save = None, False
+            if self._alone_since is not None:
+                self._due = min(self._due or math.inf, self._alone_since + ENDED_S)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
@@ -568,12 +593,30 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        if self._is_alone(now):
+            return "most of those have gone who could have closed the next step"
         electors = map(PeerId, self.lineage.electors)
         if not self.has_begun() and all(map(self._context.is_gone, electors)):
             return "everybody has gone who could have closed the first step"
         if not self.has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
             return "most of those who could have closed the first step serve another lineage"
         return ""
+
+    def _is_alone(self, now: float) -> bool:
+        """Whether the electors that are left close no step any more, and have been waited for."""
+        since, electors = self._alone_since, self._context.ended()
+        return since is not None and electors > 0 and now >= since + self._wait_for(electors)
+
+    @staticmethod
+    def _wait_for(electors: int) -> float:
+        return 0.0 if electors <= FEW else ENDED_S
+
+    def _unsaved(self) -> bool:
+        """Whether we serve all stages at one version of which the disk lacks a copy."""
+        versions, serving = self._context.versions, self._context.serving
+        alone = bool(serving) and all(self._me in there for there in serving)
+        saved = {copy.stage for copy in self._own_copies() if copy.version == versions[0]}
+        return alone and len(set(versions)) == 1 and len(saved) < self._stages
 
     def _electors_are_elsewhere(self) -> bool:
         """Whether the electors of our lineage's first step that serve no other one are too few."""
@@ -668,6 +711,11 @@ class Recovery:
         if now < since + LOST_S:
             self._due = since + LOST_S
             return []
+        if self._is_alone(now) and self._unsaved() and now < since + SAVE_S:
+            self._due = since + SAVE_S
+            said = self._wait(trouble, Waiting("for our own state to be written", self._due))
+            asked, self._asked_to_save = self._asked_to_save, True
+            return said if asked else [*said, SaveNow()]
         return self._decide(trouble, since + LOST_S, now)
 
     def _decide(self, trouble: str, since: float, now: float) -> list[RecoveryEffect]:
@@ -1210,6 +1258,7 @@ class Recovery:
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
+        self._alone_since, self._asked_to_save = None, False
         self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
         heard = self._context.heard

@@ -13,7 +13,7 @@ ALONE = Design(dual_homing=False)
 SINGLE_MOVES = (2, 4, 8, 13)
 """Seeds with which single moves happen."""
 DESIGNS = pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
-SEEDS = range(6, 12)
+SEEDS = (32, 33, 34, 35, 42, 43)
 """Seeds with which volunteers move that hold two stages, too."""
 SHAPES = ((18, 3), (20, 4), (12, 3))
 ROUNDING = 1e-4

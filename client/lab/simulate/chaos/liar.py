@@ -179,10 +179,10 @@ class Liar:
             case "eras":
                 status = replace(status, era=self._era(true.era))
             case "versions":
-                attempt, digest = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT)), self._hash()
+                attempt = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT))
                 status = replace(status, version=self._version(true.version))
                 if draw.random() < 0.5:
-                    status = replace(status, attempt=attempt, digest=draw.choice((b"", digest)))
+                    status = replace(status, attempt=attempt)
             case "seats":
                 state = draw.choice(("fetching", "serving"))
                 status = replace(status, stage=draw.randrange(self._stages), state=state)

@@ -150,9 +150,8 @@ class ChaosWorld(ChaosSwarm):
     def _elect(self, volunteer: Volunteer) -> None:
         """Give a process its elector, which knows what the one before it has written down."""
         terms = volunteer.elector.terms
-        volunteer.elector = Elector(volunteer.peer, partial(signature, volunteer.peer), is_signed)
+        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed)
         volunteer.elector.load(terms)
-        volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
         volunteer.elector.first = partial(self._first_electors, volunteer)
         volunteer.elector.serving = partial(self._serving, volunteer)

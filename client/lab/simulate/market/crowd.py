@@ -73,7 +73,7 @@ class Crowd:
         self._board = Board(nature.setting.stages) if self._shared else None
         self._last_members = design.last_members() if self._shared else None
         self._revision = -1
-        self._thin: frozenset[Stage] = frozenset()
+        self._empty: tuple[Stage, ...] = ()
         self._restless: set[int] = set()
         self._waits: dict[int, Stage] = {}
         self._waiting: dict[Stage, set[int]] = {}
@@ -150,7 +150,7 @@ class Crowd:
         """Return the machines that must see a change now; others see it when they next act.
 
         A machine with a final place and without a stage to decide for must see it in two cases
-        only: a stage without a steward, and a stage that lacks replicas.
+        only: a stage without a steward, and a stage without replicas.
         """
         if self._board is None:
             return list(self._machines)
@@ -161,7 +161,7 @@ class Crowd:
         for stage, notice in notices.items():
             known = self._notices.get(stage)
             if known is not notice:
-                if known is None or _word(known) != _word(notice):
+                if known is None or _matters(known) != _matters(notice):
                     found |= self._waiting.get(stage, set())
                 wanted = self._number_of.get(PeerId(notice.posting.wanted))
                 found.update(() if wanted is None else (wanted,))
@@ -169,15 +169,8 @@ class Crowd:
         beacon = stewards.beacon_at(WALL_S + now)
         for stage in board.facts(now).vacant:
             found.update(self._numbers(self.population.candidates(stage, beacon)))
-        thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
-        newly = thin - self._thin
-        self._thin = thin
-        if any(not notices[stage].posting.copies for stage in newly):
-            return list(self._machines)
-        beside = {Stage(s + step) for s in newly for step in (-1, 1)}
-        for stage in beside:
-            found.update(self._numbers(self.population.holders(stage)))
-        return sorted(found)
+        empty, self._empty = self._empty, board.facts(now).empty
+        return list(self._machines) if set(self._empty) - set(empty) else sorted(found)
 
     def _numbers(self, peers: Iterable[PeerId]) -> Iterator[int]:
         return (self._number_of[peer] for peer in peers)
@@ -347,9 +340,9 @@ class Crowd:
         self._note_wait(volunteer, None)
 
 
-def _word(notice: Notice) -> tuple[object, ...]:
+def _matters(notice: Notice) -> tuple[object, ...]:
     """Return what matters of a posting to those who wait for their place."""
-    return (notice.source, notice.posting.epoch, notice.posting.phase, notice.posting.cutoff)
+    return (notice.source, notice.posting.phase)
 
 
 def _peer(number: int) -> PeerId:

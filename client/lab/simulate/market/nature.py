@@ -105,13 +105,7 @@ class Nature:
 
 
 def _rate(flops: float, bytes_per_s: float, cost: StageCost) -> int:
-    return preferences.rate(
-        flops=flops,
-        uplink_bytes_per_s=bytes_per_s,
-        downlink_bytes_per_s=bytes_per_s,
-        memory_bytes=4 * cost.memory_bytes,
-        cost=cost,
-    )
+    return preferences.rate((flops, bytes_per_s, bytes_per_s), 4 * cost.memory_bytes, cost)
 
 
 def draw(setting: Setting) -> Nature:

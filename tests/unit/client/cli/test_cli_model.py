@@ -129,7 +129,8 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    stage = StageAccount(stage=0, per_step=4, version=5, counts={me: 7})
+    per_step = swarm.manifest.microbatches_per_step
+    stage = StageAccount(stage=0, per_step=per_step, version=5, counts={me: 7})
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
     kept.save(KeptContributions(stages=(stage,)))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])

@@ -16,14 +16,14 @@ from protocol.matching.preferences import MICRO
 from tests.support.matching_examples import costs, manifest, member, peer, population
 
 
-def rate_of(**supply: float) -> int:
-    usual = {
-        "flops": 1e9,
-        "uplink_bytes_per_s": 1e9,
-        "downlink_bytes_per_s": 1e9,
-        "memory_bytes": 1e12,
-    }
-    return preferences.rate(**(usual | supply), cost=costs([1e9])[0])
+def rate_of(
+    flops: float = 1e9,
+    uplink_bytes_per_s: float = 1e9,
+    downlink_bytes_per_s: float = 1e9,
+    memory_bytes: float = 1e12,
+) -> int:
+    speed = (flops, uplink_bytes_per_s, downlink_bytes_per_s)
+    return preferences.rate(speed, memory_bytes, costs([1e9])[0])
 
 
 def test_rate_is_the_scarcest_resource() -> None:
@@ -65,26 +65,18 @@ def test_a_download_takes_as_long_as_the_state_is_large(optimizer: str, bytes_: 
 
 
 def test_coverage_comes_before_throughput() -> None:
+    view = population([member(1)])
+
     def wish(level: int, replicas: int) -> preferences.Wish:
-        args = {
-            "rate": MICRO,
-            "usual": MICRO,
-            "fair": MICRO,
-            "replicas": replicas,
-            "r": 2,
-        }
-        return preferences.wish(peer(1), Stage(0), level=level, **args)
+        return view.wish(peer(1), Stage(0), level=level, fair=MICRO, replicas=replicas, r=2)
 
     assert wish(100 * MICRO, 1) > wish(0, 2)
     assert wish(1 * MICRO, 2) > wish(2 * MICRO, 2)
 
 
 def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:
-    def wish(stage: int, rate: int) -> preferences.Wish:
-        args = {"usual": MICRO, "fair": MICRO, "replicas": 2, "r": 2, "level": 0}
-        return preferences.wish(peer(1), Stage(stage), rate=rate, **args)
-
-    assert wish(0, 2 * MICRO) > wish(1, MICRO)
+    fast, slow = (preferences.gain(rate, MICRO, level=0, fair=MICRO) for rate in (2, 1))
+    assert fast > slow
 
 
 def test_a_stage_prefers_whom_nobody_else_needs() -> None:

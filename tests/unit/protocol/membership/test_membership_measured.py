@@ -33,7 +33,7 @@ GOOD = Measurements((Partner(peer(2), (StageRate(1, 2_000_000, 300),), LineRate(
 
 
 def raw(*rates: object, subject: object = peer(2), uplink: object = (0, 0)) -> bytes:
-    return msgspec.msgpack.encode([[[subject, list(rates), uplink, (0, 0), 0]]])
+    return msgspec.msgpack.encode([[[subject, list(rates), uplink, (0, 0)]]])
 
 
 def parse(body: bytes, key: str = peer(1)) -> Measurements:
@@ -44,7 +44,7 @@ def test_the_longest_record_fits_and_round_trips() -> None:
     rates = tuple(StageRate(250 + n, 10**12, 3600) for n in range(MAX_RATES))
     line = LineRate(10**12, 3600)
     names = sorted(peer(n) for n in range(2, 2 + MAX_PARTNERS))
-    full = Measurements(tuple(Partner(name, rates, line, line, 60_000) for name in names))
+    full = Measurements(tuple(Partner(name, rates, line, line) for name in names))
     body = encode_measurements(full)
     assert len(body) <= MAX_MEASURED_BYTES
     assert parse_measurements(body, peer(1), peer(1), 256) == full
