@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.membership.advert import Advert
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
     MAX_PARTNERS,
@@ -82,21 +83,20 @@ def test_nobody_speaks_in_anothers_name_and_we_say_nothing_absurd() -> None:
         encode_measurements(Measurements((Partner(peer(2), (StageRate(1, -1, 1),)),)))
 
 
-def linked() -> World:
+def test_amending_waits_for_the_next_renewal() -> None:
     world = World(3, stages=STAGES)
     world.advertise()
     world.link_all()
     world.run(6)
-    return world
 
+    def seen_by(number: int) -> Advert:
+        found = world.members[peer(number)].roster.member(peer(0))
+        assert found is not None
+        assert found.advert is not None
+        return found.advert
 
-def test_amending_waits_for_the_next_renewal() -> None:
-    world = linked()
-    member = world.members[peer(0)]
-    advert = member.roster.member(peer(0)).advert  # type: ignore[union-attr]
-    member.amend(msgspec.structs.replace(advert, upload_bytes_per_s=77.0))
-    seen_by_other = lambda: world.members[peer(1)].roster.member(peer(0)).advert  # type: ignore[union-attr]  # noqa: E731
+    world.members[peer(0)].amend(msgspec.structs.replace(seen_by(0), upload_bytes_per_s=77.0))
     world.run(2)
-    assert seen_by_other().upload_bytes_per_s != 77.0
+    assert seen_by(1).upload_bytes_per_s != 77.0
     world.run(120, step=2)
-    assert seen_by_other().upload_bytes_per_s == 77.0
+    assert seen_by(1).upload_bytes_per_s == 77.0
