@@ -206,9 +206,9 @@ class Quorum:
         return is_majority(peers, self.electors)
 
     def ended(self) -> int:
-        """Return the number of our electors if the processes of so many have ended that the others
-        are no majority; else 0."""
-        left = [elector for elector in self.electors if not self.is_gone(elector)]
+        """Return the number of our electors if so many have ended, or follow a later lineage, that
+        the others are no majority; else 0."""
+        left = [e for e in self.electors if not (self.is_gone(e) or self._has_left(e))]
         return 0 if self.suffice(left) else len(self.electors)
 
     def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:

@@ -106,6 +106,17 @@ def test_one_that_has_ended_still_counts_and_most_that_have_end_the_lineage() ->
     assert made.may_roll_back(100.0)
 
 
+def test_electors_that_follow_a_later_lineage_do_not_come_back() -> None:
+    """One went on alone, cut off; those that it left are too few, and no process has ended."""
+    left = set[PeerId]()
+    made = Quorum(PEERS[0], STAGE, Contacts(), left.__contains__)
+    made.settle(PEERS[:3], PEERS[:3], 1, 100.0)
+    left.add(PEERS[1])
+    assert made.ended() == 0
+    left.add(PEERS[2])
+    assert made.ended() == 3
+
+
 def test_some_of_the_others_can_still_suffice() -> None:
     contacts = Contacts()
     made = quorum(PEERS[0], contacts, PEERS[:5])
