@@ -368,8 +368,7 @@ class Standing:
     def _follow_judges(self) -> None:
         """The first judge may have decided later than we did, or changed its mind."""
         for peer, decision in list(self._decisions.items()):
-            if decision.other is None or (pair := frozenset((peer, decision.other))) is None:
-                continue
+            pair = frozenset((peer, decision.other or peer))
             if pair in self._disputes and self._judged(pair) == decision.other:
                 del self._decisions[peer]
 
