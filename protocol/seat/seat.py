@@ -397,7 +397,7 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(view, now)
+        self.quorum.observe(self._whole, now)
         effects = self._freed(self.pipeline.update_view(view, now), now)
         effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, now)
