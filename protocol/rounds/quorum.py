@@ -141,9 +141,9 @@ class Quorum:
         self, members: Collection[PeerId], known: Collection[PeerId], view: SwarmView
     ) -> list[PeerId]:
         """Return the electors of a plan: its members, but for those that are leaving while others
-        stay, and, of the peers that serve beside our stage, the ``known`` ones and those that the
+        stay, and, of other peers that serve beside our stage, the ``known`` ones and those that the
         last plan named."""
-        beside = self._beside(view) & {*known, *self._last}
+        beside = (self._beside(view) & {*known, *self._last}).difference(members)
         return electors(self._stage, self._staying(members, view), beside)
 
     def _staying(self, members: Collection[PeerId], view: SwarmView) -> Collection[PeerId]:
