@@ -21,7 +21,7 @@ State: the terms, and the newest commits of each stage, for those that lack one;
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Final
 
@@ -73,6 +73,9 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Whom it names; nobody: not known. Those that have its commit may all have been begun anew."""
 
 
+INSISTS: Final = 5
+"""Proposals, one a second, without a member that we hear: whoever is dead would be lost by then. Of
+what members are not Ready for one is enough."""
 WITNESSES: Final = 2
 """Of two electors that name a vote, one is honest."""
 
@@ -110,8 +113,8 @@ class Elector:
         self._leapt: dict[tuple[int, int], int] = {}
         """By term: up to which attempt we have let ourselves be asked to leap. A true question is
         repeated and answered in time, and one lie does not exhaust the attempts of a step."""
-        self._liars: dict[tuple[int, int], set[PeerId]] = {}
-        """By term: who has proposed in its step what we do not vote for."""
+        self._liars: dict[tuple[int, int], Counter[PeerId]] = {}
+        """By term: how often a leader has proposed in its step what we do not vote for."""
 
     def load(self, terms: Iterable[Term]) -> None:
         """Take the terms of the process before."""
@@ -165,10 +168,11 @@ class Elector:
         elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
             self._begin(*key, term.step)
 
-    def liars(self) -> frozenset[PeerId]:
-        """Return the leaders that have proposed in a present step what we do not vote for: where
-        they and those whom they leave out say that they hold each other up, they go."""
-        return frozenset[PeerId]().union(*self._liars.values())
+    def liars(self, least: int = 1) -> frozenset[PeerId]:
+        """Return the leaders that have proposed in a present step what we do not vote for, at
+        ``least`` so often. Where such a one and another name each other, it goes."""
+        found = (peer for of in self._liars.values() for peer in of if of[peer] >= least)
+        return frozenset(found)
 
     # --- voting ----------------------------------------------------------------------------
 
@@ -251,10 +255,10 @@ class Elector:
             return self._refusal(term, message)
         if decree != term.decree:
             if not are_ready(decree, term.stage, term.era, term.step, self.verify):
-                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += INSISTS
                 return Penalise(sender, "not-all-are-ready", 50)
             if named < WITNESSES and self._leaves_out(term, decree, members):
-                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += 1
                 return None
         voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
         return self._say(VOTE, voted, message, value)

@@ -108,9 +108,7 @@ class Board:
 
     def notices(self, now: float) -> Mapping[Stage, Notice]:
         """Return the posting of every stage that has one, in order."""
-        if now >= self._expires_at:
-            self._drop_expired(now)
-        if self._stale:
+        if self._stale or now >= self._expires_at:
             self._derive(now)
         return self._current
 
@@ -148,14 +146,11 @@ class Board:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _drop_expired(self, now: float) -> None:
-        self._stale.update(s for s, notice in self._current.items() if notice.expired(now))
-        self.revision += bool(self._stale)
-        self._note_expiry()
-
     def _derive(self, now: float) -> None:
+        expired = {stage for stage, notice in self._current.items() if notice.expired(now)}
+        self.revision += bool(expired)
         current = dict(self._current)  # a copy: a caller may be iterating over the old one
-        for stage in self._stale:
+        for stage in self._stale | expired:
             current.pop(stage, None)
             ranked = sorted(self._kept[stage].values(), key=_precedence)
             best = next((notice for notice in ranked if self._believed(notice, now)), None)
@@ -164,10 +159,7 @@ class Board:
                 current[stage] = self._last_believed[stage] = best
         self._stale.clear()
         self._current = dict(sorted(current.items()))
-        self._note_expiry()
-
-    def _note_expiry(self) -> None:
-        times = (notice.received_at + POSTING_TTL_S for notice in self._current.values())
+        times = (notice.received_at + POSTING_TTL_S for notice in current.values())
         self._expires_at = min(times, default=INFINITY)
 
     def _is_of_now(self, notice: Notice) -> bool:

@@ -27,7 +27,6 @@ MAX_TERM = 1000
 
 StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
-Rate = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE)]
 Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
 Score = Annotated[int, Meta(ge=0, lt=preferences.MAX_SCORE)]
 Millis = Annotated[int, Meta(ge=0, lt=2**48)]
@@ -122,13 +121,8 @@ ToSteward = Propose | Withdraw
 ToVolunteer = Hold | Reject
 Direct = ToSteward | ToVolunteer
 
-POSTING_KIND = "posting"
 KINDS: dict[type[Direct | Posting], str] = {
-    Propose: "propose",
-    Withdraw: "withdraw",
-    Hold: "hold",
-    Reject: "reject",
-    Posting: POSTING_KIND,
+    body: body.__name__.lower() for body in (Propose, Withdraw, Hold, Reject, Posting)
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[str, msgspec.msgpack.Decoder[Direct | Posting]] = {

@@ -19,8 +19,9 @@ from protocol.matching.context import Context
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.gain import Change, paying
 from protocol.matching.last_members import LastMembers
+from protocol.matching.member import Member
 from protocol.matching.overview import StageOverview, stage_overviews
-from protocol.matching.population import Member, Population, of_nobody
+from protocol.matching.population import Population, of_nobody
 from protocol.matching.seat import State
 from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
@@ -131,15 +132,9 @@ class Matching:
 
     @property
     def tentative_stage(self) -> Stage | None:
-        """The stage that keeps a place for us, final or not."""
+        """The stage that keeps a place for us, final or not, or that we have asked for one."""
         bid = self._seats.home_seat.bid
-        return bid.stage if bid and self.state is not State.PROPOSED else None
-
-    @property
-    def waits_at(self) -> Stage | None:
-        """The stage whose steward has not given us a final place yet."""
-        bid = self._seats.home_seat.bid
-        return bid.stage if bid and self.state in (State.PROPOSED, State.HELD) else None
+        return bid.stage if bid else None
 
     @property
     def stewardships(self) -> Mapping[Stage, Steward]:
@@ -245,7 +240,7 @@ class Matching:
             return self._seats.receive(sender, body, now)
         if isinstance(body, bodies.ToSteward):
             return self._petition(sender, body, now)
-        return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
+        return [body if isinstance(body, Penalise) else _misuse(sender, kind)]
 
     def _petition(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
         """Pass a volunteer's request to our steward of the stage."""
@@ -257,7 +252,7 @@ class Matching:
         if isinstance(body, Penalise):
             return [body]
         if not isinstance(body, bodies.Posting):
-            return self._misuse(author, kind)
+            return [_misuse(author, kind)]
         before = self._context.board.revision
         self._context.board.pin(author, body, now)
         return self._look(now) if self._context.board.revision != before else []
@@ -279,10 +274,6 @@ class Matching:
     def waits_for(self) -> str:
         """The reason why the pipeline cannot run, in words; empty while every stage is covered."""
         return self._gang.waits_for
-
-    def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
-        """Penalise a record sent as a message, or a message spread as a record."""
-        return [Penalise(sender, f"matching-misuse: {kind}", 10)]
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
         """Deliver messages to ourselves, return all other effects, report the gang start."""
@@ -307,6 +298,11 @@ class Matching:
         """Take the view of this beacon; a majority of its members decides about moves."""
         beacon = beacon_at(self._context.wall_s(now))
         self._context.last_members.observe(self._context.population.members.keys(), beacon)
+
+
+def _misuse(sender: PeerId, kind: str) -> Penalise:
+    """Return the penalty for a record sent as a letter, or a letter spread as a record."""
+    return Penalise(sender, f"matching-misuse: {kind}", 10)
 
 
 def _is_of_now(body: Body, beacon: int) -> bool:

@@ -55,16 +55,6 @@ class Pool:
         return sum(place.rate for place in self.homes)
 
     @property
-    def locked(self) -> list[HeldPlace]:
-        """Places of incumbents at home here."""
-        return [place for place in self.homes if place.locked]
-
-    @property
-    def all_locked(self) -> bool:
-        """True if no newcomer is waiting."""
-        return all(place.locked for place in self.places.values())
-
-    @property
     def last_newcomer(self) -> HeldPlace | None:
         """The least preferred place that is not final."""
         fresh = (place for place in self.homes if not place.locked)

@@ -25,8 +25,6 @@ from protocol.matching.sharing import StageLevel
 from protocol.matching.supply import Supply
 from protocol.matching.timing import MEASURED_S
 
-__all__ = ["Member", "Population", "of_nobody"]
-
 STEPS_PER_OCTAVE = 16
 
 
@@ -177,11 +175,9 @@ class Population:
         return self._rates[peer]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
-        """Return the seconds that a member needs to fetch a stage, 0 if it holds the stage."""
-        member = self.members[peer]
-        if stage in member.held:
-            return 0.0
-        return preferences.download_s(self.costs[stage], self._state, member.downlink_bytes_per_s)
+        """Return the seconds that a member needs to fetch a stage."""
+        line = self.members[peer].downlink_bytes_per_s
+        return preferences.download_s(self.costs[stage], self._state, line)
 
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int

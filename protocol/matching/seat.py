@@ -1,16 +1,8 @@
 """One seat of a volunteer: finds a stage and keeps it.
 
-A volunteer has two: its home may be any stage, its second seat one beside that.
-
-    FREE      looks at the postings and proposes to the stage of highest utility
-    PROPOSED  waits for HOLD or REJECT, retries, gives up on a steward that does not answer
-    HELD      has a tentative place; waits for the gang start or a rejection
-    FETCHING  the place is final; the stage's state is being fetched
-    SERVING   is a replica; only ``lost``, ``leave`` and its own moves end this, never a steward
-    LEFT      has left the matching for good
-
-A move is make before break: while FETCHING, it still serves the stage it is ``leaving``. State: its
-bids and its prospects. It reads the context and decides nothing for others.
+A volunteer has two: its home may be any stage, its second seat one beside that. A move is make
+before break: while FETCHING, it still serves the stage it is ``leaving``. State: its bids and its
+prospects. It reads the context and decides nothing for others.
 """
 
 from __future__ import annotations
@@ -70,7 +62,7 @@ class Bid:
 
 
 class State(Enum):
-    """States of a seat; see the module's docstring."""
+    """States of a seat. No steward ends the last two before it has left."""
 
     FREE = "free"
     PROPOSED = "proposed"
@@ -98,7 +90,8 @@ class Seat:
         """When it got the tentative place it has, monotonic seconds."""
         self.prospects = prospects
         self._context = context
-        self._due_at = INFINITY
+        self.due_at = INFINITY
+        """When ``tick`` has something to do, monotonic seconds."""
         self._last_words = ""
 
     @property
@@ -150,13 +143,14 @@ class Seat:
         Raises:
             LocalProtocolError: the stage was not assigned.
         """
-        bid = self._assigned(stage)
-        self.state = State.SERVING
-        return [
-            *self._renew(bid, now),
-            *self._say(f"serving stage {stage}", "hold"),
-            *self._drop_left_stage(now),
-        ]
+        bid, old = self._assigned(stage), self.leaving
+        self.state, self.leaving = State.SERVING, None
+        said = self._say(f"serving stage {stage}", "hold")
+        if old is None:
+            return [*self._renew(bid, now), *said]
+        words = f"moved to stage {stage}"
+        gone = [self._withdraw(old, words, now), Unassign(old.stage, words)]
+        return [*self._renew(bid, now), *said, *gone]
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Give up a stage that the training side cannot serve any more, and look for another.
@@ -193,15 +187,6 @@ class Seat:
         self.state = State.LEFT
         return effects
 
-    def _drop_left_stage(self, now: float) -> list[Effect]:
-        """End a move: the new stage is served, so stop serving the old one."""
-        if self.leaving is None:
-            return []
-        old, self.leaving = self.leaving, None
-        words = f"moved to stage {self.stage}"
-        gone = self._withdraw(old, words, now)
-        return [gone, Unassign(old.stage, words)]
-
     # --- inputs from outside ----------------------------------------------------------------
 
     def look(self, now: float) -> list[Effect]:
@@ -212,7 +197,10 @@ class Seat:
         if self.bid is None or notice is None:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):
-            return self._follow(notice, now)
+            if self.state is not State.PROPOSED:
+                return self._renew(Bid.on(notice, self._context.number(now)), now)
+            self._free()
+            return self._seek(now)
         news = notice.posting.issued_ms > self.bid.answered_ms and not self.bid.tries
         if self.state is State.HELD and notice.posting.phase == COMMITTED and news:
             return self._renew(self.bid, now)  # an answer that made our place final was lost
@@ -236,9 +224,9 @@ class Seat:
 
     def tick(self, now: float) -> list[Effect]:
         """Retry unanswered messages, renew the place, or look for one."""
-        if now < self._due_at:
+        if now < self.due_at:
             return []
-        self._due_at = INFINITY
+        self.due_at = INFINITY
         if self.state is State.FREE:
             return self._seek(now)
         if self.bid is None:
@@ -249,32 +237,28 @@ class Seat:
             return self._send_again(self.bid, now)
         return self._renew(self.bid, now)
 
-    def next_deadline(self) -> float:
-        """Return when ``tick`` has something to do, monotonic seconds."""
-        return self._due_at
-
     # --- seeking ----------------------------------------------------------------------------
 
     def _seek(self, now: float) -> list[Effect]:
         """Propose to the best stage, or say why not."""
-        self._due_at = INFINITY
+        self.due_at = INFINITY
         notices = self._context.board.notices(now)
         if self._context.me not in self._context.population or not notices:
             return []
         absence_end = self.prospects.wait_until(notices, now)
         if absence_end is not None:
-            self._due_at = absence_end
+            self.due_at = absence_end
             return []
         best = self.prospects.best(notices, now)
         if best is None:
-            self._due_at = self.prospects.retry_at(now)
+            self.due_at = self.prospects.retry_at(now)
             return self._say(self.prospects.in_words(notices, now))
         return self._propose(notices[best], now)
 
     def _propose(self, notice: Notice, now: float) -> list[Effect]:
         self.bid = bid = Bid.on(notice, self._context.number(now))
         self.state = State.PROPOSED
-        self._due_at = now + RETRY_S
+        self.due_at = now + RETRY_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
         return [
@@ -294,14 +278,14 @@ class Seat:
     # --- answers ----------------------------------------------------------------------------
 
     def _held(self, bid: Bid, body: bodies.Hold, now: float) -> list[Effect]:
-        bid = replace(bid, answered_ms=body.issued_ms)
-        self.bid = bid = replace(bid, tries=0 if body.asked_ms >= bid.asked_ms else bid.tries)
+        tries = 0 if body.asked_ms >= bid.asked_ms else bid.tries
+        self.bid = bid = replace(bid, answered_ms=body.issued_ms, tries=tries)
         if self.state in BOUND:
             shown = self._context.me in self._context.population.holders(bid.stage)
-            self._due_at = INFINITY if shown else now + RENEW_S
+            self.due_at = INFINITY if shown else now + RENEW_S
             return []
         self.state, self.held_at = State.HELD, min(self.held_at, now)
-        self._due_at = now + TENTATIVE_RENEW_S
+        self.due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
@@ -313,33 +297,23 @@ class Seat:
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it
             self.bid = replace(bid, tries=0, answered_ms=body.issued_ms)
-            self._due_at = now + TENTATIVE_RENEW_S
+            self.due_at = now + TENTATIVE_RENEW_S
             return self._say(f"stage {bid.stage} does not know us ({body.reason}); serving on")
-        return self._turned_down(bid, body.epoch, body.reason, now)
-
-    def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
-        self.prospects.refuse(bid.stage, bid.mandate, epoch)
+        self.prospects.refuse(bid.stage, bid.mandate, body.epoch)
         self._free()
-        said = self._say(f"stage {bid.stage} keeps others: it has {why}", "rejection")
+        said = self._say(f"stage {bid.stage} keeps others: it has {body.reason}", "rejection")
         return [*said, *self._seek(now)]
-
-    def _follow(self, notice: Notice, now: float) -> list[Effect]:
-        """Renew our place with the stage's new steward or mandate."""
-        if self.state is State.PROPOSED:
-            self._free()
-            return self._seek(now)
-        return self._renew(Bid.on(notice, self._context.number(now)), now)
 
     # --- repetition -------------------------------------------------------------------------
 
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, asked_ms=self._context.number(now), tries=1)
-        self._due_at = now + RETRY_S
+        self.due_at = now + RETRY_S
         return [self._ask(self.bid, now)]
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
-        self._due_at = now + RETRY_S
+        self.due_at = now + RETRY_S
         return [self._ask(self.bid, now)]
 
     def _ask(self, bid: Bid, now: float) -> Effect:
@@ -369,7 +343,7 @@ class Seat:
     def _free(self) -> None:
         self.state = State.FREE
         self.bid = None
-        self._due_at = self.held_at = INFINITY
+        self.due_at = self.held_at = INFINITY
 
     def _assigned(self, stage: Stage) -> Bid:
         if self.bid is None or self.stage != stage:

@@ -86,7 +86,7 @@ class Seats:
         """Return when ``tick`` has something to do, monotonic seconds."""
         holds_two = self.second_seat.rests_at is not None
         weigh_at = self._weigh_at + SECOND_LOOK_S if holds_two else float("inf")
-        return min(weigh_at, self.home_seat.next_deadline(), self.second_seat.next_deadline())
+        return min(weigh_at, self.home_seat.due_at, self.second_seat.due_at)
 
     def follow_home(self, now: float) -> list[Effect]:
         """Keep the second seat only beside a home; look for one when the home is new."""

@@ -6,32 +6,25 @@ replicas, and its cutoff rises, so the process ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from protocol.ids import Stage
-from protocol.matching.board import Notice
+from protocol.matching.bodies import QUIET, Posting
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
 
-Others = Mapping[Stage, Notice]
-"""The postings of the other stages."""
+Others = Sequence[Posting] | None
+"""The postings of all other stages; None while one of them has no steward."""
 
 
-def complete(others: Others, population: Population) -> bool:
-    """Tell whether every other stage has a steward."""
-    return len(others) == len(population.costs) - 1
+def all_quiet(others: Others) -> bool:
+    """Tell whether nobody has arrived for a while at any other stage."""
+    return others is not None and all(posting.phase >= QUIET for posting in others)
 
 
-def all_reached(others: Others, phase: int, population: Population) -> bool:
-    """Tell whether every stage of ``population`` but ours (``others``) has reached ``phase``."""
-    reached = all(notice.posting.phase >= phase for notice in others.values())
-    return reached and complete(others, population)
-
-
-def all_covered(pool: Pool, others: Others, population: Population) -> bool:
-    """Tell whether every stage of ``population``, ours (``pool``) and ``others``, has a replica."""
-    covered = all(notice.posting.copies for notice in others.values())
-    return bool(pool.places) and covered and complete(others, population)
+def all_covered(pool: Pool, others: Others) -> bool:
+    """Tell whether every stage, ours (``pool``) and the ``others``, has a replica."""
+    return bool(pool.places) and others is not None and all(p.copies for p in others)
 
 
 def help_needy(pool: Pool, others: Others, population: Population) -> list[HeldPlace]:
@@ -39,13 +32,11 @@ def help_needy(pool: Pool, others: Others, population: Population) -> list[HeldP
 
     As many stages give one as replicas are missing, those with most replicas first.
     """
-    r = population.redundancy
-    copies = {stage: notice.posting.copies for stage, notice in others.items()}
-    lacking = [stage for stage in copies if copies[stage] < r]
-    last = pool.last_newcomer
-    if last is None or not any(population.rate(last.peer, stage) for stage in lacking):
+    r, last = population.redundancy, pool.last_newcomer
+    lacking = [posting for posting in others or () if posting.copies < r]
+    if last is None or not any(population.rate(last.peer, Stage(p.stage)) for p in lacking):
         return []
     mine = (len(pool.places), pool.level, -pool.stage)
-    ahead = sum((copies[s], others[s].posting.level, -s) > mine for s in others)
-    missing = sum(r - copies[stage] for stage in lacking)
+    ahead = sum((p.copies, p.level, -p.stage) > mine for p in others or ())
+    missing = sum(r - posting.copies for posting in lacking)
     return [pool.give(last)] if len(pool.places) > r and ahead < missing else []

@@ -28,7 +28,9 @@ class StageLevel:
 
 def lowest_level(stages: Sequence[StageLevel]) -> int:
     """Return the highest level that every stage can reach at once, to one part in 10,000."""
-    low, high = 0, _bound(stages)
+    before = [0, *(stage.pool_next for stage in stages)]
+    most = [s.alone + s.pool_here + left for s, left in zip(stages, before, strict=False)]
+    low, high = 0, min(most, default=0)
     while high - low > high // 10_000:
         middle = (low + high + 1) // 2
         if _needs(stages, middle) is None:
@@ -53,14 +55,6 @@ def effective_levels(stages: Sequence[StageLevel]) -> tuple[int, ...]:
         if s + 1 < len(stages):
             levels[s + 1] += stage.pool_next * (MICRO - here) // MICRO
     return tuple(levels)
-
-
-def _bound(stages: Sequence[StageLevel]) -> int:
-    """Return an upper bound of the lowest level: the minimum over stages given both pools."""
-    before = [0, *(stage.pool_next for stage in stages)]
-    return min(
-        (s.alone + s.pool_here + extra for s, extra in zip(stages, before, strict=False)), default=0
-    )
 
 
 def _needs(stages: Sequence[StageLevel], level: int) -> list[int] | None:

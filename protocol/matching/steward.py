@@ -1,9 +1,5 @@
 """The steward of one stage: answers proposals, settles with the other stages, posts.
 
-    OPEN       proposals arrive; the pool keeps the prefix cover; all places are tentative
-    QUIET      no proposal has arrived for a settle window
-    COMMITTED  every stage is quiet and covered; all places are final (the gang start)
-
 Any arrival leads back to OPEN; incumbents are never displaced. State: the pool and the phase. Reads
 the context; sends nothing by itself.
 """
@@ -11,7 +7,6 @@ the context; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -19,15 +14,7 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Publish, SendLetter
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
-from protocol.matching.bodies import (
-    COMMITTED,
-    OPEN,
-    POSTING_KIND,
-    QUIET,
-    Mandate,
-    Posting,
-    encode_body,
-)
+from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Posting
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.preferences import words
@@ -62,7 +49,8 @@ class Steward:
         self._posted_at = -INFINITY
         self._heard: dict[PeerId, int] = {}
         """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
-        self._basis = (0, 0)
+        self._fair = 0
+        """Lambda when the epoch began."""
         self._opened_at = self._quiet_at = 0.0
         self._unsettled_since = 0.0
         self._act_at = INFINITY
@@ -96,7 +84,8 @@ class Steward:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
         self._heard = {peer: at for peer, at in self._heard.items() if peer in population}
-        if self.pool.refresh(population) or self._basis_moved():
+        moved = abs(population.fair_level - self._fair) * 100 > self._fair
+        if self.pool.refresh(population) or moved:
             self._reopen(now)
         return self._publish(now)
 
@@ -105,7 +94,7 @@ class Steward:
         self._wanted.look(now)
         if self.phase != QUIET:
             return
-        if settling.all_reached(self._others(now), QUIET, self._context.population):
+        if settling.all_quiet(self._others(now)):
             self._act_at = min(self._act_at, now + SETTLE_S)
         else:
             self._act_at = max(self._patient_until(now), now + SETTLE_S)
@@ -169,14 +158,8 @@ class Steward:
         turned_away = self._turn_away(self.pool.choose(), now)
         if not (place.locked and self.phase == COMMITTED):
             self._stir(now)
-        if place.peer not in self.pool.places:
-            return turned_away
-        held = f"stage {self.stage} holds {short(place.peer)} ({words(place.rate)}): now "
-        return [
-            self._yes(place, now),
-            Explain("matching", held + self._in_words(), "debug", (place.peer,)),
-            *turned_away,
-        ]
+        kept = place.peer in self.pool.places
+        return [self._yes(place, now), *turned_away] if kept else turned_away
 
     def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> HeldPlace:
         population = self._context.population
@@ -206,36 +189,34 @@ class Steward:
 
     def _act(self, now: float) -> list[Effect]:
         """Help a stage that lacks replicas, or commit."""
-        population, others = self._context.population, self._others(now)
-        patient = now < self._patient_until(now)
-        if patient and not settling.all_reached(others, QUIET, population):
+        others = self._others(now)
+        if now < self._patient_until(now) and not settling.all_quiet(others):
             return []
-        let_go = settling.help_needy(self.pool, others, population)
+        let_go = settling.help_needy(self.pool, others, self._context.population)
         if let_go:
             self._stir(now)
             return self._turn_away(let_go, now)
-        if settling.all_covered(self.pool, others, population):
-            return self._commit(now)
-        return []
+        return self._commit(now) if settling.all_covered(self.pool, others) else []
 
     def _commit(self, now: float) -> list[Effect]:
         """Make all places final and end the epoch, whose scores do not apply to later ones."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
-        if newcomers:
-            self._reopen(now)
-        started = f"stage {self.stage} is settled: {self._in_words()}"
-        holds = [self._yes(place, now) for place in newcomers]
-        level: Literal["info", "debug"] = "info" if newcomers else "debug"
-        return [*holds, Explain("matching", started, level, decision="settled")]
+        if not newcomers:
+            return []
+        self._reopen(now)
+        words = f"stage {self.stage} is settled: {self._in_words()}"
+        said = Explain("matching", words, decision="settled")
+        return [*(self._yes(place, now) for place in newcomers), said]
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; a stage with incumbents only stays committed."""
         population = self._context.population
         self.epoch += 1
-        self._basis = (population.fair_level, population.redundancy)
+        self._fair = population.fair_level
         self.pool.reopen(population)
-        if self.phase == COMMITTED and self.pool.places and self.pool.all_locked:
+        places = self.pool.places.values()
+        if self.phase == COMMITTED and places and all(place.locked for place in places):
             return
         if self.phase == COMMITTED or not self._opened_at:
             self._unsettled_since = now
@@ -261,7 +242,7 @@ class Steward:
         usual = self._opened_at + PATIENCE_S
         if usual <= self._unsettled_since + LONGEST_PATIENCE_S:
             return usual
-        covered = settling.all_covered(self.pool, self._others(now), self._context.population)
+        covered = settling.all_covered(self.pool, self._others(now))
         return self._unsettled_since + LONGEST_PATIENCE_S if covered else usual
 
     def _enter(self, phase: int, now: float) -> None:
@@ -269,16 +250,11 @@ class Steward:
         self._act_at = INFINITY
         self.look(now)
 
-    def _basis_moved(self) -> bool:
-        """Tell whether lambda changed by more than one per cent, or r changed."""
-        population = self._context.population
-        fair, redundancy = self._basis
-        moved = abs(population.fair_level - fair) * 100 > fair
-        return moved or population.redundancy != redundancy
-
     def _others(self, now: float) -> settling.Others:
+        """Return the postings of the other stages; None while one of them has no steward."""
         notices = self._context.board.notices(now)
-        return {stage: notice for stage, notice in notices.items() if stage != self.stage}
+        others = [notice.posting for stage, notice in notices.items() if stage != self.stage]
+        return others if len(others) == len(self._context.population.costs) - 1 else None
 
     # --- outputs --------------------------------------------------------------------------
 
@@ -324,7 +300,7 @@ class Steward:
         number = self._context.number(now)
         self._posted, self._posted_at = posting, now
         stamped = msgspec.structs.replace(posting, issued_ms=number)
-        return [Publish(POSTING_KIND, str(self.stage), number, encode_body(stamped))]
+        return [Publish(KINDS[Posting], str(self.stage), number, bodies.encode_body(stamped))]
 
     def _due_at(self, posting: Posting) -> float:
         """Return when to publish; a short gap lets a burst of arrivals make one record."""
@@ -334,7 +310,7 @@ class Steward:
     def posting(self) -> bodies.Posting:
         """The stage's present posting, without an issue time."""
         pool, population = self.pool, self._context.population
-        locked = pool.locked
+        locked = [place for place in pool.homes if place.locked]
         return bodies.Posting(
             stage=self.stage,
             mandate=self.mandate,

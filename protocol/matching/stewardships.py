@@ -6,8 +6,7 @@ State: the stewards. Decides no match.
 
 from __future__ import annotations
 
-from protocol.effects import Explain
-from protocol.ids import Stage, short
+from protocol.ids import Stage
 from protocol.matching import bodies, stewards
 from protocol.matching.board import precedence
 from protocol.matching.bodies import Mandate
@@ -105,7 +104,5 @@ class Stewardships:
         if stage in self.held:
             return list(self.held[stage].continue_as(mandate, now))
         epoch = notice.posting.epoch if notice and notice.posting.epoch < ABSURD_EPOCH else 0
-        steward = self.held[stage] = Steward(self._context, stage, mandate, epoch)
-        words = f"{short(self._context.me)} is now steward of stage {stage}, term {term}"
-        said = Explain("matching", words, "debug")
-        return [said, *steward.start(now)]
+        self.held[stage] = Steward(self._context, stage, mandate, epoch)
+        return list(self.held[stage].start(now))

@@ -124,12 +124,10 @@ class Leasing:
         )
 
     def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
-        """Ask for as much as we can take, and again once that is twice as much: more comes with the
-        next answer."""
+        """Ask for as much as we can take, unless we have asked for exactly that already."""
         busy = len(self._pipeline.in_flight())
         want = self.in_flight_cap(view) - busy
-        asked, count = self._asked or (None, 0)
-        if want <= 0 or (asked == leader and want < 2 * count):
+        if want <= 0 or self._asked == (leader, want):
             return []
         if self._asked is None:
             self._asked_at = now

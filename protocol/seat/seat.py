@@ -28,7 +28,7 @@ from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, bound_by, promises_of, voters
-from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
+from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
@@ -252,8 +252,7 @@ class Seat:
             place,
             touch,
             audits.verdicts,
-            self.pipeline.owed_for,
-            lambda _now: self.pipeline.overdue(),
+            self.pipeline.overdue,
             self._spoilers,
             least,
             self.quorum.needs,
@@ -464,6 +463,7 @@ class Seat:
             unplanned = led_by if plan is None else None
             others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
+            waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves

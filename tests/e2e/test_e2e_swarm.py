@@ -17,8 +17,8 @@ from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
+from client.lab.reference import train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
     HOST,

@@ -15,7 +15,7 @@ import pytest
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import matching_members
 from protocol.ids import PeerId, Stage
-from protocol.matching.population import Member
+from protocol.matching.member import Member
 from protocol.matching.timing import BEACON_S, LONGEST_PATIENCE_S
 from protocol.membership.advert import Advert, Flops
 from protocol.membership.membership import Membership

@@ -14,7 +14,7 @@ from client.lab.simulate.market.nature import Nature, draw
 from client.lab.simulate.market.run import Record, play
 from client.lab.simulate.market.setting import Setting
 from protocol.ids import PeerId, Stage
-from protocol.matching.population import Member
+from protocol.matching.member import Member
 from protocol.matching.timing import MEASURED_S
 from tests.support.matching_world import CALM, member
 from tests.support.watched_world import WatchedWorld

@@ -12,7 +12,8 @@ from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
-from protocol.matching.population import Member, Population
+from protocol.matching.member import Member
+from protocol.matching.population import Population
 
 WALL_S = 1_700_000_000.0
 NOW = 1000.0

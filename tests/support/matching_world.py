@@ -23,7 +23,7 @@ from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
-from protocol.matching.population import Member
+from protocol.matching.member import Member
 
 WALL_S = 1_700_000_000.0
 START_S = 1000.0

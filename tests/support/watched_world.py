@@ -10,7 +10,8 @@ from client.lab.simulate.market.design import Design
 from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, Unassign
-from protocol.matching.population import Member, Population
+from protocol.matching.member import Member
+from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import MOVE_REST_S
 from tests.support.matching_world import STORMY, Weather, World, manifest, member

@@ -29,7 +29,8 @@ from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.machine import Matching
-from protocol.matching.population import Member, Population
+from protocol.matching.member import Member
+from protocol.matching.population import Population
 from protocol.matching.seat import State
 from protocol.matching.timing import MEASURED_S, POSTING_TTL_S
 
@@ -286,7 +287,7 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        self._note_wait(volunteer, machine.waits_at)
+        self._note_wait(volunteer, None if machine.stages else machine.tentative_stage)
         if machine.state is not State.FREE and not machine.stewardships:
             self._restless.discard(volunteer)
         else:

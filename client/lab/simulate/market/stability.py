@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import Posting
 from protocol.matching.choice import Choice, Proposer, prefix_cover
+from protocol.matching.member import Member
 from protocol.matching.pool import Limits
-from protocol.matching.population import Member, Population
+from protocol.matching.population import Population
 
 Assignment = Mapping[PeerId, Stage | None]
 

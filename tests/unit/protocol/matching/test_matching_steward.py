@@ -11,7 +11,7 @@ from protocol.matching import bodies
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Hold, Mandate, Posting, Reject, Withdraw
 from protocol.matching.context import Context
-from protocol.matching.population import Member
+from protocol.matching.member import Member
 from protocol.matching.steward import Steward
 from protocol.matching.timing import LEASE_S
 from tests.support.matching_examples import NOW, WALL_S, answers, member, peer, population, propose

@@ -188,7 +188,7 @@ def test_a_release_undoes_a_charge() -> None:
 def test_who_is_struck_gets_nothing_for_a_while() -> None:
     hops = taught({A: 1.0, B: 1.0})
     assert not hops.struck(A, 10.0)
-    assert hops.overdue() == {A: 10.0}
+    assert hops.overdue() == [A]
     assert {hops.choose(39.9) for _ in range(9)} == {B}
     assert hops.choose(39.9, exclude={B}) == A, "where there is no other"
     assert A in {hops.choose(10.0 + SUSPEND_S) for _ in range(9)}
@@ -201,7 +201,7 @@ def test_a_gradient_clears_the_strikes() -> None:
         found = [hops.struck(A, now + SUSPEND_S * i) for i in range(STRIKES)]
         assert found == [False, False, True]
         hops.brought(A, now + 999.0)
-        assert hops.overdue() == {}
+        assert hops.overdue() == []
 
 
 def test_all_that_rest_are_waited_for() -> None:

@@ -15,18 +15,13 @@ from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
-from client.train.swarm.expulsions import (
-    PASS_FANOUT,
-    PASS_TO_ALL_UP_TO,
-    SAVE_EVERY_S,
-    Expulsions,
-)
+from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
-from protocol.ids import PeerId
+from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.membership import Membership
