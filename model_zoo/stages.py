@@ -9,7 +9,7 @@ boundaries are narrow.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -257,21 +257,6 @@ def _layout(spec: ModelSpec, part: StageSlice) -> Stage:
         raise ValueError(f"{part} does not fit a model of {spec.layers} layers")
     with torch.device("meta"):  # shapes only: no weights drawn that are overwritten at once
         return Stage(spec, part)
-
-
-def merge_states(states: Iterable[Mapping[str, Tensor]]) -> State:
-    """The union of the stages' states, tensors shared.
-
-    Raises:
-        ValueError: two states hold the same name.
-    """
-    merged: State = {}
-    for state in states:
-        doubled = merged.keys() & state.keys()
-        if doubled:
-            raise ValueError(f"two stages hold {min(doubled)}")
-        merged.update(state)
-    return merged
 
 
 def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:

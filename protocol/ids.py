@@ -7,8 +7,9 @@ signature can be checked by anyone who knows the peer id and nothing else.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NewType
+from typing import Final, NewType
 
 PeerId = NewType("PeerId", str)
 """Base58 text of the libp2p identity multihash of an Ed25519 public key (``12D3KooW...``)."""
@@ -98,6 +99,17 @@ def rank(*parts: object) -> bytes:
     """
     text = "\x1f".join(str(part) for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+PASS_TO_ALL_UP_TO: Final = 8
+PASS_FANOUT: Final = 3
+
+
+def sample(siblings: Sequence[PeerId], *by: object) -> Sequence[PeerId]:
+    """Return to whom a statement is passed on: to all, or of many siblings to some, by rank."""
+    if len(siblings) <= PASS_TO_ALL_UP_TO:
+        return siblings
+    return sorted(siblings, key=lambda peer: rank(*by, peer))[:PASS_FANOUT]
 
 
 def short(peer: str) -> str:

@@ -1,9 +1,8 @@
 """Takes the optimizer's place in a process of a group that does not make the versions."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
-import torch
 from torch import Tensor
 
 from model_zoo.optimizers.optimizer import FlatOptimizer
@@ -31,9 +30,4 @@ class Followed(FlatOptimizer):
         self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
     ) -> NoReturn:
         """Refuse: another rank updates."""
-        raise NotImplementedError("the first rank of the group makes the versions")
-
-    @staticmethod
-    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Refuse: there is nothing to compare with."""
         raise NotImplementedError("the first rank of the group makes the versions")

@@ -1,7 +1,7 @@
-"""Asks this network's router to map a port: by PCP and NAT-PMP in datagrams, by UPnP in a thread.
+"""Asks this network's router to map a port: by PCP in datagrams, by UPnP in a thread.
 
-Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP and
-NAT-PMP take the address of the router, which only Linux tells here.
+Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP takes
+the address of the router, which only Linux tells here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import trio
 
 from client.net.addresses import reachable_hosts
 from protocol.hosts import is_global
-from protocol.port_mapping import nat_pmp, pcp
+from protocol.port_mapping import pcp
 from protocol.port_mapping.machine import AskMapping, EndMapping
 from protocol.port_mapping.mapped import GATEWAY_PORT, Mapped, MappingRefused
 
 WAITS_S: Final = (0.25, 0.5, 1.0, 2.0)
-"""Between the repetitions of a datagram (RFC 6886, section 3.1), shortened."""
+"""Between the repetitions of a datagram (RFC 6887, section 8.1.1), shortened."""
 MAX_DATAGRAM_BYTES: Final = 1100
 UPNP_SEARCH_MS: Final = 2500
 UPNP_S: Final = 20.0
@@ -77,53 +77,27 @@ async def ask(effect: AskMapping, nonce: bytes) -> Mapped:
     Raises:
         MappingRefused: the router says no, or nobody answers.
     """
-    match effect.way:
-        case "pcp":
-            return await _pcp(effect.own_port, effect.outer_port, effect.lease_s, nonce)
-        case "nat-pmp":
-            return await _nat_pmp(effect.own_port, effect.outer_port, effect.lease_s)
-        case "pinhole":
-            return await _pinhole(effect.own_port, effect.lease_s, nonce)
-        case "upnp":
-            return await _in_thread(lambda: _upnp_map(effect))
+    if effect.way == "upnp":
+        return await _in_thread(lambda: _upnp_map(effect))
+    return await _pcp(effect, effect.lease_s, nonce)
 
 
 async def end(effect: EndMapping, nonce: bytes) -> None:
     """Give a mapping back, if the router still answers."""
     with suppress(MappingRefused):
-        match effect.way:
-            case "pcp":
-                await _pcp(effect.own_port, effect.outer_port, 0, nonce)
-            case "nat-pmp":
-                await _nat_pmp(effect.own_port, effect.outer_port, 0)
-            case "pinhole":
-                await _pinhole(effect.own_port, 0, nonce)
-            case "upnp":
-                await _in_thread(lambda: _upnp_end(effect))
+        if effect.way == "upnp":
+            await _in_thread(lambda: _upnp_end(effect))
+        else:
+            await _pcp(effect, 0, nonce)
 
 
-async def _pcp(own_port: int, outer_port: int, lease_s: int, nonce: bytes) -> Mapped:
-    with await _router() as router:
-        own_host = str(router.getsockname()[0])
+async def _pcp(effect: AskMapping | EndMapping, lease_s: int, nonce: bytes) -> Mapped:
+    pinhole, own_port = effect.way == "pinhole", effect.own_port
+    with await (_router6() if pinhole else _router()) as router:
+        own_host = str(router.getsockname()[0]).partition("%")[0]
+        outer_port = own_port if pinhole else effect.outer_port
         request = pcp.ask_mapping(nonce, own_host, own_port, outer_port, lease_s)
         return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
-
-
-async def _pinhole(own_port: int, lease_s: int, nonce: bytes) -> Mapped:
-    with await _router6() as router:
-        own_host = str(router.getsockname()[0]).partition("%")[0]
-        request = pcp.ask_mapping(nonce, own_host, own_port, own_port, lease_s)
-        return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
-
-
-async def _nat_pmp(own_port: int, outer_port: int, lease_s: int) -> Mapped:
-    with await _router() as router:
-        host = await _answer(router, nat_pmp.ASK_ADDRESS, nat_pmp.read_address)
-        request = nat_pmp.ask_mapping(own_port, outer_port, lease_s)
-        port, granted_s = await _answer(
-            router, request, lambda data: nat_pmp.read_mapping(data, own_port)
-        )
-        return Mapped(host, port, granted_s)
 
 
 async def _router() -> trio.socket.SocketType:

@@ -145,8 +145,8 @@ class Engine:
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
-        self.elector.is_gone, self.elector.may_be = self.membership.contacts.is_gone, self._may_be
-        self.elector.first, self.elector.serving = self._first_electors, self._serving
+        self.elector.may_be, self.elector.serving = self._may_be, self._serving
+        self.elector.first = self._first_electors
         self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
@@ -327,8 +327,8 @@ class Engine:
         self.text.tick(now)
         if self.held_stages is not None:
             self.held_stages.tick(now)
-            seats, network = self.held_stages.seats(), self.network
-            self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
+            seats = self.held_stages.seats()
+            self._members(self.measuring.tick(seats, now, self.wall()))
             served = [seat.stage for seat in seats if seat.state == "serving"]
             self.contributions.tick(served, now, self.wall())
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
@@ -775,6 +775,7 @@ class Engine:
         """Our stage has committed a step."""
         self.waypoints.closed(committed)
         self.contributions.closed(committed)
+        self.measuring.closed(committed, self.now())
         if self.held_stages is not None:
             self._loss_reports.closed(committed, self.held_stages.view)
 

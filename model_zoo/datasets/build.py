@@ -156,12 +156,10 @@ def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
         field: of JSON lines and parquet, that has the text.
 
     Raises:
-        DataError: it cannot be read or tokenized, or has tokens and no text.
+        DataError: it cannot be read or tokenized.
     """
     files, _ = sources.find_files([path])
     pieces = [piece for source in files for piece in sources.pieces(source, field)]
-    if any(piece.kind == "tokens" for piece in pieces):
-        raise DataError(f"{path} has tokens, not text")
     job = _Job("", field, "", "")
     try:
         made = [data for piece in pieces for data, _ in _made(piece, job, tokenizer, refuse)]
@@ -278,8 +276,6 @@ def _training_texts(parts: Sequence[_Part], field: str, bad: BadRow) -> Iterator
     for part in parts[::step]:
         left = share
         for piece in part.pieces:
-            if piece.kind == "tokens":
-                continue
             for fragment in sources.fragments(piece, field, bad):
                 if left <= 0:
                     break
@@ -329,8 +325,6 @@ def _make_part(part: _Part, job: _Job) -> Tally:
         for piece in part.pieces:
             if job.context:
                 made = _talked(piece, job, tokenizer, bad)
-            elif piece.kind == "tokens":
-                made = _copied(piece, tokenizer)
             else:
                 made = _made(piece, job, tokenizer, bad)
             for data, counted in made:
@@ -418,23 +412,6 @@ def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | N
     closing = b"" if end is None else np.array(end, token_dtype(tokenizer.vocab)).tobytes()
     found = zip(batch, tokenizer.encode_all(texts), strict=True)
     return b"".join(t.tobytes() + (closing if f.ends else b"") for f, t in found)
-
-
-def _copied(piece: Piece, tokenizer: Bpe | None) -> Iterator[tuple[bytes, Tally]]:
-    """Copy tokens that others made, as wide as ours.
-
-    Raises:
-        DataError: they are none of the tokenizer's.
-    """
-    vocab = tokenizer.vocab if tokenizer else 256
-    tokens = np.frombuffer(sources.raw_tokens(piece), dtype=f"<u{piece.width}")
-    if tokens.size and int(tokens.max()) >= vocab:
-        raise DataError(
-            f"{piece.path} has the token {int(tokens.max())}, and the tokenizer has {vocab}: name "
-            "the one that made the file with --tokenizer"
-        )
-    size = int(tokenizer.byte_counts[tokens].sum()) if tokenizer else tokens.size
-    yield tokens.astype(token_dtype(vocab)).tobytes(), Tally(0, size)
 
 
 def _part_path(folder: Path, number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Texts out of files: plain text, JSON lines, parquet, gzip, Zstandard, and tokens of others.
+"""Texts out of files: plain text, JSON lines, parquet, gzip and Zstandard.
 
 Every command reads text here, so all of them take and refuse the same files. Sources are cut into
 pieces that can be read apart from each other. Where they are cut follows from the files alone, so
@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import struct
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
 from model_zoo.tokenizers.arrays import Bytes
 
-Kind = Literal["text", "jsonl", "parquet", "tokens"]
+Kind = Literal["text", "jsonl", "parquet"]
 FRAGMENT_BYTES = 64 * 1024
 PIECE_BYTES = 16 << 20
 MAX_LINE_BYTES = 1 << 30
@@ -37,7 +36,6 @@ _SUFFIXES: dict[str, Kind] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
-    ".bin": "tokens",
 }
 _PACKED = (".gz", ".zst")
 _COUNTED_BYTES = 1 << 20
@@ -45,9 +43,6 @@ _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 """What files raise that are damaged: also those of pyarrow, whose errors are of the third kind."""
 _SAMPLES, _SAMPLE_BYTES = 32, 4096
 """Places all over a file that have to look like text as well."""
-_LLMC_HEADER_BYTES = 1024
-_LLMC = {20240520: 2, 20240801: 4}
-"""Bytes of a token by the magic number of an llm.c file; nanoGPT's files have no header."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,6 @@ class Piece:
     end: int
     last: bool
     """Whether the file ends with it; a plain text then ends, too."""
-    width: int = 0
-    """Bytes of a token, where the file has tokens."""
 
     @property
     def packed(self) -> bool:
@@ -151,12 +144,9 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
     if _packing(path):
         yield Piece(path, kind, 0, source.size_bytes, last=True)
         return
-    begin, width = _token_layout(path) if kind == "tokens" else (0, 0)
-    if width and (source.size_bytes - begin) % width:
-        raise DataError(f"{path} ends within a token of {width} bytes")
-    for start in range(begin, source.size_bytes, PIECE_BYTES):
+    for start in range(0, source.size_bytes, PIECE_BYTES):
         end = min(start + PIECE_BYTES, source.size_bytes)
-        yield Piece(path, kind, start, end, end == source.size_bytes, width)
+        yield Piece(path, kind, start, end, end == source.size_bytes)
 
 
 def fragments(piece: Piece, field: str, bad: BadRow = refuse) -> Iterator[Fragment]:
@@ -240,19 +230,10 @@ def read_text(path: Path) -> Bytes:
     """
     (source,), _ = find_files([path])
     kind = _kind(source.path)
-    if kind == "tokens":
-        raise DataError(f"{path} has tokens: volunteer data build makes a folder of them")
     if kind == "text" and not _packing(source.path):
         return np.memmap(source.path, dtype=np.uint8, mode="r")
     parts = (as_bytes(fragments(piece, "text")) for piece in pieces(source, "text"))
     return np.frombuffer(b"".join(parts), dtype=np.uint8)
-
-
-def raw_tokens(piece: Piece) -> bytes:
-    """Return the tokens of a piece of tokens, little-endian, of the piece's width."""
-    with open(piece.path, "rb") as file:
-        file.seek(piece.start)
-        return file.read(piece.end - piece.start)
 
 
 # --- kinds of files ------------------------------------------------------------------------------
@@ -300,7 +281,7 @@ def _problem(path: Path) -> str:
         with path.open("rb") as file:
             if is_pointer(file.read(MAX_POINTER_BYTES)):
                 return POINTER
-        if _kind(str(path)) in ("tokens", "parquet"):
+        if _kind(str(path)) == "parquet":
             return ""
         with _opened(str(path)) as file:
             begin = file.read(FRAGMENT_BYTES)
@@ -547,22 +528,3 @@ def _parquet_texts(piece: Piece, field: str) -> Iterator[bytes]:
     for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
         for text in batch.column(0).to_pylist():
             yield (text or "").encode("utf-8", "ignore")
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-def _token_layout(path: str) -> tuple[int, int]:
-    """Return where the tokens of a file begin, and the bytes of each.
-
-    Raises:
-        DataError: it is shorter than its header.
-    """
-    with open(path, "rb") as file:
-        head = file.read(_LLMC_HEADER_BYTES)
-    magic = struct.unpack("<i", head[:4])[0] if len(head) >= 4 else 0
-    if magic not in _LLMC:
-        return 0, 2
-    if len(head) < _LLMC_HEADER_BYTES:
-        raise DataError(f"{path} ends within its header: it is damaged")
-    return _LLMC_HEADER_BYTES, _LLMC[magic]

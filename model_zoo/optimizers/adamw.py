@@ -1,14 +1,12 @@
 """Adam with decoupled weight decay."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from model_zoo.optimizers.optimizer import FlatOptimizer, square_root
-from model_zoo.specs.optimizer import OptimizerSpec
 
 
 class FlatAdamW(FlatOptimizer):
@@ -32,13 +30,6 @@ class FlatAdamW(FlatOptimizer):
         denominator.mul_(1 / math.sqrt(1 - spec.beta2**steps)).add_(spec.eps)
         torch.div(m, denominator, out=scratch)
         values.add_(scratch.mul_(-lr / (1 - spec.beta1**steps)))
-
-    @staticmethod
-    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Torch's own."""
-        return torch.optim.AdamW(
-            groups, lr=spec.lr, betas=(spec.beta1, spec.beta2), eps=spec.eps, fused=True
-        )
 
 
 OPTIMIZER = FlatAdamW

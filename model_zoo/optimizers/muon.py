@@ -1,8 +1,7 @@
 """Muon: the momentum of every matrix of a layer is made orthogonal; all else moves by signs."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from model_zoo.optimizers.newton_schulz import orthogonal, roughly_orthogonal
 from model_zoo.optimizers.optimizer import FlatOptimizer
 from model_zoo.specs.matrices import Matrix, between
-from model_zoo.specs.optimizer import OptimizerSpec
 
 USUAL_SIZE = 0.2
 """Root mean square of an update over the learning rate, about that of AdamW's updates, so that its
@@ -55,54 +53,13 @@ class FlatMuon(FlatOptimizer):
             share.add_(m * beta)  # Nesterov's
             made = roughly_orthogonal if self.alone else orthogonal
             update = made(share.view(matrix.rows, matrix.columns)).flatten()
-            update.mul_(-lr * _factor(matrix.rows, matrix.columns))
+            update.mul_(-lr * factor(matrix.rows, matrix.columns))
             p.add_(update.to(torch.float32))
 
-    @staticmethod
-    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-        """A plain reading: torch's own iterates in bfloat16, which is too coarse to compare with.
 
-        A group's ``rows`` are those of the matrices of its parameters, which have as many.
-        """
-        return _Muon(groups, {"lr": spec.lr, "betas": (spec.beta1, spec.beta2), "rows": ()})
-
-
-def _factor(rows: int, columns: int) -> float:
+def factor(rows: int, columns: int) -> float:
     """An orthogonal matrix has the root mean square 1 / sqrt(larger side)."""
     return USUAL_SIZE * math.sqrt(max(rows, columns))
-
-
-class _Muon(torch.optim.Optimizer):
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    state = self.state[parameter]
-                    state.setdefault("momentum", torch.zeros_like(parameter))
-                    update = self._update(parameter.grad, state, group)
-                    parameter.sub_(group["lr"] * update)
-
-    def _update(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        (first, second), momentum = group["betas"], state["momentum"]
-        if not group["rows"]:
-            state["momentum"] = torch.lerp(gradient, momentum, second)
-            return USUAL_SIZE * torch.lerp(gradient, momentum, first).sign()
-        state["momentum"] = torch.lerp(gradient, momentum, first)
-        ahead = torch.lerp(gradient, state["momentum"], first)
-        matrices = torch.split(ahead.view(-1, ahead.shape[-1]), list(group["rows"]))
-        return torch.cat([_plain(matrix) for matrix in matrices]).view(ahead.shape)
-
-
-def _plain(matrix: Tensor) -> Tensor:
-    x = matrix.double() / (1.02 * matrix.double().norm().clamp_min(1e-300))
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    rows, columns = matrix.shape
-    scaled: Tensor = x * _factor(rows, columns)
-    return scaled.float()
 
 
 OPTIMIZER = FlatMuon

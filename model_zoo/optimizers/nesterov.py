@@ -1,14 +1,11 @@
 """Stochastic gradient descent with Nesterov's momentum."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from model_zoo.optimizers.optimizer import FlatOptimizer
-from model_zoo.optimizers.sgd import DecoupledSGD
-from model_zoo.specs.optimizer import OptimizerSpec
 
 
 class FlatNesterov(FlatOptimizer):
@@ -26,11 +23,6 @@ class FlatNesterov(FlatOptimizer):
         m.mul_(self.spec.beta1).add_(gradient)
         torch.mul(m, self.spec.beta1, out=scratch)
         values.add_(scratch.add_(gradient).mul_(-lr))
-
-    @staticmethod
-    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Torch's own."""
-        return DecoupledSGD(groups, spec.lr, spec.beta1)
 
 
 OPTIMIZER = FlatNesterov

@@ -10,9 +10,8 @@ Shapes: N parameters of the stage.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 import torch
@@ -100,15 +99,6 @@ class FlatOptimizer(ABC):
             kept: the same piece of every vector of the optimizer.
             lr: learning rate.
             scratch: working memory of the same length.
-        """
-
-    @staticmethod
-    @abstractmethod
-    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the same optimizer from another hand, for the reference trainer.
-
-        Args:
-            groups: parameter groups as torch takes them, with the weight decay of each.
         """
 
 

@@ -92,7 +92,6 @@ def promises_of(
 def bound_by(
     promises: Collection[Promise],
     electors: frozenset[PeerId],
-    is_gone: Callable[[PeerId], bool] = lambda _peer: False,
 ) -> bytes:
     """Return the digest of the decree to which promises bind a leader: the latest one for which a
     majority may have voted. Empty: to none. One elector may lie about what it has voted for, so
@@ -101,13 +100,12 @@ def bound_by(
     Args:
         promises: of a majority.
         electors: of the step.
-        is_gone: as for ``is_majority``.
     """
     unheard = electors.difference(PeerId(promise.peer) for promise in promises)
     latest, bound = 0, b""
     for named in [promise for promise in promises if promise.value]:
         by = unheard.union(PeerId(p.peer) for p in promises if p.value == named.value)
-        if named.voted > latest and is_majority(by, electors, is_gone):
+        if named.voted > latest and is_majority(by, electors):
             latest, bound = named.voted, named.value
     return bound
 

@@ -21,7 +21,7 @@ State: the terms, and the newest commits of each stage, for those that lack one;
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Final
 
@@ -73,62 +73,48 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Whom it names; nobody: not known. Those that have its commit may all have been begun anew."""
 
 
+INSISTS: Final = 5
+"""Proposals, one a second, without a member that we hear: whoever is dead would be lost by then. Of
+what members are not Ready for one is enough."""
 WITNESSES: Final = 2
 """Of two electors that name a vote, one is honest."""
-
-
-def _nobody(_era: int, _step: int) -> Collection[str]:
-    return ()
 
 
 Named = tuple[tuple[PeerId, ...], frozenset[PeerId]]
 """Members of a decree, and the electors that it names."""
 
 
-def _always(_stage: int, _era: int, _step: int) -> bool:
-    return True
-
-
 class Elector:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        sign: signs a ballot as ourselves.
+        sign: signs a ballot or a Ready as ourselves.
         verify: checks another's signature of one.
         keep: writes the terms down.
-        may_be: whether a stage of a lineage may be at a step, as far as we see.
-        is_gone: whether a peer's process has certainly ended.
-        first: who elects the first step of a lineage, if a step is that.
     """
 
-    def __init__(
-        self,
-        me: PeerId,
-        sign: Sign,
-        verify: Verify,
-        keep: Callable[[], None] = lambda: None,
-        may_be: Callable[[int, int, int], bool] = _always,
-        is_gone: Callable[[PeerId], bool] = lambda _peer: False,
-        first: Callable[[int, int], Collection[str]] = _nobody,
-    ) -> None:
-        self._me, self.sign, self.verify, self._keep = me, sign, verify, keep
-        self.may_be, self.is_gone, self.first = may_be, is_gone, first
+    def __init__(self, sign: Sign, verify: Verify, keep: Callable[[], None] = lambda: None) -> None:
+        self.sign, self.verify, self._keep = sign, verify, keep
+        self.may_be: Callable[[int, int, int], bool] = lambda _stage, _era, _step: True
+        """Whether a stage of a lineage may be at a step, as far as we see."""
+        self.is_gone: Callable[[PeerId], bool] = lambda _peer: False
+        """Whether a peer's process has certainly ended."""
+        self.first: Callable[[int, int], Collection[str]] = lambda _era, _step: ()
+        """Who elects the first step of a lineage, if a step is that."""
+        self.serving: Callable[[int], Mapping[PeerId, int]] = lambda _stage: {}
+        """Who serves a stage at which version, as far as we see."""
+        self.lost: Callable[[], Collection[PeerId]] = lambda: ()
+        """The peers that we have lost."""
         self._terms = OrderedDict[tuple[int, int], Term]()
         self._barred, self._moved = -1, set[tuple[int, int]]()
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
-        self.serving: Callable[[int], Mapping[PeerId, int]] = lambda _stage: {}
-        """Who serves a stage at which version, as far as we see."""
-        self.lost: Callable[[], Collection[PeerId]] = lambda: ()
-        """The peers that we have lost."""
         self._leapt: dict[tuple[int, int], int] = {}
         """By term: up to which attempt we have let ourselves be asked to leap. A true question is
         repeated and answered in time, and one lie does not exhaust the attempts of a step."""
-
-        self._liars: dict[tuple[int, int], set[PeerId]] = {}
-        """By term: who has proposed in its step what we do not vote for."""
+        self._liars: dict[tuple[int, int], Counter[PeerId]] = {}
+        """By term: how often a leader has proposed in its step what we do not vote for."""
 
     def load(self, terms: Iterable[Term]) -> None:
         """Take the terms of the process before."""
@@ -182,10 +168,11 @@ class Elector:
         elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
             self._begin(*key, term.step)
 
-    def liars(self) -> frozenset[PeerId]:
-        """Return the leaders that have proposed in a present step what we do not vote for: where
-        they and those whom they leave out say that they hold each other up, they go."""
-        return frozenset[PeerId]().union(*self._liars.values())
+    def liars(self, least: int = 1) -> frozenset[PeerId]:
+        """Return the leaders that have proposed in a present step what we do not vote for, at
+        ``least`` so often. Where such a one and another name each other, it goes."""
+        found = (peer for of in self._liars.values() for peer in of if of[peer] >= least)
+        return frozenset(found)
 
     # --- voting ----------------------------------------------------------------------------
 
@@ -268,10 +255,10 @@ class Elector:
             return self._refusal(term, message)
         if decree != term.decree:
             if not are_ready(decree, term.stage, term.era, term.step, self.verify):
-                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += INSISTS
                 return Penalise(sender, "not-all-are-ready", 50)
             if named < WITNESSES and self._leaves_out(term, decree, members):
-                self._liars.setdefault((term.stage, term.era), set()).add(sender)
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += 1
                 return None
         voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
         return self._say(VOTE, voted, message, value)
@@ -294,7 +281,7 @@ class Elector:
         electors = electors or frozenset(promised)
         if not is_majority(promised, electors, self.is_gone):
             return None
-        if bound_by(promised.values(), electors, self.is_gone) not in (b"", value):
+        if bound_by(promised.values(), electors) not in (b"", value):
             return None
         return sum(promise.value == value for promise in promised.values())
 
@@ -346,6 +333,6 @@ class Elector:
         self._keep()
 
 
-def unsigned_elector(me: PeerId) -> Elector:
+def unsigned_elector() -> Elector:
     """Return an elector for worlds in which nobody forges a vote."""
-    return Elector(me, lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)
+    return Elector(lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)

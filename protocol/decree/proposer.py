@@ -8,7 +8,8 @@ say whether any of them has voted: if not, the leader is free to plan; else it i
 the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
 elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
 ``AGAIN_S``. And a decree that electors would refuse binds us only if a majority may have voted for
-it, by the answers that have come after ``AGAIN_S``.
+it, by the answers that have come after ``AGAIN_S``. Where no majority is left, nobody closes the
+step, and recovery begins another lineage.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -16,7 +17,6 @@ State: of one step, the electors' answers. Times are monotonic seconds.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -31,7 +31,6 @@ from protocol.decree.decree import (
     bound_by,
     digest_of,
     encode_ballot,
-    is_majority,
 )
 from protocol.effects import Send
 from protocol.ids import PeerId
@@ -40,11 +39,6 @@ from protocol.wire.parts import Ballot, Decree, Promise
 
 AGAIN_S: Final = 1.0
 """A question or a proposal may have been lost with a link."""
-ENDED_S: Final = 30.0
-"""How long electors whose processes have ended are waited for where most have: they come back and
-vote, if they were only started anew. Who goes on without them may do so beside them."""
-FEW: Final = 2
-"""Of so many electors one alone is no majority: the other is not waited for."""
 
 
 class State(enum.Enum):
@@ -75,9 +69,6 @@ class Electors(Protocol):
     def can_suffice_without(self, peers: Collection[PeerId]) -> bool:
         """Whether the others are a majority."""
 
-    def is_gone(self, peer: PeerId) -> bool:
-        """Whether an elector's process has certainly ended."""
-
 
 class Proposer:
     """See the module's docstring.
@@ -87,7 +78,7 @@ class Proposer:
         stage: ours.
         quorum: knows the electors of our step.
         verify: checks a signature.
-        leaves_out: whether a decree leaves out whom we hear, so that electors refuse it.
+        left_out: whom a decree leaves out that is there, so that electors do not vote for it.
     """
 
     def __init__(
@@ -96,10 +87,10 @@ class Proposer:
         stage: int,
         quorum: Electors,
         verify: Verify,
-        leaves_out: Callable[[Decree], bool] = lambda _decree: False,
+        left_out: Callable[[Decree], Collection[PeerId]] = lambda _decree: (),
     ) -> None:
         self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
-        self._leaves_out = leaves_out
+        self._left_out = left_out
         self.start_step(0, 0)
 
     def start_step(self, step: int, era: int) -> None:
@@ -118,10 +109,6 @@ class Proposer:
         self._again = False
         """Whether we have asked again: who answers has done so."""
         self._say_at: float | None = None
-        self._said_at = -math.inf
-        """Since when electors have had what we say now."""
-        self._waited = False
-        """Whether that is long enough to count no more who has ended."""
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -141,7 +128,6 @@ class Proposer:
                 return []
             self.attempt = 2
         self.state = State.ASKING
-        self._begin_to_say(now)
         return self._say(now)
 
     def give_up(self) -> None:
@@ -161,17 +147,13 @@ class Proposer:
         """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
         self._refused = {}
-        self._begin_to_say(now)
         return self._say(now)
-
-    def _begin_to_say(self, now: float) -> None:
-        self._said_at, self._waited = now, False
 
     def commit(self) -> Commit | None:
         """Return the commit, once a majority has voted."""
         if self.state is not State.PROPOSING or self.decree is None:
             return None
-        if not self._suffice(self._votes):
+        if not self._quorum.suffice(self._votes):
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
@@ -211,26 +193,19 @@ class Proposer:
             self.count()
 
     def count(self) -> None:
-        """Electors that have not answered may have ended, and count no more."""
-        if self.state is not State.ASKING or not self._suffice(self._promised):
+        """See what the promises allow, now or after ``AGAIN_S``."""
+        if self.state is not State.ASKING or not self._quorum.suffice(self._promised):
             return
         promises = self._promised.values()
-        bound = bound_by(promises, self._quorum.electors, self._quorum.is_gone)
+        bound = bound_by(promises, self._quorum.electors)
         latest = max(promises, key=lambda promise: promise.voted).value
         decree = self._named.get(bound or latest)
-        if decree is not None and self._leaves_out(decree):
+        if decree is not None and self._left_out(decree):
             if self.missing() and not self._again:
                 return
             decree = decree if bound else None
         self.decree = decree
         self.state = State.FREE if decree is None else State.BOUND
-
-    def _suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether these are a majority. One that has ended may come back, and others may not know
-        that it has ended: so it counts, until we have waited for it."""
-        return is_majority(peers, self._quorum.electors) or (
-            self._waited and self._quorum.suffice(peers)
-        )
 
     def _give_way(self) -> None:
         """Electors take part in later attempts only: so is our next one."""
@@ -256,11 +231,10 @@ class Proposer:
         if not waits or self._say_at is None or now < self._say_at:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
-        if self._refused or (proposed is not None and self._leaves_out(proposed)):
+        if self._refused or (proposed is not None and self._left_out(proposed)):
             self._give_way()
             return []
-        few, self._again = len(self._quorum.electors) <= FEW, True
-        self._waited = now >= self._said_at + (AGAIN_S if few else ENDED_S)
+        self._again = True
         return self._say(now)
 
     def next_deadline(self) -> float | None:

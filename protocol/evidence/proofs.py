@@ -52,7 +52,7 @@ class Proofs:
         found, bad = list[Verdict](), 0
         for proof in proofs:
             try:
-                found += [e for e in self._convict(proof, member=True) if isinstance(e, Verdict)]
+                found += [e for e in self.found(proof, member=True) if isinstance(e, Verdict)]
             except RemoteProtocolError:
                 bad += 1
         return found, bad
@@ -66,44 +66,19 @@ class Proofs:
         """Forget a link."""
         self._links.pop(peer, None)
 
-    def found(self, proof: Proof, *, member: bool) -> list[Effect | Verdict]:
-        """Take a contradiction that we have seen ourselves, and tell all links.
-
-        Args:
-            proof: what we have seen.
-            member: whether its author is a member that we are linked with.
-
-        Raises:
-            RemoteProtocolError: as ``check``.
-        """
-        return self._convict(proof, member=member)
-
-    def receive(
-        self, sender: PeerId, proof: Proof, now: float, *, member: bool
-    ) -> list[Effect | Verdict]:
-        """Take a proof that a link brings; see ``found``.
-
-        Args:
-            sender: the link that brings it.
-            proof: the proof.
-            now: monotonic seconds.
-            member: whether its author is a member that we are linked with.
-
-        Raises:
-            RemoteProtocolError: as ``check``.
-        """
-        allowance = self._links.get(sender)
-        known = PeerId(proof.first.signer) in self._verdicts
-        if known or allowance is None or not allowance.has(1, now):
-            return []
-        if not member and not self._of_strangers.take(1, now):
-            return []
-        allowance.take(1, now)
-        return self._convict(proof, member=member, source=sender)
-
-    def _convict(
+    def found(
         self, proof: Proof, *, member: bool, source: PeerId | None = None
     ) -> list[Effect | Verdict]:
+        """Take a proof, and tell all links.
+
+        Args:
+            proof: the proof.
+            member: whether its author is a member that we are linked with.
+            source: the link that has brought it; None: we have seen the contradiction ourselves.
+
+        Raises:
+            RemoteProtocolError: as ``check``.
+        """
         culprit = check(proof, self._swarm)
         if culprit == self._own:
             return self._accused()
@@ -112,6 +87,19 @@ class Proofs:
             return []
         links = [peer for peer in self._links if peer not in (source, culprit)]
         return [verdict, *(Send(peer, _told(proof)) for peer in links)]
+
+    def receive(
+        self, sender: PeerId, proof: Proof, now: float, *, member: bool
+    ) -> list[Effect | Verdict]:
+        """Take a proof that a link brings, if that has brought few; see ``found``."""
+        allowance = self._links.get(sender)
+        known = PeerId(proof.first.signer) in self._verdicts
+        if known or allowance is None or not allowance.has(1, now):
+            return []
+        if not member and not self._of_strangers.take(1, now):
+            return []
+        allowance.take(1, now)
+        return self.found(proof, member=member, source=sender)
 
     def _accused(self) -> list[Effect | Verdict]:
         """Somebody else signs with our key: say so, once."""

@@ -3,23 +3,20 @@
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
 by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats. State, all bounded: one entry per peer ever heard, the peers each of them
-misses, and the send times of our own heartbeats. Times are monotonic seconds.
+It outlives our seats. State, all bounded: one entry per peer ever heard, and the send times of our
+own heartbeats. Times are monotonic seconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.view import Needs
-from protocol.wire.parts import SeatStatus
 
 CONTACT_S: Final = 4.0
 """A peer that acknowledges a heartbeat which we sent at most this many seconds ago still counts us
@@ -45,8 +42,6 @@ class _Contact:
     """Of its last link; a crash or a departure is the end of its process."""
     lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
-    misses: dict[PeerId, float] = field(default_factory=dict)
-    """Peers without which its step cannot be closed, and since when it has reported each."""
 
     @property
     def ended(self) -> bool:
@@ -127,8 +122,6 @@ class Contacts:
         serving: Iterable[int],
         echo: int,
         now: float,
-        *,
-        misses: Iterable[PeerId] = (),
     ) -> None:
         """Take a heartbeat.
 
@@ -138,7 +131,6 @@ class Contacts:
             serving: stages that the sender serves.
             echo: number of our newest heartbeat that the sender had received.
             now: monotonic seconds.
-            misses: peers, never ourselves, without which the sender's steps cannot be closed.
         """
         if peer in self._expelled:
             return
@@ -151,7 +143,6 @@ class Contacts:
         if not self.is_shunned(peer):
             contact.echoed = max(contact.echoed, self._said.get(echo, -math.inf))
             contact.lost, contact.stages = frozenset(lost), frozenset(serving)
-            contact.misses = {one: contact.misses.get(one, now) for one in misses}
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Watch peers that a plan names: one that stays silent from now on is lost, even if we
@@ -211,16 +202,6 @@ class Contacts:
             return None
         return stage in self._contacts[peer].stages
 
-    def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        """Whether ``elector``, which is present, says that it has lost ``peer``.
-
-        Args:
-            elector: the peer that reports the loss.
-            peer: the lost peer.
-            now: monotonic seconds.
-        """
-        return self.present(elector, now) and peer in self._contacts[elector].lost
-
     def told_by(self, elector: PeerId) -> frozenset[PeerId]:
         """Return the peers that a peer's last heartbeat listed as lost."""
         contact = self._contacts.get(elector)
@@ -235,41 +216,3 @@ class Contacts:
         ]
         lost.sort(reverse=True)
         return tuple(peer for _, peer in lost)
-
-    def told_lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return the peers that our heartbeats list as lost.
-
-        First come peers without which a present peer cannot close its step, even if we never met
-        them. Each peer that reports such a blockage gets an equal share of the list.
-        """
-        lost = self.lost(now)
-        known = frozenset(lost)
-        told = [
-            [
-                missing
-                for missing, since in sorted(contact.misses.items())
-                if missing in known
-                or (missing not in self._contacts and now >= since + LOST_AFTER_S)
-            ]
-            for peer, contact in sorted(self._contacts.items())
-            if contact.misses and self.present(peer, now)
-        ]
-        in_turns = (name for names in zip_longest(*told) for name in names if name is not None)
-        return tuple(islice(dict.fromkeys(chain(in_turns, lost)), limits.MAX_LOST))
-
-
-def missed(seats: Iterable[SeatStatus], stages: Collection[int], me: PeerId) -> set[PeerId]:
-    """Return the peers that a heartbeat's seats miss and whose loss we may confirm.
-
-    Electors belong to a stage and its neighbours, so only seats near our stages ask us.
-
-    Args:
-        seats: seats in the sender's heartbeat.
-        stages: stages that we hold.
-        me: ourselves, left out of the result.
-    """
-    asking = [seat for seat in seats if seat.missing and seat.state == "serving"]
-    if not asking:
-        return set()
-    near = {stage + step for stage in stages for step in (-1, 0, 1)}
-    return {PeerId(peer) for seat in asking if seat.stage in near for peer in seat.missing} - {me}

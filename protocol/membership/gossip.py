@@ -4,35 +4,31 @@ A record that is new to us is pushed at once: to all links if there are at most 
 drawn by hash. Every few seconds one neighbour, in rotation, gets a digest of our store. It sends
 the records we lack, and its own digest if it lacks some. An idle swarm sends periodic digests only.
 
-A digest is a sorted list that covers the whole closed range between its first and its last entry.
-A large one can therefore be split: the parts overlap by one entry, and the outermost entries are
-sentinels below and above every slot.
+A store falls into parts by a hash of the slot, and a digest lists one of them. Of a large store one
+part after the other is compared with every neighbour.
 
-State: the links, the rotation, and two byte budgets per link. One limits our answers, because a
-digest of a hundred bytes can ask for the whole store. The other limits what we accept, because
-every new record is forwarded. Signatures are verified by the store, not here.
+State: the links, the rotation and its part, and two byte budgets per link. One limits our answers,
+because a digest of a hundred bytes can ask for the whole store. The other limits what we accept,
+because every new record is forwarded. Signatures are verified by the store, not here.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
-from typing import Final, TypeVar
+from itertools import islice, takewhile
+from typing import Final
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
-from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.records import Held, RecordStore
 from protocol.membership.view import Contradicted
 from protocol.token_bucket import TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records
 from protocol.wire.parts import DigestEntry
-
-Item = TypeVar("Item")
 
 DIGEST_EVERY_S: Final = 5.0
 PUSH_TO_ALL_UP_TO: Final = 8
@@ -42,10 +38,8 @@ LINK_BYTES_PER_S: Final = 128 * 1024
 DIGEST_COST_BYTES: Final = 1024
 """Charged for every digest that we read, so that empty ones are not free either."""
 
-BELOW: Final = DigestEntry(kind="!", key="", seq=0)
-ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
-"""Sentinels: kinds are lower-case words, which sort between them."""
-
+PART_ENTRIES: Final = 384
+"""Records of a part on average; chance makes none longer than a digest may be."""
 
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
 ENVELOPE_OVERHEAD_BYTES: Final = 192
@@ -70,38 +64,18 @@ def entry_size(entry: DigestEntry) -> int:
     return len(entry.kind) + len(entry.key.encode()) + ENTRY_OVERHEAD_BYTES
 
 
-def slot_of(entry: DigestEntry) -> Slot:
-    """Return the slot (kind, key) of a digest entry."""
-    return entry.kind, entry.key
-
-
 def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
     """Split records into messages below the header limit."""
-    parts = _parts(envelopes, envelope_size, limits.MAX_RECORDS_PER_MESSAGE, overlap=0)
-    return map(Records, parts)
-
-
-def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[RecordDigest]:
-    """Split a sorted digest of at least two entries into messages that overlap by one entry."""
-    parts = _parts(entries, entry_size, limits.MAX_DIGEST_ENTRIES, overlap=1)
-    return (RecordDigest(part, want_reply) for part in parts)
-
-
-def _parts(
-    items: Sequence[Item], size_of: Callable[[Item], int], most: int, *, overlap: int
-) -> Iterator[list[Item]]:
-    """Cut items into parts of ``most`` at most that fit into a message; each begins with so many of
-    the part before."""
-    part, size_bytes = list[Item](), 0
-    for item in items:
-        if part and (len(part) == most or size_bytes + size_of(item) > MESSAGE_BUDGET_BYTES):
-            yield part
-            part = part[len(part) - overlap :]
-            size_bytes = sum(map(size_of, part))
-        part.append(item)
-        size_bytes += size_of(item)
+    part, size_bytes = list[Envelope](), 0
+    for envelope in envelopes:
+        full = len(part) == limits.MAX_RECORDS_PER_MESSAGE
+        if part and (full or size_bytes + envelope_size(envelope) > MESSAGE_BUDGET_BYTES):
+            yield Records(part)
+            part, size_bytes = [], 0
+        part.append(envelope)
+        size_bytes += envelope_size(envelope)
     if part:
-        yield part
+        yield Records(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +101,8 @@ class Gossip:
         self._store = store
         self._links: dict[PeerId, _Link] = {}
         self._rotation: list[PeerId] = []
+        self._part = 0
+        """What this rotation compares, of as many parts as there are now."""
         self._next_digest: float | None = None
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
@@ -190,41 +166,43 @@ class Gossip:
         return result
 
     def receive_digest(self, sender: PeerId, message: RecordDigest, now: float) -> list[Effect]:
-        """Send the records that the sender lacks in its digest's range, and ask for ours.
+        """Send the records of a part that the sender lacks, and ask for ours.
 
         Args:
             sender: the linked peer that sent the digest.
-            message: sorted entries; the first and last delimit the range covered.
+            message: what the sender has of a part.
             now: monotonic seconds, for the budget of answers.
         """
-        link = self._links.get(sender)
+        link, part, parts = self._links.get(sender), message.part, message.parts
         if link is None or not link.answers.take(DIGEST_COST_BYTES, now):
             return []
-        slots = list(map(slot_of, message.entries))
-        if len(slots) < 2 or any(a >= b for a, b in pairwise(slots)):
-            return [Penalise(sender, "digest-not-sorted", 20)]
-        theirs = {slot_of(entry): entry for entry in message.entries}
-        lacking = self._lacking(theirs, slots[0], slots[-1], sender)
+        theirs = {(entry.kind, entry.key): entry for entry in message.entries}
+        lacking = [
+            held.envelope
+            for held in self._store.part(part, parts)
+            if held.signer != sender and _is_news(held, theirs.get(held.slot))
+        ]
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
-        if message.want_reply and self._lacks_any(theirs):
-            answer += self._digest(want_reply=False, first=slots[0], last=slots[-1])
+        behind = any(self._store.seq(slot) < entry.seq for slot, entry in theirs.items())
+        if message.want_reply and behind:
+            answer.append(self._digest(part, parts, want_reply=False))
         affordable = takewhile(lambda part: link.answers.take(message_size(part), now), answer)
         return [Send(sender, part) for part in affordable]
 
     def open_digest(self, peer: PeerId) -> list[Effect]:
         """Send a peer the digest of our whole store and ask for its own."""
-        parts = self._digest(want_reply=True, first=slot_of(BELOW), last=slot_of(ABOVE))
-        return [Send(peer, part) for part in parts]
+        parts = self._parts
+        return [Send(peer, self._digest(part, parts, want_reply=True)) for part in range(parts)]
 
     def tick(self, now: float) -> list[Effect]:
         """Send the periodic digest when it is due."""
         if self._next_digest is None or now < self._next_digest:
             return []
-        # about 512 entries per 5 s at most: larger stores are compared less often
-        parts = 1 + len(self._store) // limits.MAX_DIGEST_ENTRIES
-        self._next_digest = now + DIGEST_EVERY_S * parts
-        peer = self._next_in_rotation()
-        return [] if peer is None else self.open_digest(peer)
+        self._next_digest = now + DIGEST_EVERY_S
+        peer, parts = self._next_in_rotation(), self._parts
+        if peer is None:
+            return []
+        return [Send(peer, self._digest(self._part % parts, parts, want_reply=True))]
 
     def next_deadline(self) -> float | None:
         """Return when the next digest is due, None without links."""
@@ -246,30 +224,17 @@ class Gossip:
     def _next_in_rotation(self) -> PeerId | None:
         self._rotation = [peer for peer in self._rotation if peer in self._links]
         if not self._rotation:
-            self._rotation = sorted(self._links)
+            self._rotation, self._part = sorted(self._links), self._part + 1
         return self._rotation.pop(0) if self._rotation else None
 
-    def _lacking(
-        self, theirs: dict[Slot, DigestEntry], first: Slot, last: Slot, sender: PeerId
-    ) -> list[Envelope]:
-        """Return what the sender lacks, and what it has in another body with the same number."""
-        held = (held for held in self._store if first <= held.slot <= last)
-        newer = [h for h in held if h.signer != sender and _is_news(h, theirs.get(h.slot))]
-        return [h.envelope for h in sorted(newer, key=lambda h: h.slot)]
+    @property
+    def _parts(self) -> int:
+        return 1 + len(self._store) // PART_ENTRIES
 
-    def _lacks_any(self, theirs: dict[Slot, DigestEntry]) -> bool:
-        sentinels = (slot_of(BELOW), slot_of(ABOVE))
-        return any(
-            slot not in sentinels and self._store.seq(slot) < entry.seq
-            for slot, entry in theirs.items()
-        )
-
-    def _digest(self, *, want_reply: bool, first: Slot, last: Slot) -> list[RecordDigest]:
-        entries = [BELOW, *sorted(map(_entry, self._store), key=slot_of), ABOVE]
-        slots = list(map(slot_of, entries))
-        # include the entries just outside, so that the digest covers all of first..last
-        low, high = bisect_right(slots, first) - 1, bisect_left(slots, last) + 1
-        return list(split_digest(entries[max(0, low) : high], want_reply=want_reply))
+    def _digest(self, part: int, parts: int, *, want_reply: bool) -> RecordDigest:
+        entries = map(_entry, self._store.part(part, parts))
+        most = limits.MAX_DIGEST_ENTRIES
+        return RecordDigest([*islice(entries, most)], want_reply, part, parts)
 
 
 def _entry(held: Held) -> DigestEntry:

@@ -58,8 +58,6 @@ class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """In ascending order of stage."""
     uplink: LineRate = LineRate()
     downlink: LineRate = LineRate()
-    rtt_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
-    """Round trip of a small message; 0: not known."""
 
 
 class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

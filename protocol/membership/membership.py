@@ -26,9 +26,9 @@ from protocol.contributions.record import COUNTED
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
-from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from protocol.limits import MAX_LOST, MAX_MICROBATCHES_PER_STEP
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
-from protocol.membership.contacts import Contacts, missed
+from protocol.membership.contacts import Contacts
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid, parse_loss
@@ -392,7 +392,7 @@ class Membership:
         self._heartbeat_seq += not again
         self.contacts.said(self._heartbeat_seq, now)
         number, seats = self._heartbeat_seq, list(self._seats)
-        lost = list[str](self.contacts.told_lost(now))
+        lost = list[str](self.contacts.lost(now)[:MAX_LOST])
         return [
             Send(peer, Heartbeat(number, seats=seats, lost=lost, echo=self._echoes[peer] + 1))
             for peer in self._linked
@@ -412,9 +412,8 @@ class Membership:
         if not self.contacts.is_shunned(sender):
             self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        misses = missed(message.seats, {seat.stage for seat in self._seats}, self._own)
         lost, lost_before = map(PeerId, message.lost), self.contacts.told_by(sender)
-        self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=misses)
+        self.contacts.heard(sender, lost, serving, message.echo - 1, now)
         effects: list[MembershipEffect] = []
         if self.contacts.told_by(sender) != lost_before:
             words = f"{short(sender)} has lost others"

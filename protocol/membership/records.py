@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from zlib import crc32
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -65,6 +66,8 @@ class Held:
     introducer: PeerId
     mark: bytes = b""
     """Of a binding kind: 8 bytes of the body's BLAKE2b, by which digests tell two bodies apart."""
+    place: int = 0
+    """A hash of the slot, by which stores are compared in parts."""
 
     @property
     def slot(self) -> Slot:
@@ -145,6 +148,10 @@ class RecordStore:
     def __iter__(self) -> Iterator[Held]:
         return iter(self._held.values())
 
+    def part(self, part: int, parts: int) -> Iterator[Held]:
+        """Return the records of one of so many parts, which are alike in all stores."""
+        return (held for held in self if held.place % parts == part)
+
     def get(self, kind: str, key: str) -> Held | None:
         """Return the record of a slot."""
         return self._held.get((kind, key))
@@ -206,7 +213,8 @@ class RecordStore:
         if refusal is not None:
             return Offer(None, refusal)
         mark = mark_of(envelope.body) if kind.binding else b""
-        return self._store(Held(envelope, record, introducer, mark), kind)
+        place = crc32(f"{envelope.kind}/{record.key}".encode())
+        return self._store(Held(envelope, record, introducer, mark, place), kind)
 
     def _known(self, envelope: Envelope, record: Record, kind: Kind) -> Offer:
         """Look whether a record that is not newer contradicts the one that we hold."""
@@ -243,7 +251,7 @@ class RecordStore:
         displaced = None
         if before is not None:
             # an update leaves the record in its first introducer's share
-            held = Held(held.envelope, held.record, before.introducer, held.mark)
+            held = replace(held, introducer=before.introducer)
             self.size_bytes -= len(before.envelope.body)
         else:
             full, displaced = self._make_room(held, kind)

@@ -298,16 +298,6 @@ class Deliveries:
         """Return when ``tick`` has something to do, in monotonic seconds."""
         return min((d.at for d in self._wakeful() if d.at is not None), default=None)
 
-    def owed_for(self, now: float) -> dict[PeerId, float]:
-        """Return by replica for how many seconds it has had something and brought nothing."""
-        since = self.next_hop.overdue()
-        for delivery in self._wakeful():
-            if not delivery.returned and delivery.step <= self._slowest:
-                for holder in delivery.holders:
-                    since[holder.peer] = min(holder.sent_at, since.get(holder.peer, holder.sent_at))
-        fair, brought_at = self._fair_since, self.next_hop.shown_at
-        return {peer: now - max(at, fair, brought_at(peer)) for peer, at in since.items()}
-
     def _wakeful(self) -> list[Delivery]:
         """Return the deliveries about which something may be to be done."""
         for delivery in [d for d in self._awake.values() if d.rests]:

@@ -288,10 +288,9 @@ class NextHop:
         known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
         return max(LEAST_LATE_S, MOST_TIMES * max(known)) if known else UNMEASURED_S
 
-    def overdue(self) -> dict[PeerId, float]:
-        """Return the replicas that show nothing while their siblings do, and since when that is
-        certain, in monotonic seconds."""
-        return {p: c.suspended_until - SUSPEND_S for p, c in self._candidates.items() if c.strikes}
+    def overdue(self) -> list[PeerId]:
+        """Return the replicas that bring nothing while their siblings do."""
+        return [peer for peer, candidate in self._candidates.items() if candidate.strikes]
 
     def timing(self, peer: PeerId) -> Timing:
         """Return what is known of the time from sending to gradient."""
@@ -304,6 +303,3 @@ class NextHop:
         if (candidate := self._candidates.get(peer)) is None:
             return -math.inf
         return candidate.heard_at if early else candidate.brought_at
-
-    def __len__(self) -> int:
-        return len(self._candidates)

@@ -145,13 +145,9 @@ class Pipeline:
         """Microbatches that the worker could work on now."""
         return 0 if self._closed else self._microbatches.count(self.step, *READY)
 
-    def owed_for(self, now: float) -> dict[PeerId, float]:
-        """Return by replica of the next stage for how many seconds it has brought nothing."""
-        return self._deliveries.owed_for(now)
-
     def overdue(self) -> list[PeerId]:
         """Return the replicas of the next stage that bring nothing while their siblings do."""
-        return list(self._deliveries.next_hop.overdue())
+        return self._deliveries.next_hop.overdue()
 
     @property
     def empty(self) -> bool:
@@ -281,7 +277,7 @@ class Pipeline:
         accepted = self._receipt(sender, message, "accepted")
         return [Keep(keys), accepted, *self._schedule(now)]
 
-    def have(self, sender: PeerId, message: Have) -> list[PipelineEffect]:
+    def have(self, sender: PeerId, message: Have, now: float) -> list[PipelineEffect]:
         """Answer whether we hold a microbatch; if so the asker becomes its return address."""
         state = self._microbatches.get(message.microbatch)
         if state is None or state.step != message.step:

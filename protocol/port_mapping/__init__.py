@@ -1,2 +1,1 @@
-"""A port of the router that leads to ours: the messages of NAT-PMP and PCP, and when to ask for
-what."""
+"""A port of the router that leads to ours: the messages of PCP, and when to ask for what."""

@@ -1,6 +1,6 @@
 """Port mapping: which router is asked for what, and when. Pure; the clock is passed in.
 
-All ways are tried side by side, for a router speaks one, two or none of them. The first mapping is
+All ways are tried side by side, for a router speaks both, one or none of them. The first mapping is
 kept; one that another way makes besides it is given back. A mapping is leased for an hour and
 renewed after half of what the router grants. A port that is somebody else's is replaced by another
 one. While nothing maps, all ways are tried again, after a minute at first and then more rarely; and

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Way = Literal["pcp", "nat-pmp", "upnp", "pinhole"]
+Way = Literal["pcp", "upnp", "pinhole"]
 """``pinhole``: PCP for a hole in an IPv6 firewall; the address and the port stay ours."""
-WAYS: Final[tuple[Way, ...]] = ("pcp", "nat-pmp", "upnp")
+WAYS: Final[tuple[Way, ...]] = ("pcp", "upnp")
 """Those that map a port of IPv4."""
 PINHOLE: Final[tuple[Way, ...]] = ("pinhole",)
 GATEWAY_PORT: Final = 5351
-"""Where routers listen for PCP and NAT-PMP."""
+"""Where routers listen for PCP."""
 
 
 @dataclass(frozen=True, slots=True)

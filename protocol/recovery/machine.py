@@ -12,8 +12,9 @@ A run that has nothing yet is begun by a decision, too: whoever decides a lineag
 of its first steps. Two that begin apart have two lineages, and one of them stands once they meet.
 
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
-only with a quorum, so at most one part of a split swarm rolls back. Parts that have diverged end in
-the lineage that most members follow. Times are monotonic seconds.
+only with a majority of the electors that have not ended, so at most one part of a swarm that falls
+silent rolls back. Where too few electors are left to close a step, who is left begins a lineage of
+its own, from the state that it serves. Times are monotonic seconds.
 
 Any peer can publish a record. So only members whose work we have counted (``evidence``), and
 ourselves, have a voice. A member that has never worked with another, or meets none of them,
@@ -57,6 +58,13 @@ from protocol.view import SwarmView
 
 LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
+ENDED_S: Final = 30.0
+"""How long electors whose processes have ended are waited for where most have: they come back and
+vote, if they were only started anew."""
+FEW: Final = 2
+"""Of so many electors one alone may be no majority: the other is not waited for."""
+SAVE_S: Final = 180.0
+"""Bound of the time in which the state that we serve is saved, to go on from it alone."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
 """A stage stays behind a neighbour for so many usual steps while nothing comes of its step: then it
@@ -81,7 +89,8 @@ UNMET_S: Final = 15.0
 STALLED_S: Final = 120.0
 """A replica that has not closed a step for this long has little to lose and trusts strangers."""
 IN_VAIN_S: Final = 300.0
-"""A stage is given what it begins with in this time, or others may know that nobody has it."""
+"""A stage is given what it begins with in this time, or others may know that nobody has it. Nor
+does any step take so long in which nothing moves."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: its holder may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -128,6 +137,9 @@ class RecoveryContext:
     """By stage: the live replicas of our lineage."""
     heard: Callable[[], int] = lambda: 0
     """The newest version that a linked peer serves, also one whose advert does not count."""
+    ended: Callable[[], int] = lambda: 0
+    """The number of the electors of a seat of ours, if the processes of too many have ended for a
+    majority; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +183,11 @@ class FetchLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveNow:
+    """Write a checkpoint of the version that each of our seats serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Why the run does not go on yet."""
 
@@ -180,7 +197,7 @@ class Waiting:
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
 
-RecoveryEffect = Effect | Adopt | FetchLine
+RecoveryEffect = Effect | Adopt | FetchLine | SaveNow
 
 
 class Recovery:
@@ -251,6 +268,12 @@ class Recovery:
         self._live_at = 0.0
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
+        self._alone_since: float | None = None
+        """Since when too few electors of our seats are left to close a step."""
+        self._asked_to_save = False
+        self._still: tuple[object, ...] = ()
+        self._still_since = 0.0
+        """Since when nothing has come of any stage's step."""
         self._behind_since: dict[int, tuple[int, int, float]] = {}
         """Version, how far its step is, and since when that has been so; by stage."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
@@ -536,6 +559,10 @@ class Recovery:
             return []
         if self._closed_since is None:
             self._closed_since = now
+        if not self._context.ended():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
         if self._is_healthy(now):
             self._stalled_since = None
         elif self._stalled_since is None:
@@ -554,7 +581,10 @@ class Recovery:
             return self._go_over(line, made, now)
         trouble = self._trouble(now)
         if not trouble:
-            self._troubled_since = None
+            self._troubled_since, self._asked_to_save = None, False
+            due = [self._due, self._still_since + self._vain_s()]
+            due += [] if self._alone_since is None else [self._alone_since + ENDED_S]
+            self._due = min((at for at in due if at is not None and at > now), default=None)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
@@ -568,12 +598,44 @@ class Recovery:
         for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        if self._stands_still(now):
+            return f"nothing has come of any step for {self._vain_s():.0f} s"
+        if self._is_alone(now):
+            return "most of those have gone who could have closed the next step"
         electors = map(PeerId, self.lineage.electors)
         if not self.has_begun() and all(map(self._context.is_gone, electors)):
             return "everybody has gone who could have closed the first step"
         if not self.has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
             return "most of those who could have closed the first step serve another lineage"
         return ""
+
+    def _stands_still(self, now: float) -> bool:
+        """Whether nothing moves though every stage is served: nobody has the commit of the step
+        before, or those who elect are silent."""
+        serves = any(self._me in there for there in self._context.serving)
+        over = self._newest >= self.steps
+        if over or not serves or None in self._context.versions:
+            return False
+        return now >= self._still_since + self._vain_s()
+
+    def _vain_s(self) -> float:
+        return max(IN_VAIN_S, STUCK_STEPS * self._step_s)
+
+    def _is_alone(self, now: float) -> bool:
+        """Whether the electors that are left close no step any more, and have been waited for."""
+        since, electors = self._alone_since, self._context.ended()
+        return since is not None and electors > 0 and now >= since + self._wait_for(electors)
+
+    @staticmethod
+    def _wait_for(electors: int) -> float:
+        return 0.0 if electors <= FEW else ENDED_S
+
+    def _unsaved(self) -> bool:
+        """Whether we serve all stages at one version of which the disk lacks a copy."""
+        versions, serving = self._context.versions, self._context.serving
+        alone = bool(serving) and all(self._me in there for there in serving)
+        saved = {copy.stage for copy in self._own_copies() if copy.version == versions[0]}
+        return alone and len(set(versions)) == 1 and len(saved) < self._stages
 
     def _electors_are_elsewhere(self) -> bool:
         """Whether the electors of our lineage's first step that serve no other one are too few."""
@@ -618,6 +680,8 @@ class Recovery:
             if before is not None:
                 self._step_s = 0.7 * self._step_s + 0.3 * (now - before)
             self._closed_at = {last - 1: before or now, last: now}
+        if (seen := (self.lineage, versions, self._context.moved)) != self._still:
+            self._still, self._still_since = seen, now
         behind = {}
         for stage, version in enumerate(versions):
             near = [v for v in versions[max(0, stage - 1) : stage + 2] if v is not None]
@@ -668,11 +732,17 @@ class Recovery:
         if now < since + LOST_S:
             self._due = since + LOST_S
             return []
+        if self._is_alone(now) and self._unsaved() and now < since + SAVE_S:
+            self._due = since + SAVE_S
+            said = self._wait(trouble, Waiting("for our own state to be written", self._due))
+            asked, self._asked_to_save = self._asked_to_save, True
+            return said if asked else [*said, SaveNow()]
         return self._decide(trouble, since + LOST_S, now)
 
     def _decide(self, trouble: str, since: float, now: float) -> list[RecoveryEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
-        if not self._context.quorum(now):
+        lonely = self._stands_still(now) and not self.has_begun()
+        if not lonely and not self._context.quorum(now):
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
@@ -834,13 +904,11 @@ class Recovery:
         later = [of for of in count if order(of) > order(self.lineage)]
         if serving == self.lineage:
             later = [of for of in later if not self._would_come_back(of)]
-        if later:
+        if later and self._may_leave(now):
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
-            half = 2 * count[newest] >= len(voters)
-            if (most and self._may_follow_most(newest, now)) or (
-                half and self._may_follow_half(newest, now)
-            ):
+            half = 2 * count[newest] >= len(voters) and self._would_join(newest, now)
+            if most or half:
                 return newest, "most volunteers follow this lineage"
         return self._decided(apart, now)
 
@@ -856,11 +924,17 @@ class Recovery:
         beyond = (eras for p, eras in self._context.eras.items() if reached.get(p, 0) > version)
         return {era for eras in beyond for era in eras}
 
-    def _may_follow_most(self, lineage: Lineage, now: float) -> bool:
-        """Whether most of the members with a voice are reason enough: we see trouble too, have just
-        come back, have not trained for long, or might have decided so ourselves."""
-        waits = not self.open or self._was_troubled(now) or self._is_stalled(now)
-        return waits or self._would_decide(lineage, now)
+    def _may_leave(self, now: float) -> bool:
+        """Whether others' word is reason enough to leave our lineage: we see trouble too, have just
+        come back, have not trained for long, or have nothing to judge it by."""
+        has_part = self.open and self.evidence.any
+        return not has_part or self._was_troubled(now) or self._is_stalled(now)
+
+    def _would_join(self, lineage: Lineage, now: float) -> bool:
+        """Whether half of the members with a voice are enough: we would choose it, too, and it is
+        the next one. After a long standstill it may be any number of roll-backs after ours."""
+        known = self._is_next(lineage) or self._is_stalled(now) or not self.evidence.any
+        return known and self._would_choose(lineage)
 
     def _decided(self, apart: Collection[Lineage], now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if another member has decided it and we would have too, and it
@@ -876,23 +950,8 @@ class Recovery:
                 return lineage, f"{short(said[lineage])} decided it"
         return None
 
-    def _may_follow_half(self, lineage: Lineage, now: float) -> bool:
-        """Whether half of the members with a voice are reason enough to follow a lineage. After a
-        long standstill it may be any number of roll-backs after ours, but not on the word of one
-        alone: nothing newer is whole, and others had the states that it begins at."""
-        if self._would_decide(lineage, now):
-            return True
-        return self._is_stalled(now) and self._would_choose(lineage)
-
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
-
-    def _would_decide(self, lineage: Lineage, now: float) -> bool:
-        """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
-        known = self._was_troubled(now) and self._is_next(lineage)
-        if not self.evidence.any:  # of two that began apart, the one that trains comes first
-            known |= lineage.number > self.lineage.number or not self.has_begun()
-        return known and self._would_choose(lineage)
 
     def _is_next(self, lineage: Lineage) -> bool:
         return lineage.number <= self.lineage.number + 1
@@ -1210,6 +1269,7 @@ class Recovery:
         self._begin_certified()
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
+        self._alone_since, self._asked_to_save = None, False
         self._rose_at = None
         live, unlinked = self._context.live, self._context.unlinked
         heard = self._context.heard

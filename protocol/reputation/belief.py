@@ -38,17 +38,9 @@ SECONDS_STEP: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Speed and bandwidth that a peer claims in its advert."""
-
-    flops: float
-    uplink_bytes_per_s: float
-    downlink_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Belief:
-    """Speed and bandwidth that are believed of a peer."""
+    """Speed and bandwidth that are believed of a peer; before anybody has measured it, what it
+    claims in its advert."""
 
     flops: float
     uplink_bytes_per_s: float
@@ -71,7 +63,7 @@ class _Service:
 
 
 def believe(
-    claim: Claim, serving: frozenset[Stage], reports: Sequence[Partner], costs: Sequence[StageCost]
+    claim: Belief, serving: frozenset[Stage], reports: Sequence[Partner], costs: Sequence[StageCost]
 ) -> Belief:
     """Return the belief that follows from a claim and partners' reports.
 

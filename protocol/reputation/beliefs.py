@@ -12,7 +12,7 @@ State: reports by subject, the last beliefs, and the peers to recompute.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from protocol.ids import PeerId, Stage, rank
 from protocol.manifest import StageCost
 from protocol.membership.measured import Measurements, Partner
-from protocol.reputation.belief import Belief, Claim, believe
+from protocol.reputation.belief import Belief, believe
 
 MAX_REPORTERS: Final = 16
 
@@ -30,17 +30,8 @@ class Subject:
     """A live member: its claim and the stages it serves."""
 
     peer: PeerId
-    claim: Claim
+    claim: Belief
     serving: frozenset[Stage]
-
-
-@dataclass(frozen=True, slots=True)
-class Revised:
-    """A belief that changed."""
-
-    peer: PeerId
-    claim: Claim
-    belief: Belief
 
 
 class Beliefs:
@@ -73,19 +64,19 @@ class Beliefs:
                 self._about.pop(subject, None)
             self._dirty.add(subject)
 
-    def revise(self, subjects: Iterable[Subject]) -> list[Revised]:
+    def revise(self, subjects: Iterable[Subject]) -> dict[PeerId, Belief]:
         """Recompute beliefs whose inputs changed, for live members; return the changed ones."""
         live = {subject.peer: subject for subject in subjects}
         self._known = {peer: known for peer, known in self._known.items() if peer in live}
         dirty, self._dirty = self._dirty, set()
-        revised = []
+        revised = dict[PeerId, Belief]()
         for peer, subject in live.items():
             before = self._known.get(peer)
             if before is not None and before[0] == subject and peer not in dirty:
                 continue
             belief = self._believe(subject, live)
-            if belief != (before[1] if before else Belief(*_fields(subject.claim))):
-                revised.append(Revised(peer, subject.claim, belief))
+            if belief != (before[1] if before else subject.claim):
+                revised[peer] = belief
             self._known[peer] = subject, belief
         return revised
 
@@ -94,10 +85,10 @@ class Beliefs:
         unless the old one was corrected: a new claim does not undo a correction."""
         known = self._known.get(subject.peer)
         if known is None:
-            return Belief(*_fields(subject.claim))
+            return subject.claim
         if known[0].claim == subject.claim or known[1].overstated > 1.0:
             return known[1]
-        return Belief(*_fields(subject.claim), measured_s=known[1].measured_s)
+        return replace(subject.claim, measured_s=known[1].measured_s)
 
     def _believe(self, subject: Subject, live: Mapping[PeerId, Subject]) -> Belief:
         about = self._about.get(subject.peer, {})
@@ -118,7 +109,3 @@ def _within(report: Partner, serving: frozenset[Stage]) -> Partner | None:
     return msgspec.structs.replace(
         report, rates=tuple(rate for rate in report.rates if rate.stage in near)
     )
-
-
-def _fields(claim: Claim) -> tuple[float, float, float]:
-    return claim.flops, claim.uplink_bytes_per_s, claim.downlink_bytes_per_s

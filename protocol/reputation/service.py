@@ -2,8 +2,8 @@
 
 The measure is *delivered work over time while the stage was backlogged*, one step at a time. A
 step's duration is the time between two versions of the stage. Its microbatches are attributed by
-the ledger (a sibling reads the committed plan, which counts every id once) or, seen from the
-neighbouring stages, by the sender of each gradient and activation. An idle stage yields no
+what was committed (a sibling knows it, and every id counts once) or, seen from the neighbouring
+stages, by the sender of each gradient and activation. An idle stage yields no
 measurement, because its step takes as long as the slowest stage needs. Backlog is read from the
 queues in the replicas' heartbeats, those of the *other* replicas if there are any, so that a slow
 peer cannot hide behind an empty queue of its own. A stage was also not the bottleneck if our own
@@ -25,9 +25,7 @@ from statistics import median_low
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.pipeline.ledger import count_of
 from protocol.reputation.account import Account
-from protocol.wire.messages import Plan
 from protocol.wire.parts import SeatStatus
 
 MAX_STEP_S: Final = 900.0
@@ -62,8 +60,6 @@ class _Stage:
     now: _Step | None = None
     brought: dict[int, dict[int, PeerId]] = field(default_factory=dict)
     """step -> microbatch -> the replica that sent us its gradient or activation."""
-    plans: dict[tuple[int, PeerId], tuple[int, dict[PeerId, int]]] = field(default_factory=dict)
-    """(step, leader) -> attempt and microbatches counted for each member, of the newest plan."""
     we_queued: bool = False
     """Whether our own seat here had a queue in the last step."""
 
@@ -91,7 +87,10 @@ class ServiceMeter:
         for index, seat in serving.items():
             stage = self._stages.setdefault(index, _Stage())
             stage.seats[peer] = seat
-            self._follow(index, stage, now)
+            if self._own not in stage.seats:
+                # a replica that announces a version far ahead must not end the measurement
+                version = median_low(seat.version for seat in stage.seats.values())
+                self._reach(index, stage, version, {}, now)
             step = stage.now
             if step is not None and seat.version == step.step:
                 step.heard[peer] += 1
@@ -106,16 +105,16 @@ class ServiceMeter:
         if step in (known.now.step, known.now.step + 1) and microbatch // self._per_step == step:
             known.brought.setdefault(step, {})[microbatch] = peer
 
-    def planned(self, leader: PeerId, plan: Plan) -> None:
-        """Note a plan of one of our stages, sent or received; it counts once it is committed."""
-        known = self._stages.get(plan.stage)
-        if known is None or known.now is None:
-            return
-        if plan.step not in (known.now.step, known.now.step + 1):
-            return
-        counts = {PeerId(member.peer): count_of(member.counted) for member in plan.members}
-        if sum(counts.values()) == self._per_step and leader in known.seats:
-            known.plans[plan.step, leader] = plan.attempt, counts
+    def closed(self, stage: int, version: int, shares: Mapping[PeerId, int], now: float) -> None:
+        """Note that a stage of ours has committed a step.
+
+        Args:
+            stage: ours.
+            version: that it has made.
+            shares: microbatches counted for each member.
+            now: monotonic seconds.
+        """
+        self._reach(stage, self._stages.setdefault(stage, _Stage()), version, shares, now)
 
     def gone(self, peer: PeerId) -> None:
         """Note that a peer left or died; its measurements stay for a while."""
@@ -138,65 +137,42 @@ class ServiceMeter:
         if peer == self._own:
             stage.we_queued = False
 
-    def _follow(self, index: int, stage: _Stage, now: float) -> None:
+    def _reach(
+        self, index: int, stage: _Stage, version: int, shares: Mapping[PeerId, int], now: float
+    ) -> None:
         """Begin a step when the stage has reached it; evaluate the previous one."""
-        version, before = self._version(stage), stage.now
+        before = stage.now
         if before is not None and version <= before.step:
             return
         seen = before is not None and version == before.step + 1
         if before is not None and seen:
-            self._settle(index, stage, before, now)
+            self._settle(index, stage, before, shares, now)
         stage.now = _Step(version, now if seen else None, frozenset(stage.seats))
-        stage.plans = {key: found for key, found in stage.plans.items() if key[0] >= version}
         stage.brought = {s: ids for s, ids in stage.brought.items() if s >= version}
 
-    def _version(self, stage: _Stage) -> int:
-        """Return our own seat's version if we have one there, else the median of the replicas': a
-        replica that announces a version far ahead must not end the measurement."""
-        own = stage.seats.get(self._own)
-        if own is not None:
-            return own.version
-        return median_low(seat.version for seat in stage.seats.values())
-
-    def _settle(self, index: int, stage: _Stage, step: _Step, now: float) -> None:
+    def _settle(
+        self, index: int, stage: _Stage, step: _Step, shares: Mapping[PeerId, int], now: float
+    ) -> None:
         heard = step.heard[self._own]
         stage.we_queued = heard > 0 and step.queued[self._own] >= BACKLOGGED_SHARE * heard
         if step.began is None or not 0 < now - step.began <= MAX_STEP_S:
             return
-        shares = self._shares(stage, step)
+        shares = shares or Counter(stage.brought.get(step.step, {}).values())
+        if len(step.present) == 1:
+            shares = dict.fromkeys(step.present, 1)
         if not shares or self._waited_for_us(index):
             return
         for peer in step.present & stage.seats.keys() - {self._own}:
-            if self._backlogged(step, peer):
-                account = self._account(peer, index)
-                if account is not None:
-                    work = shares.get(peer, 0.0) * self._per_step
-                    account.add(work, now - step.began, now)
+            account = self._account(peer, index) if self._backlogged(step, peer) else None
+            if account is not None:
+                work = self._per_step * shares.get(peer, 0) / sum(shares.values())
+                account.add(work, now - step.began, now)
 
     def _account(self, peer: PeerId, stage: int) -> Account | None:
         known = self._accounts.get((peer, stage))
         if known is None and len(self._accounts) < MAX_ACCOUNTS:
             known = self._accounts[peer, stage] = Account()
         return known
-
-    def _shares(self, stage: _Stage, step: _Step) -> dict[PeerId, float]:
-        """Return each replica's share of a step by the ledger, else by its messages to us; may be
-        empty."""
-        if len(step.present) == 1:
-            return dict.fromkeys(step.present, 1.0)
-        attempts = {seat.attempt for seat in stage.seats.values() if seat.version == step.step + 1}
-        ledgers = [
-            counts
-            for (of, _leader), (attempt, counts) in stage.plans.items()
-            if of == step.step and attempt in attempts
-        ]
-        if len(ledgers) == 1:  # of two plans under one attempt neither counts
-            return {peer: count / self._per_step for peer, count in ledgers[0].items()}
-        if self._own in step.present:
-            return {}  # our own share came over no link
-        brought = Counter(stage.brought.get(step.step, {}).values())
-        total = sum(brought.values())
-        return {peer: count / total for peer, count in brought.items()} if total else {}
 
     def _backlogged(self, step: _Step, peer: PeerId) -> bool:
         others = [other for other in step.heard if other != peer] or [peer]

@@ -43,12 +43,10 @@ from protocol.wire.statement import Statement, encode_statement
 
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
-the round has to go first. Else a refused plan runs out of time."""
+the round has to go first. Else a spoilt plan runs out of time."""
 REFUSED_S = 1.0
-"""How long a refused attempt goes on: every member is to see for itself all that is wrong in it."""
-FEW = 4
-"""A plan with so many members is made anew at once: a minority of them is one, and no attempt shows
-one liar in place of another."""
+"""How long a refused attempt goes on, until all have answered: every member is to see for itself
+all that is wrong in it."""
 FIRST_S = 4.0
 """How long a lineage's first step waits for its electors to take their stages: a follower of the
 decision begins a little later than whoever has decided."""
@@ -92,9 +90,6 @@ class OwnPart:
     the electors, though we may not lead."""
 
 
-NO_PART = OwnPart()
-
-
 class RoundLeader:
     """Runs at every replica all the time; acts only while ``leading``.
 
@@ -110,6 +105,7 @@ class RoundLeader:
         longest_s: a round's bytes take at most so long, on a line that is slow.
         verify: checks a signature.
         era: lineage of the seat.
+        part: returns our own replica's part in the round.
         made_by: returns the commit that made a version; None where the lineage begins.
     """
 
@@ -125,10 +121,11 @@ class RoundLeader:
         longest_s: float = 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
         era: int = 0,
+        part: Callable[[], OwnPart] = OwnPart,
         made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
         self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
-        self._made_by = made_by
+        self._part, self._made_by = part, made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
@@ -136,7 +133,7 @@ class RoundLeader:
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(longest_s), era
         self._verify = verify
-        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._leaves_out)
+        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
@@ -151,20 +148,17 @@ class RoundLeader:
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
-        self._ready: dict[PeerId, Ready] = {}
+        self._answers: dict[PeerId, Ready] = {}
+        """By member of the plan: for what it is Ready, or that it refuses."""
         self.proposer.start_step(step, self._era)
         self._not_before = -math.inf
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
         """How often that was so."""
-        self._differing: Plan | None = None
-        """The last plan for which members were Ready with different digests."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
-        """Attempts that were refused, since a member was lost."""
-        self._refused_by: set[PeerId] = set()
-        """Members that have refused the plan."""
+        """Attempts that were made anew because a member spoilt them, since one was lost."""
         self._anew_at: float | None = None
         """When the refused plan is given up."""
         self._spoilt: Counter[PeerId] = Counter()
@@ -177,15 +171,12 @@ class RoundLeader:
         self._look_at: float | None = None
         """When to look again."""
 
-    def start_step(
-        self, step: int, now: float, state: bytes | None = b"", own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def start_step(self, step: int, now: float, state: bytes | None = b"") -> list[Effect]:
         """Begin a step; reports that came early count at once.
 
         Args:
             now: monotonic seconds.
             state: digest of the version at ``step``, empty if not known; None: it will be said.
-            own: our replica's part in the round.
         """
         early, self._next = self._next, {}
         self._reset(step, state)
@@ -193,24 +184,21 @@ class RoundLeader:
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
-                effects += self.report(peer, report, now, own)
+                effects += self.report(peer, report, now)
         return effects
 
-    def hashed(self, state: bytes, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+    def hashed(self, state: bytes, now: float) -> list[Effect]:
         """The digest of the version at our step is known."""
         self._state = state
-        return self._act(now, own)
+        return self._act(now)
 
-    def update_view(
-        self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
         """Take a new view and whether we lead this step.
 
         Args:
             view: the live replicas.
             leading: whether we lead the step.
             now: monotonic seconds.
-            own: our replica's part in the round.
         """
         lost = {r.peer for r in self._view.serving(self._place.stage)}
         self._view, self.leading = view, leading
@@ -225,7 +213,7 @@ class RoundLeader:
         planned = [] if self._plan is None or self._proposing else self._plan.members
         if any(member.peer not in live for member in planned):
             self._void("member lost")
-        return self._act(now, own)
+        return self._act(now)
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
@@ -235,16 +223,13 @@ class RoundLeader:
 
     # --- ledgers ---------------------------------------------------------------------------
 
-    def report(
-        self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
         """Take a replica's ledger.
 
         Args:
             sender: a replica of our stage.
             message: its ledger.
             now: monotonic seconds.
-            own: our replica's part in the round.
         """
         if message.step == self.step + 1:
             self._next[sender] = message
@@ -270,7 +255,7 @@ class RoundLeader:
                 self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
-        return self._act(now, own)
+        return self._act(now)
 
     def _fits(self, peer: PeerId) -> bool:
         """Whether a member still has what the plan counts for it. It takes out again what else it
@@ -308,21 +293,18 @@ class RoundLeader:
 
     # --- obstruction -----------------------------------------------------------------------
 
-    def awaited(
-        self, led_by: PeerId | None, now: float, *, leases: bool, own: OwnPart = NO_PART
-    ) -> list[Wait]:
+    def awaited(self, led_by: PeerId | None, now: float, *, leases: bool) -> list[Wait]:
         """Return the waits of the step as far as we know: what is missing, and from which peer.
 
         Args:
             led_by: the leader, if it is another replica and we have no plan of this step.
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
-            own: our replica's part in the round.
         """
-        if own.closed or self._proposing or len(self._serving_step()) < self._least:
+        if self._part().closed or self._proposing or len(self._serving_step()) < self._least:
             return []
         if not self.leading:
-            return [] if led_by is None else self._awaited_of(led_by, own, leases=leases)
+            return [] if led_by is None else self._awaited_of(led_by, leases=leases)
         often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
         often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
         waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
@@ -330,8 +312,7 @@ class RoundLeader:
         waits += [("refusal", peer) for peer in sorted(refusers) if peer != self._place.me]
         if self._plan is not None:
             kind: Kind = "ready"
-            said = self._ready.keys() | self._refused_by
-            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in said]
+            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._answers]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
@@ -352,10 +333,10 @@ class RoundLeader:
         laggards, there = self._laggards(), self._serving_step()
         behind = sorted(laggards) if self._complete_since is not None else []
         ahead = {r.peer for r in self._view.serving(self._place.stage) if r.version > self.step}
-        absent = self._quorum.absent(laggards.union(there, ahead), now)
+        absent = self._quorum.absent(self._quorum.roll.difference(laggards, there, ahead), now)
         return [*self._silent(there), *behind, *absent]
 
-    def _awaited_of(self, led_by: PeerId, own: OwnPart, *, leases: bool) -> list[Wait]:
+    def _awaited_of(self, led_by: PeerId, *, leases: bool) -> list[Wait]:
         """Return what we miss of the leader: a leader that withholds what all need is reported
         too."""
         at_step = self._serving_step()
@@ -365,19 +346,19 @@ class RoundLeader:
         if silent:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
-        whole = self.whole and own.returned
+        whole = self.whole and self._part().returned
         idle = leases and not any(report.in_flight for report in reports)
         if whole or idle:
             return [("plan", led_by)]
         return self._lessees() if leases else []
 
-    def _is_complete(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
+    def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
         union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
         if union != (1 << self._place.per_step) - 1:
             self._complete_since = None
             return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
-        if not own.returned:
+        if not self._part().returned:
             self._complete_since = None
             return no("the stage before has not got all gradients of the step yet")
         if self._complete_since is None:
@@ -412,43 +393,47 @@ class RoundLeader:
             self._look_at = now + VOTE_S
         return answer
 
-    def _leaves_out(self, decree: Decree) -> bool:
-        """Whether a decree leaves out one of the roll that is at our step: electors refuse it."""
-        there = self._quorum.roll.intersection(self._serving_step())
-        return not there.issubset(decree.members)
+    def _left_out(self, decree: Decree) -> frozenset[PeerId]:
+        """Return those of the roll that are at our step and no members of a decree: electors do
+        not vote for it."""
+        return self._quorum.roll.intersection(self._serving_step()).difference(decree.members)
 
     # --- plan and decree -------------------------------------------------------------------
+
+    @property
+    def proposes(self) -> bool:
+        """Whether we wait for the votes of electors."""
+        return self.proposer.state is State.PROPOSING
 
     @property
     def _proposing(self) -> bool:
         """Whether the electors have a decree of ours: it is final, as far as we are concerned."""
         return self.proposer.state in (State.PROPOSING, State.CLOSED)
 
-    def _act(self, now: float, own: OwnPart) -> list[Effect]:
+    def _act(self, now: float) -> list[Effect]:
+        own = self._part()
         if own.closed:
             return []
-        self.proposer.count()
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
         if not self.leading and not own.passed:
             return []
         self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
+            self.may_plan = no(f"waiting for the votes of {_names(self.proposer.missing())}")
             return effects
         if self.proposer.state is State.BOUND and self.proposer.decree is not None:
             words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
             said = Explain("round", f"{words}, for which electors have voted")
             return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
-        here = own.received + len(self._ready)
-        if self._anew_at is not None and (now >= self._anew_at or self._all_have_looked()):
-            self._void("malformed shard")
+        here = own.received + len(self._answers)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
         if self._plan is not None:
-            return [*effects, *self._try_decide(now, own)]
+            return [*effects, *self._try_decide(now)]
         members = self._at_step()
-        self.may_plan = self._may_plan(members, now, own)
+        self.may_plan = self._may_plan(members, now)
         if not self.may_plan and not own.passed:
             return effects
         if self.proposer.state is State.IDLE:
@@ -459,9 +444,9 @@ class RoundLeader:
             self.may_plan = no(f"waiting for what {names} may have voted for")
             return effects
         may_plan = self.leading and self.may_plan
-        return [*effects, *(self._make_plan(members, now, own) if may_plan else ())]
+        return [*effects, *(self._make_plan(members, now) if may_plan else ())]
 
-    def _may_plan(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
+    def _may_plan(self, members: list[PeerId], now: float) -> Answer:
         """Whether all is there that a plan takes."""
         if not members:
             silent = _names(self._silent(self._serving_step()))
@@ -472,9 +457,9 @@ class RoundLeader:
         if now < self._not_before:
             self._look_at = self._not_before
             return no("another leader has the step")
-        return self._is_complete(members, now, own) and self._may_close(members, now)
+        return self._is_complete(members, now) and self._may_close(members, now)
 
-    def _make_plan(self, members: list[PeerId], now: float, own: OwnPart) -> list[Effect]:
+    def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
@@ -492,8 +477,8 @@ class RoundLeader:
             amended=self._amended(),
             promises=self.proposer.promises,
         )
-        self._ready, self._refused_by = {}, set()
-        self._patience.planned(own.received, now)
+        self._answers = {}
+        self._patience.planned(self._part().received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
@@ -501,120 +486,95 @@ class RoundLeader:
         known = frozenset.intersection(*(self.reports[peer].knows for peer in members))
         return self._quorum.choose(members, known, self._view)
 
-    def ready(
-        self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; commit when all agree.
 
         Args:
             sender: a replica of our stage.
             message: attempt and digest for which it is Ready.
             now: monotonic seconds.
-            own: our replica's part in the round.
         """
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
             return []
         if self._proposing or all(m.peer != sender for m in plan.members):
             return []
-        if message.digest == REFUSED:
-            return self._refused(sender, now, own)
+        if sender in self._answers:
+            return []
         said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
-        if not self._verify(sender, READY, encode_statement(said), message.signature):
+        if message.digest == REFUSED:
+            self._refusers[sender] += 1
+            if self._anew_at is None and self._refusals < MAX_REFUSALS:
+                self._anew_at = now + REFUSED_S
+        elif not self._verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
-        self._ready[sender] = message
-        refused = self._anew_at is not None
-        return self._act(now, own) if refused else self._try_decide(now, own)
+        self._answers[sender] = message
+        return self._act(now)
 
-    def _refused(self, sender: PeerId, now: float, own: OwnPart) -> list[Effect]:
-        """Plan again, a few times, once all have looked at the attempt: what it lets one member see
-        need not be all that is wrong."""
-        if sender in self._refused_by:
-            return []
-        self._refusers[sender] += 1
-        self._refusals += not self._refused_by
-        self._refused_by.add(sender)
-        if self._plan is None or self._refusals > MAX_REFUSALS:
-            return []
-        self._anew_at = now + REFUSED_S if self._anew_at is None else self._anew_at
-        words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
-        return [Explain("round", words, "warning", (sender,)), *self._act(now, own)]
-
-    def _all_have_looked(self) -> bool:
-        """Whether a refused plan shows nobody anything more: it has few members, or all others are
-        Ready, so they have seen all of it, and nothing wrong."""
-        members = 0 if self._plan is None else len(self._plan.members)
-        alone = len(self._refused_by) == 1 and len(self._ready) == members - 1
-        return members <= FEW or alone
-
-    def _try_decide(self, now: float, own: OwnPart) -> list[Effect]:
+    def _try_decide(self, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan = self._plan
-        if plan is None or self._proposing or len(self._ready) < len(plan.members):
+        plan, ready = self._plan, self._part().ready
+        if plan is None or self._proposing:
             return []
-        if not own.ready:
+        whole = len(self._answers) == len(plan.members)
+        if self._anew_at is not None and (whole or now >= self._anew_at):
+            return self._plan_anew(now)
+        if not whole or not ready:
             return []
         members = [PeerId(member.peer) for member in plan.members]
         named = tuple(map(str, members)), tuple(plan.electors)
-        decree = Decree(plan.attempt, own.ready, *named, 0.0)
-        if {message.digest for message in self._ready.values()} != {agreed(decree)}:
-            return self._unlike(now, own)
+        decree = Decree(plan.attempt, ready, *named, 0.0)
+        if {message.digest for message in self._answers.values()} != {agreed(decree)}:
+            return self._plan_anew(now)
+        if back := self._left_out(decree):
+            self._void("member came back")
+            words = f"step {self.step}: {_names(back)} came back; planning it anew"
+            return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
         if not self._may_close(members, now):
-            return self._plan_with_those_back(members, now, own)
-        shares = [(self._ready[PeerId(m.peer)].loss_sum, count_of(m.counted)) for m in plan.members]
+            return []
+        said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
+        shares = [(message.loss_sum, count) for message, count in said]
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        signed = tuple(self._ready[peer].signature for peer in members)
+        signed = tuple(message.signature for message, _ in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
-    def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
-        """Plan again, a few times, and note the members whose digest differs from the most common
-        one, of two members from ours. A plan counts once, however often we look at it."""
-        if self._differing is self._plan:
+    def _plan_anew(self, now: float) -> list[Effect]:
+        """Plan a spoilt attempt again, a few times. If none has refused it, note the members whose
+        digest differs from the most common one, of two members from ours."""
+        if self._refusals >= MAX_REFUSALS:
             return []
-        self._differing = self._plan
-        digests = Counter(message.digest for message in self._ready.values())
-        ours = self._ready.get(self._place.me)
-        usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
-        self._spoilt.update(p for p, said in self._ready.items() if said.digest != usual)
         self._refusals += 1
-        words = f"step {self.step}: members hold different gradients"
-        if self._refusals > MAX_REFUSALS:
-            return []
-        self._void("gradients differ")
-        return [Explain("round", f"{words}; planning it anew", "error"), *self._act(now, own)]
+        refusers = [peer for peer, said in self._answers.items() if said.digest == REFUSED]
+        if refusers:
+            self._void("malformed shard")
+            words = f"{_names(refusers)} got a malformed shard"
+        else:
+            digests = Counter(said.digest for said in self._answers.values())
+            ours = self._answers.get(self._place.me)
+            usual = max(
+                digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d)
+            )
+            self._spoilt.update(p for p, said in self._answers.items() if said.digest != usual)
+            self._void("gradients differ")
+            words = "members hold different gradients"
+        words = f"step {self.step}: {words}; planning it anew"
+        said = Explain("round", words, "warning" if refusers else "error", tuple(refusers))
+        return [said, *self._act(now)]
 
-    def _plan_with_those_back(
-        self, members: list[PeerId], now: float, own: OwnPart
-    ) -> list[Effect]:
-        """Plan again if replicas that were away serve this step again, because it may not be closed
-        without them."""
-        serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
-        back = (self._quorum.roll & serving).difference(members)
-        if not back:
-            return []
-        self._void("member came back")
-        names = ", ".join(map(short, sorted(back)))
-        words = f"step {self.step}: {names} came back; planning it anew"
-        said = Explain("round", words, members=tuple(sorted(back)))
-        return [said, *self._act(now, own)]
-
-    def vote(
-        self, sender: PeerId, message: Vote, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
         """Take an elector's answer; say the commit once a majority has voted.
 
         Args:
             sender: the elector.
             message: its answer.
             now: monotonic seconds.
-            own: our replica's part in the round.
         """
         before = self.proposer.state
         self.proposer.vote(sender, message)
         self._give_way(before, now)
-        return self._act(now, own)
+        return self._act(now)
 
     def _give_way(self, before: State, now: float) -> None:
         """Leave the step to another for a while, if the electors have just refused our attempt."""
@@ -636,17 +596,16 @@ class RoundLeader:
 
     # --- newcomers -------------------------------------------------------------------------
 
-    def join(self, joiner: PeerId, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+    def join(self, joiner: PeerId, now: float) -> list[Effect]:
         """Note a newcomer that asks for admission; the leader at the next time without a plan
         admits it.
 
         Args:
             joiner: the newcomer.
             now: monotonic seconds.
-            own: our replica's part in the round.
         """
         self._newcomers.ask(joiner, now)
-        return self._act(now, own)
+        return self._act(now)
 
     def admitted(self, joiner: PeerId, now: float) -> bool:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
@@ -675,14 +634,14 @@ class RoundLeader:
         at = self.step, self._state, self._made_by(self.step), now
         return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
 
-    def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
+    def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
-        if own.closed:
+        if self._part().closed:
             return []
         before = self.proposer.state
         again = self.proposer.tick(now)
         self._give_way(before, now)
-        return [*again, *self._act(now, own)]
+        return [*again, *self._act(now)]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

@@ -3,15 +3,12 @@
 The decree before names the electors of the step and, as its members, the stage's *roll*; the first
 electors of a lineage are named by the lineage. A decree takes the votes of a majority of them
 (``protocol/decree``), which no two sides of a split swarm have (I5). Of an even number, the half
-with the first elector by rank is one. Electors whose process ended while we were in contact (or
-that said goodbye) count for neither side: half of a swarm may be killed at once.
+with the first elector by rank is one. Where the processes of most electors have ended, nobody
+closes the step: recovery begins another lineage.
 
-A step is not closed without one of the roll unless a majority of the electors has lost it, or it
-has said itself that it serves the stage no more: a replica is not left behind because one leader
-does not hear it. An elector lists a peer as lost after 5 s of silence, when its connection ends, or
-when it sets the peer aside. One that has never met the missing replica (it came when the other
-went) learns of it from the heartbeats of replicas that miss it (``missing``), and its 5 s begin
-then.
+A leader does not plan a step without one of the roll that it has not lost: after 5 s of silence,
+when its connection ends, or when it is set aside. Nor do electors vote for a decree that leaves out
+whom they have not lost: a replica is not left behind because one leader does not hear it.
 
 The electors that a plan names are its members and peers of the stages beside, at most seven
 (``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members
@@ -20,8 +17,8 @@ every member follows the plan of an honest leader at once. Nor does a member fol
 leaves out half or more of the electors that it hears and would name itself: a leader that has lost
 its neighbours, because they have banned it, would else go on with those alone that it has left.
 
-A roll-back closes nothing. For it a majority of the electors has to be within reach: all electors
-that we hear count, also those that are set aside.
+A roll-back closes nothing. For it a majority of the electors that have not ended has to be within
+reach: all that we hear count, also those that are set aside.
 """
 
 from __future__ import annotations
@@ -55,9 +52,6 @@ class Touch(Protocol):
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Whether a present peer serves a stage, by its own word."""
-
-    def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        """Whether a present elector has lost a peer."""
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """The peers that we have lost ourselves."""
@@ -100,8 +94,7 @@ class Quorum:
         self.designated = PeerId("")
         """Who leads the first attempt of the step; nobody, before the first decree."""
         self.missing: tuple[PeerId, ...] = ()
-        """Peers without which the step is closed only if a majority of the electors lists them as
-        lost."""
+        """Those of the roll that are not there and have not said that they serve no more."""
         self._vouched: dict[PeerId, None] = {}
         """Whom we have vouched for in this step, the latest first."""
         self.settled = False
@@ -147,9 +140,15 @@ class Quorum:
     def choose(
         self, members: Collection[PeerId], known: Collection[PeerId], view: SwarmView
     ) -> list[PeerId]:
-        """Return the electors of a plan: its members and, of the peers that serve beside our stage,
-        the ``known`` ones and those that the last plan named."""
-        return electors(self._stage, members, self._beside(view) & {*known, *self._last})
+        """Return the electors of a plan: its members, but for those that are leaving while others
+        stay, and, of the peers that serve beside our stage, the ``known`` ones and those that the
+        last plan named."""
+        beside = self._beside(view) & {*known, *self._last}
+        return electors(self._stage, self._staying(members, view), beside)
+
+    def _staying(self, members: Collection[PeerId], view: SwarmView) -> Collection[PeerId]:
+        leaving = {replica.peer for replica in view.serving(self._stage) if replica.leaving}
+        return [peer for peer in members if peer not in leaving] or members
 
     def keeps(
         self, members: Collection[PeerId], named: Collection[PeerId], view: SwarmView, now: float
@@ -164,7 +163,7 @@ class Quorum:
         """
         if self._touch is None:
             return YES
-        if set(electors(self._stage, members, ())).difference(named):
+        if set(electors(self._stage, self._staying(members, view), ())).difference(named):
             return no("a plan does not name its own members as electors")
         strangers = set(named).difference(members, self._last, self._vouched)
         if strangers or len(named) > limits.MAX_ELECTORS:
@@ -202,7 +201,15 @@ class Quorum:
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
-        return is_majority(peers, self.electors, self.is_gone)
+        if self._touch is None:
+            return is_majority(peers, self.electors, self.is_gone)
+        return is_majority(peers, self.electors)
+
+    def ended(self) -> int:
+        """Return the number of our electors if so many have ended, or follow a later lineage, that
+        the others are no majority; else 0."""
+        left = [e for e in self.electors if not (self.is_gone(e) or self._has_left(e))]
+        return 0 if self.suffice(left) else len(self.electors)
 
     def can_suffice_without(self, refusing: Collection[PeerId]) -> bool:
         """Whether the other electors can still be a majority."""
@@ -218,15 +225,13 @@ class Quorum:
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
-        return self._has(self._in_touch(now), "in touch with us")
-
-    def _in_touch(self, now: float) -> list[PeerId]:
-        return [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
-
-    def _has(self, some: Collection[PeerId], how: str) -> Answer:
+        some = self._in_touch(now)
         if self._touch is None or self.suffice(some):
             return YES
-        return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
+        return no(f"{len(some)} of {len(self.electors)} electors are in touch with us, too few")
+
+    def _in_touch(self, now: float) -> list[PeerId]:
+        return [elector for elector in self.electors if self._counts(elector, now)]
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         """Whether we have a majority of the electors only with this peer.
@@ -249,48 +254,29 @@ class Quorum:
         if touch is None or all(map(self.is_gone, self.electors)):
             return YES
         there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
-        return self._has(there, "within reach")
+        if is_majority(there, self.electors, self.is_gone):
+            return YES
+        return no(f"{len(there)} of {len(self.electors)} electors are within reach, too few")
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
-        if self._touch is None:
-            return YES
-        asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
-        self.missing = tuple(asked[: limits.MAX_MISSING])
-        kept = next((peer for peer in asked if not self._is_voted_out(peer, now)), None)
-        if kept is None:
-            return YES
-        return no(f"{short(kept)} is missing, and most electors do not say that they have lost it")
+        absent = self.absent(missing, now)
+        self.missing = tuple(absent[: limits.MAX_MISSING])
+        kept = set(absent).difference(self._touch.lost(now) if self._touch else ())
+        return no(f"{short(min(kept))} is missing, and not lost yet") if kept else YES
 
-    def absent(self, there: Collection[PeerId], now: float) -> list[PeerId]:
-        """Return those of the roll that are not there and have not said that they serve no more."""
-        if self._touch is None:
+    def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
+        """Return those of the missing that have not said that they serve no more."""
+        touch, others = self._touch, sorted(set(missing) - {self._me})
+        if touch is None:
             return []
-        missing = self.roll.difference(there)
-        return [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
-
-    def _is_out_itself(self, peer: PeerId, now: float) -> bool:
-        touch = self._touch
-        return touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False
-
-    def _is_voted_out(self, peer: PeerId, now: float) -> bool:
-        lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
-        return self.suffice(lost)
+        there = [peer for peer in others if not touch.is_gone(peer)]
+        return [peer for peer in there if touch.serves(peer, self._stage, now) is not False]
 
     def _counts(self, elector: PeerId, now: float) -> bool:
         if elector == self._me or self._touch is None:
             return True
         return self._touch.present(elector, now) and not self._has_left(elector)
-
-    def _lost_us(self, elector: PeerId, now: float) -> bool:
-        return elector != self._me and self._says_lost(elector, self._me, now)
-
-    def _says_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
-        if self._touch is None:
-            return False
-        if elector == self._me:
-            return peer in self._touch.lost(now)
-        return self._touch.has_lost(elector, peer, now)
 
 
 def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:

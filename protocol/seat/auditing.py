@@ -24,7 +24,7 @@ from protocol.audit.draw import NEW_TIMES, drawn, segment_drawn
 from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
-from protocol.ids import PeerId, rank, short
+from protocol.ids import PeerId, sample, short
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import AuditTask, Compute, Keep, Outcome, PayloadKey, PayloadName
 from protocol.pipeline.ledger import from_bitmap
@@ -55,9 +55,6 @@ at anything else."""
 MAX_HEEDED: Final = 64
 MOST_HEEDED: Final = 0.5
 """Of the steps, however large the budget is."""
-PASS_TO_ALL_UP_TO: Final = 8
-"""Members; of more, a sample is told of commitments."""
-PASS_FANOUT: Final = 3
 
 
 class Auditing:
@@ -154,10 +151,7 @@ class Auditing:
         we were told, for the others to compare."""
         me = self._place.me
         others = [PeerId(m.peer) for m in plan.members if m.peer != me]
-        told = others
-        if len(others) > PASS_TO_ALL_UP_TO:
-            told = sorted(others, key=lambda peer: rank(me, plan.step, plan.attempt, peer))
-            told = told[:PASS_FANOUT]
+        told = sample(others, me, plan.step, plan.attempt)
         effects: list[SeatEffect] = []
         for author in others:
             said = self._commitments.of(author, plan.step, plan.attempt)

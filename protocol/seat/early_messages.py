@@ -84,9 +84,6 @@ class EarlyMessages:
         """Whether anything of this step is kept."""
         return step in self._kept
 
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
 
 def _same(a: RoundMessage, b: RoundMessage) -> bool:
     """Whether two messages say the same thing, though perhaps not the same of it."""

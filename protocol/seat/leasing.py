@@ -11,7 +11,7 @@ from protocol.pipeline.flight import SPARE, Flight
 from protocol.pipeline.leases import Leases, Reports
 from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.next_hop import believed_rates
-from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.pipeline import Pipeline, PipelineEffect
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
@@ -73,18 +73,19 @@ class Leasing:
         """Return when something is to be leased if nothing is heard, while we lead."""
         return self._leases.next_deadline()
 
-    def requested(self, sender: PeerId, message: LeaseRequest) -> None:
+    def on_request(self, sender: PeerId, message: LeaseRequest, now: float) -> list[PipelineEffect]:
         """Note a request for work."""
         self._leases.ask(sender, message.step, message.want, message.held)
+        return []
 
-    def leased(self, message: Lease, now: float) -> list[int]:
-        """Return the ids that we must compute of a lease that came at ``now``."""
+    def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[PipelineEffect]:
+        """Compute what is leased to us."""
         if message.step != self._pipeline.step:
             return []
         if self._asked is not None:
             self._flight.leased(now - self._asked_at)
         self._asked = None
-        return message.ids
+        return self._pipeline.lease(message.ids, again=message.again, now=now)
 
     def follow_up(
         self,
@@ -123,12 +124,10 @@ class Leasing:
         )
 
     def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
-        """Ask for as much as we can take, and again once that is twice as much: more comes with the
-        next answer."""
+        """Ask for as much as we can take, unless we have asked for exactly that already."""
         busy = len(self._pipeline.in_flight())
         want = self.in_flight_cap(view) - busy
-        asked, count = self._asked or (None, 0)
-        if want <= 0 or (asked == leader and want < 2 * count):
+        if want <= 0 or self._asked == (leader, want):
             return []
         if self._asked is None:
             self._asked_at = now

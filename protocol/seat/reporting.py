@@ -1,8 +1,8 @@
 """When a replica tells the leader of the round its ledger.
 
-At once when nothing is in flight any more or the leader is new to us, otherwise at most four times
-a second: the leader can only use a ledger that is complete, except when it has just taken over. An
-unchanged ledger is repeated now and then while the step stays open, in case the report was lost.
+At once when nothing is in flight any more or the leader is new to us, otherwise now and then: the
+leader can only use a ledger that is complete, except when it has just taken over. An unchanged
+ledger is repeated more seldom while the step stays open, in case the report was lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from protocol.ids import PeerId
 
-REPORT_S = 0.25
+REPORT_S = 0.75
 REPEAT_S = 3.0
 
 

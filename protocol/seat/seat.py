@@ -28,7 +28,7 @@ from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, bound_by, promises_of, voters
-from protocol.decree.elector import MAX_COMMITS, Elector, unsigned_elector
+from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
@@ -101,10 +101,7 @@ from protocol.wire.messages import (
     Commit,
     Commitment,
     CommitRequest,
-    Have,
     JoinStage,
-    Lease,
-    LeaseRequest,
     LedgerReport,
     Message,
     Plan,
@@ -129,8 +126,6 @@ class _OpenStep:
 
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
-    uncounted: tuple[PeerId, Commit] | None = None
-    """One with votes that do not suffice as long as we hear electors that have not voted."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
     """Each sender's last plan before the stage before has all gradients, or one that leaves out
     most electors; and whether it keeps them."""
@@ -219,7 +214,7 @@ class Seat:
         self._open = _OpenStep()
         audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
-        self.elector = elector or unsigned_elector(place.me)
+        self.elector = elector or unsigned_elector()
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
@@ -248,6 +243,7 @@ class Seat:
             round_s,
             self.elector.verify,
             era,
+            self._part,
             lambda version: self.elector.commit(place.stage, era, version - 1),
         )
         self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
@@ -256,8 +252,7 @@ class Seat:
             place,
             touch,
             audits.verdicts,
-            self.pipeline.owed_for,
-            lambda _now: self.pipeline.overdue(),
+            self.pipeline.overdue,
             self._spoilers,
             least,
             self.quorum.needs,
@@ -321,7 +316,7 @@ class Seat:
             if not (answer := may()):
                 return f"{stage}: {answer.reason}"
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
-        begun = self.member.plan_followed is not None
+        begun = self.member.plan_followed is not None and not self.leader.proposes
         round_now = self.member.why() if begun else self.may_close().reason or "closing"
         led_by = short(self.current_leader() or "?")
         return f"{stage}, {counted}; step {self.step}: {round_now}; led by {led_by}"
@@ -410,7 +405,7 @@ class Seat:
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += [*self._now_confirmed(now), *self._count_votes(now)]
+        effects += self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             effects += self.member.forget(peer)
@@ -466,8 +461,9 @@ class Seat:
             plan = self.member.plan_followed
             gone = {PeerId(m.peer) for m in plan.members} - there if plan else set[PeerId]()
             unplanned = led_by if plan is None else None
-            others = self.leader.awaited(unplanned, now, leases=leases, own=self._part())
+            others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
+            waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
         siblings = self._seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
@@ -538,7 +534,7 @@ class Seat:
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
-        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now, self._part())]
+        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
         if self.probation.is_over(now):
@@ -547,7 +543,7 @@ class Seat:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
-        effects += [*self._follow_siblings(now), *self._count_votes(now)]
+        effects += self._follow_siblings(now)
         effects += self._ask_for_shares(now)
         return self._settle(effects, now)
 
@@ -605,9 +601,9 @@ class Seat:
         if plan.attempt == 1:
             return sender == self.quorum.designated
         where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        electors, is_gone = self.quorum.electors, self.quorum.is_gone
+        electors = self.quorum.electors
         promised = promises_of(where, plan.promises, electors, self.elector.verify)
-        bound = bound_by(promised.values(), electors, is_gone)
+        bound = bound_by(promised.values(), electors)
         return not bound and self.quorum.suffice(promised)
 
     def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
@@ -686,27 +682,9 @@ class Seat:
             return []
         return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
-    def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
-        """Say whether we hold a microbatch."""
-        return list(self.pipeline.have(sender, message))
-
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return (
-            [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now, self._part())]
-        )
-
-    def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
-        """Work on what is leased to us."""
-        ids = self.leasing.leased(message, now)
-        return list(self.pipeline.lease(ids, again=message.again, now=now))
-
-    def on_lease_request(
-        self, sender: PeerId, message: LeaseRequest, now: float
-    ) -> list[SeatEffect]:
-        """Note a request for work."""
-        self.leasing.requested(sender, message)
-        return []
+        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -716,12 +694,12 @@ class Seat:
 
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
         """A member holds all that the step's plan would apply."""
-        return list(self.leader.ready(sender, message, now, self._part()))
+        return list(self.leader.ready(sender, message, now))
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note that the stage before has all gradients; a plan may have waited for that."""
         self._returned.told(message, self.step)
-        return [*self._now_confirmed(now), *self.leader.tick(now, self._part())]
+        return [*self._now_confirmed(now), *self.leader.tick(now)]
 
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
@@ -738,7 +716,7 @@ class Seat:
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
         before = self.leader.reports.get(sender)
-        effects = self.leader.report(sender, message, now, self._part())
+        effects = self.leader.report(sender, message, now)
         after = self.leader.reports.get(sender)
         if before is not None and after is not None and after.bits != before.bits:
             self._obstruction.brought(sender)
@@ -754,7 +732,7 @@ class Seat:
 
     def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
         """Take an elector's answer to us, who lead."""
-        return list(self.leader.vote(sender, message, now, self._part()))
+        return list(self.leader.vote(sender, message, now))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
@@ -764,10 +742,9 @@ class Seat:
             return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
-            self._open.uncounted = (sender, message) if signed else self._open.uncounted
             return []
         self.elector.take(message, signed)
-        self._open.commit, self._open.uncounted = message, None
+        self._open.commit = message
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
@@ -776,12 +753,6 @@ class Seat:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
-
-    def _count_votes(self, now: float) -> list[SeatEffect]:
-        """Who has not voted may have ended meanwhile, and counts no more."""
-        if self._open.uncounted is None:
-            return []
-        return self.on_commit(*self._open.uncounted, now)
 
     def _as_elector(
         self, sender: PeerId, message: Propose | CommitRequest, now: float
@@ -945,7 +916,7 @@ class Seat:
             self._unhashed = committed
             said.append(Compute(HashTask(self.step)))
         self.member.start_step(self.step, state or b"", hashing=state is None)
-        return [*said, *self.leader.start_step(self.step, now, state, self._part())]
+        return [*said, *self.leader.start_step(self.step, now, state)]
 
     def _hashed(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """The hash of our version is known: it is in force, and we may report our ledger."""
@@ -953,7 +924,7 @@ class Seat:
             return [Fault("internal", f"hashing version {self.step} failed: {outcome.error}")]
         committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
         state = state_digest(outcome.hash)
-        leads = self.leader.hashed(state, now, self._part())
+        leads = self.leader.hashed(state, now)
         return [committed, *self.member.hashed(state), *leads]
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
@@ -983,7 +954,7 @@ class Seat:
 
     def _lead(self, now: float) -> list[Effect]:
         leading = self.current_leader() == self.place.me and self.serving
-        return self.leader.update_view(self._view, leading, now, self._part())
+        return self.leader.update_view(self._view, leading, now)
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:

@@ -62,7 +62,7 @@ UNMENDED_S: Final = 7.0
 other: two of these seconds pass before the electors have followed and say so."""
 HEARD_AGAIN_S: Final = 4.0
 """By then a peer that was let back has heard of it, and is heard again."""
-OWED_S: Final = 1.0
+IDLE_S: Final = 1.0
 """So much longer than a sibling without bringing anything is idle."""
 MAX_PEERS: Final = 256
 Pair = frozenset[PeerId]
@@ -122,7 +122,6 @@ class Standing:
         place: where this replica stands.
         touch: our contacts; None in worlds in which all peers are in touch.
         verdicts: who is out.
-        owed_for: by peer, for how many seconds it has had our work and brought nothing.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
         least: how many replicas a step of a stage needs.
@@ -134,14 +133,13 @@ class Standing:
         place: Place,
         touch: Touch | None,
         verdicts: Verdicts,
-        owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
-        overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
-        spoilers: Callable[[], Collection[PeerId]] = lambda: (),
+        overdue: Callable[[], Collection[PeerId]] = tuple,
+        spoilers: Callable[[], Collection[PeerId]] = tuple,
         least: int = 1,
         needs: Callable[[PeerId, Collection[PeerId], float], bool] = lambda *_: False,
     ) -> None:
         self._least, self._needs = least, needs
-        self._owed_for, self._overdue, self._spoilers = owed_for, overdue, spoilers
+        self._overdue, self._spoilers = overdue, spoilers
         self._place, self._touch, self._verdicts = place, touch, verdicts
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -324,7 +322,7 @@ class Standing:
         dispute = self._disputes[pair]
         if dispute.stage not in self._stages_of(pair) or any(p in self._decisions for p in pair):
             return  # one of them has gone meanwhile, or goes
-        loser = self._loser(pair, now)
+        loser = self._loser(pair)
         if self._is_elector_needed(loser, now):
             dispute.since = now
             return
@@ -332,19 +330,16 @@ class Standing:
         why = f"it and {short(other)} hold each other up"
         self._decide(loser, dispute.stage, why, now, other)
 
-    def _loser(self, pair: Pair, now: float) -> PeerId:
+    def _loser(self, pair: Pair) -> PeerId:
         """Return the loser of a dispute; of ourselves and another, the other."""
         if self._place.me in pair:
             return next(iter(pair - {self._place.me}))
-        owed = self._owed_for(now)
-        least = min(owed.get(peer, 0.0) for peer in pair)
         latest = max(self._account(peer).worked_at for peer in pair)
         disputes = Counter(peer for pair in self._open() for peer in pair)
         spoilers = self._spoilers()
 
         def blame(peer: PeerId) -> tuple[bool, int, bool, bytes]:
-            idle = owed.get(peer, 0.0) > least + OWED_S
-            idle = idle or self._account(peer).worked_at < latest - OWED_S
+            idle = self._account(peer).worked_at < latest - IDLE_S
             return peer in spoilers, disputes[peer], idle, rank("standing", peer)
 
         return max(pair, key=blame)
@@ -422,10 +417,7 @@ class Standing:
         obstruct our stage through us alone. One witness is enough if we wait for the peer, too."""
         ours = self._view.serving(self._place.stage)
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
-        overdue, words = (
-            self._overdue(now) if named else (),
-            "others of our stage have set it aside",
-        )
+        overdue, words = self._overdue(), "others of our stage have set it aside"
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
             if not stages or (not self.is_aside(peer) and self._is_elector_needed(peer, now)):

@@ -173,12 +173,15 @@ class Statements(Message, frozen=True):
 
 
 class RecordDigest(Message, frozen=True):
-    """Anti-entropy: the sender's records. ``want_reply`` asks the receiver for its own digest."""
+    """Anti-entropy: the sender's records in one part of the slots (``membership/records.py``).
+    ``want_reply`` asks the receiver for its own digest."""
 
     route = Route("node", "on_membership")
 
     entries: Annotated[list[DigestEntry], Meta(max_length=limits.MAX_DIGEST_ENTRIES)]
     want_reply: bool
+    part: Annotated[int, Meta(ge=0, lt=limits.MAX_DIGEST_PARTS)] = 0
+    parts: Annotated[int, Meta(ge=1, le=limits.MAX_DIGEST_PARTS)] = 1
 
 
 class Records(Message, frozen=True):
@@ -228,7 +231,7 @@ class Letter(Message, frozen=True):
 class LeaseRequest(SeatMessage, frozen=True):
     """A stage-0 replica asks the step's leader for work."""
 
-    route = Route("seat", "on_lease_request", sender="stage", to="first")
+    route = Route("seat", "leasing.on_request", sender="stage", to="first")
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
@@ -240,7 +243,7 @@ class LeaseRequest(SeatMessage, frozen=True):
 class Lease(SeatMessage, frozen=True):
     """Leases of a step."""
 
-    route = Route("seat", "on_lease", sender="stage", to="first")
+    route = Route("seat", "leasing.on_lease", sender="stage", to="first")
 
     step: StepIndex
     ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
@@ -290,7 +293,7 @@ class Have(SeatMessage, frozen=True):
     """Asks a replica of ``stage`` whether it holds a microbatch; if so the asker becomes its return
     address and gets the gradient, without sending the boundary again."""
 
-    route = Route("seat", "on_have", sender="stage before")
+    route = Route("seat", "pipeline.have", sender="stage before")
 
     stage: StageIndex
     step: StepIndex

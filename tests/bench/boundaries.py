@@ -24,18 +24,18 @@ from torch import Tensor
 from client.compute.payload import HEADER
 from client.compute.replica import squared_norm, step_scale
 from client.compute.wire import Wire
+from client.lab.reference import evaluate, merge_states
 from model_zoo.data import BUILT_IN, Corpus, inputs_and_targets
 from model_zoo.datasets.corpus import open_source
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
-from model_zoo.reference import evaluate
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import narrow_layers, slices
-from model_zoo.stages import Stage, build_stage, merge_states, summed_loss
+from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 from model_zoo.whole import load_whole
 

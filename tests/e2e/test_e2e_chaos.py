@@ -17,8 +17,8 @@ from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import measure_faults, read_progress
 from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import draw_schedule
+from client.lab.reference import train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from tests.support.e2e_local import kill_all, started, wait_for_descendants
 
 pytestmark = pytest.mark.long

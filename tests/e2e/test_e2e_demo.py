@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = volunteer(
-        tmp_path / "home", "demo", "--steps", "20", "--out", str(out), "--json", timeout_s=300
+        tmp_path / "home", "demo", "--steps", "10", "--out", str(out), "--json", timeout_s=300
     )
     report = parsed(done)
     assert report["ok"]
-    assert report["version"] == report["steps"] == 20
+    assert report["version"] == report["steps"] == 10
     assert report["volunteers"] == 4
     assert report["killed"]
     assert report["invariants"]["doubled_microbatches"] == 0

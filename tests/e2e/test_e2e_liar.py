@@ -13,8 +13,8 @@ from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
+from client.lab.reference import train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
 from tests.support.cases import usual

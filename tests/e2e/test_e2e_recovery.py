@@ -11,11 +11,11 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
+from client.lab.reference import train_reference
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE, Seen
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import HOST, found, wait_for
 

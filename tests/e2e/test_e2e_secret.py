@@ -10,8 +10,8 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import Member
+from client.lab.reference import train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.long

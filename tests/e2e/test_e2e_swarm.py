@@ -17,8 +17,8 @@ from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
+from client.lab.reference import train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
     HOST,
@@ -152,13 +152,6 @@ def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -
     found(folder, "volunteer-1", _run(steps=2))
     members = _start(processes, 2, "--exit-when-done")
     assert [member.process.wait(300) for member in members] == [0, 0]
-
-
-def test_two_processes_cannot_share_an_identity(pair: Pair) -> None:
-    first = pair.members[0]
-    done = volunteer(first.home, *JOIN, str(pair.folder / "x.swarm"))
-    assert done.returncode == ExitCode.TEMPORARY
-    assert str(first.process.pid) in done.stderr
 
 
 def test_an_invite_to_a_dead_peer_is_given_up_in_time(folder: Path) -> None:

@@ -63,7 +63,7 @@ class Place:
     ipv4: bool = True
     ipv6: IPv6 = IPv6.NONE
     port_mapper: bool = False
-    """Whether the router maps ports by UPnP, NAT-PMP and PCP."""
+    """Whether the router maps ports by UPnP and PCP."""
     hairpin: bool = False
     udp: bool = True
     up_mbit: float | None = None
@@ -363,7 +363,7 @@ class Internet:
         self._await_port_mapper(router, folder / "log")
 
     def _await_port_mapper(self, router: str, log: Path) -> None:
-        """Wait until it listens for NAT-PMP and PCP, the last that it opens."""
+        """Wait until it listens for PCP, the last that it opens."""
         end = time.monotonic() + START_S
         while time.monotonic() < end:
             with suppress(subprocess.SubprocessError):

@@ -110,7 +110,7 @@ def _mapping(router: Router) -> tuple[str, str]:
 
 
 def port_mapper(uuid: str, folder: str, ipv6: bool) -> str:
-    """Return the configuration of a miniupnpd that speaks UPnP, NAT-PMP and PCP to the home."""
+    """Return the configuration of a miniupnpd that speaks UPnP and PCP to the home."""
     return f"""
 ext_ifname=wan
 listening_ip=lan

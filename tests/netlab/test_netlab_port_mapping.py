@@ -1,4 +1,4 @@
-"""Port mapping with a real router's programs: miniupnpd behind UPnP, NAT-PMP and PCP."""
+"""Port mapping with a real router's programs: miniupnpd behind UPnP and PCP."""
 
 from __future__ import annotations
 

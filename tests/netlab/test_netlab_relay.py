@@ -25,6 +25,7 @@ from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.measure import inside
 from tests.netlab.routers import Router
 from tests.support.cases import usual
+from tests.support.e2e_local import killed_at_the_end
 
 reason = why_not()
 pytestmark = [
@@ -58,7 +59,7 @@ def swarm_of(
     book.unlink()  # the founder keeps a copy in its home, nobody else has one
     peers = [Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays]
     swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=tuple(peers))))
-    with LocalSwarm(swarm, folder, folder / "logs") as processes:
+    with killed_at_the_end(folder) as processes:
         yield processes
 
 

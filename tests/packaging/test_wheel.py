@@ -77,10 +77,25 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("wheel")
-    place = Installed(folder)
-    wheel = build(folder)
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the wheel is built from, so that nothing is left among the sources."""
+    if int(metadata.version("setuptools").split(".")[0]) < OLDEST_SETUPTOOLS:
+        pytest.skip(f"building the wheel takes setuptools {OLDEST_SETUPTOOLS}")
+    sources = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
+            shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, sources / name)
+    finish([sys.executable, str(sources / "packaging" / "generate.py")], PYTHONPATH=str(sources))
+    return sources
+
+
+@pytest.fixture(scope="module")
+def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    place = Installed(tmp_path_factory.mktemp("wheel"))
+    wheel = build(sources, place.folder)
     python = str(place.environment / "bin" / "python")
     finish([sys.executable, "-m", "venv", "--without-pip", str(place.environment)])
     finish([sys.executable, "-m", "pip", "--python", python, *PIP, "--no-deps", str(wheel)])
@@ -92,19 +107,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 PIP = ("install", "-q", "--disable-pip-version-check", "--no-index")
 
 
-def build(folder: Path, **environment: str) -> Path:
-    """Build the wheel from a copy, so that nothing is left among the sources."""
-    if int(metadata.version("setuptools").split(".")[0]) < OLDEST_SETUPTOOLS:
-        pytest.skip(f"building the wheel takes setuptools {OLDEST_SETUPTOOLS}")
-    sources = folder / "sources"
-    sources.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
-            shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
-        else:
-            shutil.copy(ROOT / name, sources / name)
-    finish([sys.executable, str(sources / "packaging" / "generate.py")], PYTHONPATH=str(sources))
+def build(sources: Path, folder: Path, **environment: str) -> Path:
+    shutil.rmtree(sources / "build", ignore_errors=True)
     options = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q")
     finish(
         [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(sources)],
@@ -137,8 +141,8 @@ def test_the_kernel_is_built(installed: Installed) -> None:
     assert installed.run("python", "-c", script).stdout.strip() == native.KERNEL
 
 
-def test_without_a_compiler_the_wheel_is_pure(tmp_path: Path) -> None:
-    wheel = build(tmp_path, CC="/nonexistent/cc")
+def test_without_a_compiler_the_wheel_is_pure(sources: Path, tmp_path: Path) -> None:
+    wheel = build(sources, tmp_path, CC="/nonexistent/cc")
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -196,8 +200,8 @@ def test_the_service_files_are_carried(kind: str, installed: Installed) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_manual_and_completions_are_where_their_readers_look(
-    name: str, installed: Installed
+    name: str, installed: Installed, sources: Path
 ) -> None:
     folder = "man" if "man1" in name else "completions"
-    source = installed.folder / "sources" / "packaging" / folder / Path(name).name
+    source = sources / "packaging" / folder / Path(name).name
     assert (installed.environment / name).read_bytes() == source.read_bytes()

@@ -23,6 +23,15 @@ def test_versions_that_nobody_made_stop_nobody(seed: int) -> None:
     assert world.liar.told["versions"] > 10
 
 
+@pytest.mark.parametrize("seed", usual(3, (3, 8)))
+def test_a_leader_that_proposes_what_nobody_is_ready_for_stops_nobody(seed: int) -> None:
+    """At the first steps of a lineage, where waits are long and the same member leads again after
+    each roll-back."""
+    world, violation = run_once(drawn(seed, ("decrees",)))
+    assert not violation
+    assert world.liar.told["decrees"]
+
+
 def test_the_same_seed_tells_the_same_lies() -> None:
     (first, _), (again, _) = run_once(drawn(5, MENU)), run_once(drawn(5, MENU))
     assert first.liar.told == again.liar.told

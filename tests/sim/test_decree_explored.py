@@ -50,7 +50,7 @@ def quorum(me: PeerId) -> Quorum:
 
 def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
-    made = Elector(me, lambda kind, body: b"s" * 64, lambda *_: True)
+    made = Elector(lambda kind, body: b"s" * 64, lambda *_: True)
     made.load([term])
     return made
 
@@ -99,10 +99,9 @@ NAMES = (
     "_again",
 )
 DICTS = ("_promised", "_refused", "_named")
-FIXED = ("_me", "_stage", "_quorum", "_verify", "_leaves_out", "_step", "_era")
-APART = ("_votes", "_say_at", "_said_at", "_waited")
-"""A decree is in force whether its leader hears of it or not; any time may have passed; and no
-elector has ended, of which only a leader that has waited would take notice."""
+FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
+APART = ("_votes", "_say_at")
+"""A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
 

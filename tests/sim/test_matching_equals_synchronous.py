@@ -22,7 +22,7 @@ from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 from tests.support.synchronous_matching import cold_start, deferred_acceptance
 
-SEEDS = usual(1, (range(40), range(40, 300)))
+SEEDS = usual(1, (range(15), range(15, 300)))
 QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 
 

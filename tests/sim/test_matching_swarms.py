@@ -47,7 +47,7 @@ SHAPES = [(1, 1), (2, 2), (4, 2), (8, 4), (7, 3), (6, 4)]
 
 @pytest.mark.parametrize("weather", [CALM, STORMY], ids=["calm", "stormy"])
 @pytest.mark.parametrize(("count", "stages"), SHAPES)
-@pytest.mark.parametrize("seeds", usual(1, (range(15), range(15, 40))))
+@pytest.mark.parametrize("seeds", usual(1, (range(6), range(6, 40))))
 def test_equal_machines_spread_evenly(
     count: int, stages: int, weather: Weather, seeds: range
 ) -> None:

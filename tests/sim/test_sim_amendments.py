@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 from msgspec import structs
 
+from client.lab.reference import TrainingPlan
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import SWARM, TrainingWorld
-from model_zoo.reference import TrainingPlan
 from model_zoo.specs.course import Turn
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import SeatStatus

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from model_zoo.reference import TrainingPlan
+from client.lab.reference import TrainingPlan
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.amendments.amendment import Amendment, digest_of, sign_amendment

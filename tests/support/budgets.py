@@ -38,7 +38,7 @@ EXPECTED_SKIPS = (
 )
 """Parts of reasons that no package of the system mends: who runs the tests and what a container may
 do, the version of torch, large libraries that tests only compare with, the network."""
-SHOWN = 12
+SHOWN = 40
 
 since = pytest.StashKey[float]()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as replaced
-
 from msgspec.structs import replace
 
 from protocol.decree.decree import agreed
@@ -12,7 +10,7 @@ from protocol.effects import Effect, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import NO_PART, OwnPart, RoundLeader
+from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
@@ -37,52 +35,41 @@ class Led(RoundLeader):
     """A leader that is an elector of its step, too: that one answers at once."""
 
     def __init__(self, quorum: Quorum) -> None:
-        super().__init__(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
-        self.elector = unsigned_elector(ME)
+        self.own = OwnPart(ready=DIGEST)
+        place = Place(ME, STAGE, 2, PER_STEP)
+        super().__init__(place, SIZE, STEP, quorum, part=lambda: self.own)
+        self.elector = unsigned_elector()
         before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
         self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
 
-    def _answered(self, effects: list[Effect], now: float, own: OwnPart) -> list[Effect]:
+    def _answered(self, effects: list[Effect], now: float) -> list[Effect]:
         for asked in [e for e in effects if isinstance(e, Send) and e.peer == ME]:
             if isinstance(asked.message, Propose):
                 answer = self.elector.answer(ME, asked.message)
                 if isinstance(answer, Vote):
-                    effects = [*effects, *self.vote(ME, answer, now, own)]
+                    effects = [*effects, *self.vote(ME, answer, now)]
         return effects
 
-    def report(
-        self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
-        own = replaced(own, ready=DIGEST)
-        return self._answered(super().report(sender, message, now, own), now, own)
+    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
+        return self._answered(super().report(sender, message, now), now)
 
-    def ready(
-        self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
+    def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
+        return self._answered(super().vote(sender, message, now), now)
+
+    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
+        return self._answered(super().update_view(view, leading, now), now)
+
+    def tick(self, now: float) -> list[Effect]:
+        return self._answered(super().tick(now), now)
+
+    def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""
-        own = replaced(own, ready=DIGEST)
         if self._plan is not None and message.digest != REFUSED:
             members = tuple(member.peer for member in self._plan.members)
             electors = tuple(self._plan.electors)
             decree = Decree(message.attempt, message.digest, members, electors, 0.0)
             message = replace(message, digest=agreed(decree))
-        return self._answered(super().ready(sender, message, now, own), now, own)
-
-    def vote(
-        self, sender: PeerId, message: Vote, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
-        own = replaced(own, ready=DIGEST)
-        return self._answered(super().vote(sender, message, now, own), now, own)
-
-    def update_view(
-        self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
-    ) -> list[Effect]:
-        own = replaced(own, ready=DIGEST)
-        return self._answered(super().update_view(view, leading, now, own), now, own)
-
-    def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
-        own = replaced(own, ready=DIGEST)
-        return self._answered(super().tick(now, own), now, own)
+        return self._answered(super().ready(sender, message, now), now)
 
 
 def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:

@@ -12,7 +12,7 @@ import msgspec
 
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
@@ -20,10 +20,12 @@ from client.store.paths import home_folders, make_private
 from client.store.step_log import NAME
 from protocol.address import Address
 from protocol.hosts import kind_of
+from tests.support.e2e_local import TINY, killed_at_the_end
 
 PORT: Final = 4001
-TINY: Final = ModelChoices(layers=2, width=32, heads=2, context=16)
 DEADLINE_S: Final = 240.0
+FLAGS: Final = ("--threads", "1", "--compute-share", "30")
+"""They train while something else is waited for."""
 
 
 def short_run(steps: int) -> RunChoices:
@@ -50,7 +52,7 @@ class ScatteredSwarm:
     def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
         """Start the volunteer of a host."""
         command = self._within(host)
-        flags = ("--threads", "1", "--log-dir", str(self._folder / host), *flags)
+        flags = (*FLAGS, "--log-dir", str(self._folder / host), *flags)
         self._swarm.start(host, flags, within=command, variables=variables or {})
 
     def pid(self, host: str) -> int:
@@ -105,8 +107,6 @@ def scattered_swarm(
     signer = ensure_identity(make_private(home_folders(folder / founder).data))
     manifest = found_swarm(signer.peer, short_run(steps), TINY, OptimizerChoices()).manifest
     named = tuple(Address(kind_of(host), host, PORT, signer.peer) for host in addresses)
-    file = folder / "x.swarm"
-    write_swarm_file(file, sign(manifest, signer, named))
-    with LocalSwarm(file, folder, folder / "logs") as swarm:
+    write_swarm_file(folder / "x.swarm", sign(manifest, signer, named))
+    with killed_at_the_end(folder) as swarm:
         yield ScatteredSwarm(swarm, within, folder / "steps")
-        swarm.stop()

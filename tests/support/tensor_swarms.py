@@ -12,12 +12,12 @@ from torch import Tensor
 
 from client.compute.codec import decode, encode
 from client.compute.codecs.s4 import rounding_key
+from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import open_source
 from model_zoo.datasets.mix import Choice, mix
-from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec

@@ -24,6 +24,7 @@ from client.compute.process import Worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
+from client.lab.reference import train_reference
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
@@ -39,7 +40,6 @@ from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.corpus import open_source
 from model_zoo.huggingface.imports import open_folder
-from model_zoo.reference import train_reference
 from protocol.ids import Stage
 from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, GangStart, Unassign
@@ -370,7 +370,7 @@ async def open_swarm(
         "stages": 2,
         "steps": 8,
         "sequences": 2,
-        "microbatches": 6,
+        "microbatches": 4,
         "checkpoint_every": 100,
         "measure": False,
         "boundary_codec": "fp32",

@@ -7,8 +7,8 @@ $ volunteer create --data tokens  # a swarm that trains on them
 $ volunteer data verify tokens  # read everything and check it
 $ volunteer data show 0 tokens  # the text of the first sample
 
-A build reads text and .jsonl, both also as .gz or .zst, .parquet, and .bin files of llm.c and
-nanoGPT. One that was interrupted goes on where it was.
+A build reads text and .jsonl, both also as .gz or .zst, and .parquet. One that was interrupted goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def build(
     Parameters
     ----------
     sources
-        Text files, .jsonl, .parquet, .gz, .zst, .bin of llm.c or nanoGPT, and folders of them.
+        Text files, .jsonl, .parquet, .gz, .zst, and folders of them.
     out
         Folder for the tokens. What an unfinished build of other sources or settings left there is
         removed.

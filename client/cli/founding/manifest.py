@@ -489,21 +489,6 @@ def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, obj
     return {"schedule": "wsd", "decay_from": start}
 
 
-def open_corpus(source: str, context: int) -> Corpus:
-    """Open the training text and check that both its parts hold a sample of ``context`` tokens.
-
-    Args:
-        source: ``stdlib``, or the path of a file with text, or of a folder of tokens.
-        context: longest sequence, tokens.
-
-    Raises:
-        UserError: it is missing, unreadable or too short.
-    """
-    corpus = read_corpus(source)
-    check_corpus(corpus, context)
-    return corpus
-
-
 def read_corpus(source: str) -> Corpus:
     """Open the training text.
 

@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from client.cli.commands.create import keep_text, sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm, open_corpus
+from client.cli.founding.manifest import found_swarm, read_corpus
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import free_port
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.reference import TrainingPlan, train_reference
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.texts import TextStore
-from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.specs.precision import precision_on
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -105,7 +105,7 @@ def _time_reference(manifest: Manifest) -> float:
     moments: list[float] = []
     train_reference(
         replace(training_plan(manifest), steps=REFERENCE_STEPS),
-        open_corpus("stdlib", manifest.model.context),
+        read_corpus("stdlib"),
         threads=THREADS,
         on_step=lambda step, loss: moments.append(time.monotonic()),
     )

@@ -25,11 +25,11 @@ from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.reference import evaluate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
-from model_zoo.reference import evaluate
 from model_zoo.sample import generate
 from protocol.address import Address
 from protocol.invite import SwarmFile

@@ -42,7 +42,7 @@ class SimPeer:
 
     def __post_init__(self) -> None:
         """Assign the stage."""
-        self.elector = unsigned_elector(self.peer)
+        self.elector = unsigned_elector()
         self.elector.is_gone = lambda peer: peer not in self.statuses
         self.hold(0.0)
 

@@ -25,12 +25,12 @@ from client.compute.requests import (
     Request,
     Save,
 )
+from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads
 from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_call, to_outcome
-from model_zoo.reference import TrainingPlan
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import AveragingCodec, Codec

@@ -43,6 +43,7 @@ from protocol.recovery.machine import (
     Recovery,
     RecoveryContext,
     RecoveryEffect,
+    SaveNow,
 )
 from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
 from protocol.view import SwarmView
@@ -63,6 +64,12 @@ class Restarts(Protocol):
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of the electors of each of our seats is within reach."""
+
+    def electors_ended(self) -> int:
+        """The number of a seat's electors, if too many have ended for a majority; else 0."""
+
+    def save_now(self) -> None:
+        """Write a checkpoint of the version that each seat serves."""
 
 
 class _Files:
@@ -200,6 +207,7 @@ class History:
             versions=self.machine.versions(view),
             eras=eras_served(roster, self._stages, self._me),
             quorum=self._has_quorum,
+            ended=self._electors_ended,
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
@@ -214,6 +222,9 @@ class History:
 
     def _has_quorum(self, now: float) -> bool:
         return self.seats is None or self.seats.has_quorum(now)
+
+    def _electors_ended(self) -> int:
+        return 0 if self.seats is None else self.seats.electors_ended()
 
     def tick(self, now: float) -> None:
         """Handle deadlines that have passed."""
@@ -330,6 +341,9 @@ class History:
                     self._adopt(lineage, given_up)
                 case FetchLine():
                     self._wanted.send_nowait(effect)
+                case SaveNow():
+                    if self.seats is not None:
+                        self.seats.save_now()
                 case _:
                     self._ports.perform(effect)
 

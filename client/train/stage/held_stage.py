@@ -197,6 +197,11 @@ class HeldStageDriver:
         if self._acquisition is not None:
             self._acquisition.peer_lost(peer)
 
+    def save_now(self) -> None:
+        """Write a checkpoint of the version that the seat serves."""
+        if self.driver is not None and self.saver is not None and self.driver.seat.serving:
+            self.saver.checkpoint(self.driver.seat.step)
+
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
         if isinstance(message, Admit) and message.joiner == self._context.terms.me:

@@ -224,6 +224,15 @@ class HeldStages:
         """Whether a majority of the electors of each of our seats is within reach."""
         return all(driver.seat.quorum.may_roll_back(now) for driver in self.drivers())
 
+    def electors_ended(self) -> int:
+        """See ``Restarts``."""
+        return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
+
+    def save_now(self) -> None:
+        """See ``Restarts``."""
+        for held in self._all():
+            held.save_now()
+
     def tick(self, now: float) -> None:
         """Handle deadlines of the seats that have passed."""
         for held in self._all():

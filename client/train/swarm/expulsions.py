@@ -22,7 +22,7 @@ from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import contradiction
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
-from protocol.ids import PeerId, SwarmId, rank
+from protocol.ids import PeerId, SwarmId, sample
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from protocol.verdicts import Verdict
@@ -30,9 +30,6 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
 
-PASS_TO_ALL_UP_TO: Final = 8
-"""Siblings; of more, a sample is drawn for every statement."""
-PASS_FANOUT: Final = 3
 SAVE_EVERY_S: Final = 2.0
 """Shortest time between writes: a write waits for the disk, and convicted identities are free."""
 
@@ -102,11 +99,8 @@ class Expulsions:
         envelope, found = self._heard.take(author, message)
         if envelope is not None:
             others = [peer for peer in there if peer != author]
-            if len(others) > PASS_TO_ALL_UP_TO:
-                at = (message.stage, message.step, message.attempt)
-                others.sort(key=lambda peer: rank(self._network.peer_id, *at, peer))
-                others = others[:PASS_FANOUT]
-            for peer in others:
+            at = message.stage, message.step, message.attempt
+            for peer in sample(others, self._network.peer_id, *at):
                 self._ports.send(peer, Statements("decision", (envelope,)))
         return self._compared(found)
 

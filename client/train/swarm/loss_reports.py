@@ -129,9 +129,11 @@ def believed(committed: Committed, shown: float | None) -> float | None:
         shown: the last loss known, by which we go where none of the step's microbatches was ours.
     """
     told, own = committed.loss, committed.own_loss
-    if told is None:
-        return None  # the members that knew the sum are gone; our part alone is not the step's loss
     known = shown if own is None else own
-    if is_loss(told) and (known is None or agree(told, known)):
+    if told is None or known is None:
+        # the members that knew the sum are gone, and our part alone is not the step's loss; or it
+        # is the first that we are told of, and the leader's word alone
+        return None
+    if is_loss(told) and agree(told, known):
         return told
     return own if own is not None and is_loss(own) else None

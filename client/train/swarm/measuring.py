@@ -8,10 +8,8 @@ matching. It decides nothing. State: the meters, the beliefs, and the times at w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from typing import Final
 
-from client.net.network import NetworkStatistics
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
 from protocol.manifest import Manifest
@@ -35,11 +33,13 @@ from protocol.membership.view import (
     RecordGone,
     ViewChanged,
 )
+from protocol.pipeline.effects import Committed
 from protocol.reputation.account import Account
-from protocol.reputation.belief import Belief, Claim
+from protocol.reputation.belief import Belief
 from protocol.reputation.beliefs import Beliefs, Subject
 from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.reputation.service import ServiceMeter
+from protocol.reputation.weighing import two_digits
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import (
     Backward,
@@ -48,7 +48,6 @@ from protocol.wire.messages import (
     Forward,
     Heartbeat,
     Message,
-    Plan,
     Receipt,
 )
 from protocol.wire.parts import SeatStatus
@@ -59,6 +58,7 @@ REVISE_S: Final = 5.0
 """Shortest time between two revisions of beliefs, because a change makes the matching recompute."""
 REFRESH_S: Final = 200.0
 """A record is republished after a third of its lifetime."""
+MINUTE_S: Final = 60
 MIN_SERVICE_S: Final = 10
 MIN_LINE_S: Final = 1
 FAR: Final = 2.0
@@ -87,8 +87,6 @@ class Measuring:
     def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message queued for ``peer`` at ``now``, with a payload of ``size_bytes``."""
         match message:
-            case Plan():
-                self.service.planned(self._own, message)
             case ChunkRequest():
                 self.incoming.begin(peer, now)
             case Forward() if size_bytes >= MIN_PAYLOAD_BYTES:
@@ -101,6 +99,11 @@ class Measuring:
                 if self.outgoing.outstanding(peer) >= WINDOW:
                     self.outgoing.arrived(peer, size_bytes, now)
                 self.outgoing.begin(peer, now)
+
+    def closed(self, committed: Committed, now: float) -> None:
+        """A stage of ours has committed a step."""
+        shares = dict(zip(committed.roll, committed.shares, strict=True))
+        self.service.closed(committed.stage, committed.version, shares, now)
 
     def seated(self, seats: list[SeatStatus], now: float) -> None:
         """Our own seats, as our heartbeat describes them now."""
@@ -119,8 +122,6 @@ class Measuring:
         match message:
             case Heartbeat(_, seats):
                 self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
-            case Plan():
-                self.service.planned(peer, message)
             case Backward(stage, step, microbatch):
                 self.service.brought(peer, stage + 1, step, microbatch)
             case Forward(stage, step, microbatch):
@@ -165,20 +166,13 @@ class Measuring:
             lines[member.peer] = (_limited(*up), _limited(*down))
         return lines
 
-    def tick(
-        self,
-        seats: list[SeatStatus],
-        network: Callable[[], NetworkStatistics],
-        now: float,
-        wall: float,
-    ) -> list[MembershipEffect]:
+    def tick(self, seats: list[SeatStatus], now: float, wall: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
         A changed belief returns ``ViewChanged``.
 
         Args:
             seats: our own seats.
-            network: returns the network's statistics.
             now: monotonic seconds.
             wall: Unix seconds.
         """
@@ -186,19 +180,16 @@ class Measuring:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
         if now - self._published >= PUBLISH_GAP_S and self._membership.described:
-            effects += self._publish(network().rtt_s, now, wall)
+            effects += self._publish(now, wall)
         if now - self._revised >= REVISE_S:
             self._revised = now
             effects += self._revise()
         return effects
 
-    def _publish(
-        self, rtt_s: Mapping[PeerId, float], now: float, wall: float
-    ) -> list[MembershipEffect]:
+    def _publish(self, now: float, wall: float) -> list[MembershipEffect]:
         """Publish changes at most once a minute, and the rest periodically."""
-        found = self._measurements(rtt_s, now)
-        stale = now - self._published >= REFRESH_S
-        if not found.partners or not (stale or differ(self._said, found)):
+        found, stale = self._measurements(now), now - self._published >= REFRESH_S
+        if not found.partners or not (stale or found != self._said):
             return []
         self._said, self._published = found, now
         return self._membership.say(MEASURED, encode_measurements(found), wall)
@@ -206,8 +197,7 @@ class Measuring:
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster
         effects: list[MembershipEffect] = []
-        for change in self._beliefs.revise(map(subject_of, roster.members())):
-            peer, belief = change.peer, change.belief
+        for peer, belief in self._beliefs.revise(map(subject_of, roster.members())).items():
             far = belief.overstated >= FAR
             words = f"{short(peer)}: {belief.words}"
             effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
@@ -215,11 +205,11 @@ class Measuring:
             effects.append(ViewChanged(roster.revision, "partners measured"))
         return effects
 
-    def _measurements(self, rtt_s: Mapping[PeerId, float], now: float) -> Measurements:
+    def _measurements(self, now: float) -> Measurements:
         rates: dict[PeerId, list[StageRate]] = {}
         for (peer, stage), account in sorted(self.service.accounts(now).items()):
             if account.measured_s >= MIN_SERVICE_S:
-                rate = StageRate(stage, round(account.rate * MICRO), int(account.measured_s))
+                rate = StageRate(stage, *_said(account.rate * MICRO, account.measured_s))
                 rates.setdefault(peer, []).append(rate)
         lines = (self.incoming.accounts, self.outgoing.accounts)
         peers = rates.keys() | lines[0].keys() | lines[1].keys()
@@ -229,7 +219,6 @@ class Measuring:
                 tuple(rates.get(peer, ())[-MAX_RATES:]),
                 _line(lines[0].get(peer)),
                 _line(lines[1].get(peer)),
-                min(60_000, round(1000 * rtt_s.get(peer, 0.0))),
             )
             for peer in peers - {self._own}
         ]
@@ -240,7 +229,7 @@ class Measuring:
 def subject_of(member: Member) -> Subject:
     """Return a member's claims and the stages it serves."""
     advert = member.advert
-    claim = Claim(
+    claim = Belief(
         max(advert.flops.fp32, advert.flops.bf16),
         advert.upload_bytes_per_s,
         advert.download_bytes_per_s,
@@ -256,33 +245,15 @@ def _limited(rate: float, limit: float) -> float:
 def _line(account: Account | None) -> LineRate:
     if account is None or account.measured_s < MIN_LINE_S:
         return LineRate()
-    return LineRate(round(account.rate), int(account.measured_s))
+    return LineRate(*_said(account.rate, account.measured_s))
+
+
+def _said(rate: float, seconds: float) -> tuple[int, int]:
+    """Round, so that noise is not worth a record: to two digits, and to whole minutes from one
+    on."""
+    return two_digits(round(rate)), int(seconds if seconds < MINUTE_S else seconds // MINUTE_S * 60)
 
 
 def _seconds(partner: Partner) -> tuple[int, str]:
     lines = partner.uplink.seconds + partner.downlink.seconds
     return sum(rate.seconds for rate in partner.rates) + lines, partner.peer
-
-
-def differ(said: Measurements, found: Measurements) -> bool:
-    """Whether a measurement is worth a record: its value changed by a tenth, or its time grew by a
-    minute."""
-    before, after = _figures(said), _figures(found)
-    if before.keys() != after.keys():
-        return True
-    return any(_differs(before[key], figure) for key, figure in after.items())
-
-
-def _figures(found: Measurements) -> dict[tuple[str, int], tuple[int, int]]:
-    figures = {}
-    for partner in found.partners:
-        for rate in partner.rates:
-            figures[partner.peer, rate.stage] = (rate.rate, rate.seconds)
-        for key, line in ((-1, partner.uplink), (-2, partner.downlink)):
-            figures[partner.peer, key] = (line.bytes_per_s, line.seconds)
-    return figures
-
-
-def _differs(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    (old, old_s), (new, new_s) = before, after
-    return 10 * abs(new - old) > old or min(old_s, 300) // 60 != min(new_s, 300) // 60

@@ -54,7 +54,7 @@ class Notary:
     def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
         self._signer, self._swarm, self._explain = signer, swarm, explain
         self._word = OwnWord()
-        self.elector = Elector(signer.peer, self._sign, self._verify, self._write)
+        self.elector = Elector(self._sign, self._verify, self._write)
         self._file: MarksFile | None = None
         self._boot, self._old = this_boot(), False
         """Whether the file that we found may lack what was signed last."""

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from client.cli.founding.manifest import open_corpus
+from client.cli.founding.manifest import read_corpus
+from client.lab import reference
 from client.lab.bench.efficiency import training_plan
-from model_zoo import reference
 from model_zoo.data import Corpus
 from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
@@ -45,7 +45,7 @@ def main() -> None:
 def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[float]]:
     """Train a stage; return when steps ended and, at the last stage, their losses per token."""
     plan = training_plan(manifest)
-    corpus = open_corpus("stdlib", manifest.model.context)
+    corpus = read_corpus("stdlib")
     part = slices(plan.layers_per_stage)[rank]
     module = build_stage(plan.spec, part, plan.seed)
     groups: list[list[torch.nn.Parameter]] = [[] for _ in plan.layers_per_stage]

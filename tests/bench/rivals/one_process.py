@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.founding.manifest import open_corpus
+from client.cli.founding.manifest import read_corpus
 from client.lab.bench.efficiency import THREADS, training_plan
-from model_zoo.reference import train_reference
+from client.lab.reference import train_reference
 from protocol.manifest import Manifest
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     manifest_path, steps = sys.argv[1:]
     manifest = msgspec.json.decode(Path(manifest_path).read_bytes(), type=Manifest)
     plan = replace(training_plan(manifest), steps=int(steps))
-    corpus = open_corpus("stdlib", manifest.model.context)
+    corpus = read_corpus("stdlib")
     moments = [time.monotonic()]
     run = train_reference(
         plan, corpus, threads=THREADS, on_step=lambda step, loss: moments.append(time.monotonic())

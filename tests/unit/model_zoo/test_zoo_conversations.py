@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from client.lab.reference import evaluate
 from model_zoo.data import NO_TARGET, DataError, beginnings, inputs_and_targets, plain_tokens
 from model_zoo.datasets import sources
 from model_zoo.datasets.build import build
@@ -21,7 +22,6 @@ from model_zoo.datasets.corpus import TokenCorpus
 from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.export import export_hf
 from model_zoo.huggingface.adapters import export_adapters
-from model_zoo.reference import evaluate
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, ChatFormat

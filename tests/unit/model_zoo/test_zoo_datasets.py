@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -409,33 +408,6 @@ def test_a_missing_library_is_named(
     (tmp_path / name).write_bytes(b"any")
     with pytest.raises(DataError, match=f"pip install {needs}"):
         build([tmp_path / name], tmp_path / "out")
-
-
-def _tokens(path: Path, tokens: list[int], magic: int = 0) -> Path:
-    head = struct.pack("<256i", magic, 1, len(tokens), *[0] * 253) if magic else b""
-    path.write_bytes(head + np.array(tokens, "<u4" if magic == 20240801 else "<u2").tobytes())
-    return path
-
-
-@pytest.mark.parametrize("magic", [0, 20240520, 20240801])
-def test_tokens_of_others_are_taken(tmp_path: Path, magic: int) -> None:
-    path = _tokens(tmp_path / "train.bin", list(b"tokens of others"), magic)
-    assert _text(build([path], tmp_path / "out")) == "tokens of others"
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (np.array([1, 256], "<u2").tobytes(), "has the token 256, and the tokenizer has 256"),
-        (b"abc", "ends within a token"),
-        (struct.pack("<i", 20240520), "ends within its header"),
-    ],
-)
-def test_bad_tokens_of_others(tmp_path: Path, data: bytes, words: str) -> None:
-    path = tmp_path / "train.bin"
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=words):
-        build([path], tmp_path / "out", workers=1)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.huggingface.adapters import export_adapters, merge_adapters
 from model_zoo.models.lora import FrozenLinear, multiply
 from model_zoo.models.packed import pack, packed_shape, unpack
-from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.specs.architecture import BASES, Experts, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate

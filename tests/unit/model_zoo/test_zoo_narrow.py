@@ -7,12 +7,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from client.lab.reference import TrainingPlan, evaluate, merge_states, train_reference
 from model_zoo.data import Corpus
 from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.llama_cpp.architecture import NotInGguf, architecture
 from model_zoo.models.boundaries import Sender
-from model_zoo.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.sample import generate
 from model_zoo.specs.architecture import Lora, Scales
 from model_zoo.specs.matrices import hidden_matrices
@@ -29,7 +29,7 @@ from model_zoo.specs.slices import (
     whole_slice,
 )
 from model_zoo.specs.state import size, stage_layout
-from model_zoo.stages import Stage, build_stage, merge_states
+from model_zoo.stages import Stage, build_stage
 from model_zoo.whole import build_whole, load_whole
 
 CUT = (1, 2, 1)

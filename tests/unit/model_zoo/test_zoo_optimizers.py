@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from client.lab.twins import twin
 from model_zoo import vectors
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate
@@ -40,7 +41,7 @@ def test_equals_its_twin(
         {"params": [decayed], "weight_decay": spec.weight_decay},
         {"params": [others], "weight_decay": 0.0},
     ]
-    theirs = flat_optimizer(spec).twin(spec, groups)
+    theirs = twin(spec, groups)
     for step in range(50):
         gradient, lr = random(100, step + 1), learning_rate(spec, step)
         decayed.grad, others.grad = 0.5 * gradient[:decay_size], 0.5 * gradient[decay_size:]

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from client.compute.replica import squared_norm, step_scale
-from model_zoo.data import Corpus, DataError
-from model_zoo.flat import FlatParameters
-from model_zoo.optimizers.adamw import FlatAdamW
-from model_zoo.reference import (
+from client.lab.reference import (
     ReferenceRun,
     TrainingPlan,
     WireContext,
     evaluate,
     train_reference,
 )
+from model_zoo.data import Corpus, DataError
+from model_zoo.flat import FlatParameters
+from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
@@ -248,6 +248,3 @@ def test_threads_are_given_back(corpus: Corpus) -> None:
     )
     assert during == [2]
     assert torch.get_num_threads() == 1
-
-
-# --- a run that is cut off ------------------------------------------------------------------------

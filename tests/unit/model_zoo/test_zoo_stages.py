@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from client.lab.reference import merge_states
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count, whole_slice
-from model_zoo.stages import Stage, build_stage, load_stage, merge_states, summed_loss, z_loss
+from model_zoo.stages import Stage, build_stage, load_stage, summed_loss, z_loss
 from model_zoo.whole import build_whole, load_whole
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]

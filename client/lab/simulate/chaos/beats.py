@@ -14,8 +14,8 @@ from typing import Final
 from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol import limits
 from protocol.ids import PeerId, short
-from protocol.membership.contacts import missed
 from protocol.wire.parts import SeatStatus
 
 Said = tuple[SeatStatus | None, tuple[PeerId, ...]]
@@ -67,7 +67,7 @@ class Beats:
             volunteer.statuses.pop(me, None)
         else:
             volunteer.statuses[me] = status
-        lost = volunteer.contacts.told_lost(now)
+        lost = volunteer.contacts.lost(now)[: limits.MAX_LOST]
         volunteer.contacts.said(volunteer.heartbeats, now)
         number, echoes = volunteer.heartbeats, dict(volunteer.echoes)
         known = volunteer.statuses.items()
@@ -113,8 +113,7 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
-        misses = missed([status] if status else [], [volunteer.stage], volunteer.peer)
-        volunteer.contacts.heard(of, lost, serving, echo, now, misses=misses)
+        volunteer.contacts.heard(of, lost, serving, echo, now)
         if status is None:
             volunteer.statuses.pop(of, None)
         else:

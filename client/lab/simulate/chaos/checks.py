@@ -116,7 +116,8 @@ class Checks:
     def begun(volunteer: Volunteer, lineage: Lineage) -> None:
         """A volunteer begins anew, in a run in which members part: beside nobody who is as far."""
         for peer, status in volunteer.statuses.items():
-            beside = status.state == "serving" and status.version >= lineage.version
+            serves = status.state == "serving" and peer != volunteer.peer
+            beside = serves and status.version >= lineage.version
             words = f"{short(volunteer.peer)} begins anew at version {lineage.version} beside"
             expect(not beside, f"I5: {words} {short(peer)} at {status.version}")
 

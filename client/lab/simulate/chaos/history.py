@@ -20,12 +20,20 @@ from protocol.ids import PeerId, short
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
 from protocol.recovery.evidence import Evidence
-from protocol.recovery.machine import Adopt, FetchLine, Recovery, RecoveryContext, RecoveryEffect
+from protocol.recovery.machine import (
+    Adopt,
+    FetchLine,
+    Recovery,
+    RecoveryContext,
+    RecoveryEffect,
+    SaveNow,
+)
 from protocol.recovery.stored import Lineage, Stored, parse_stored
 
 SEQ_PER_S: Final = 1000
 FETCH_S: Range = (0.5, 10.0)
 """To fetch another line's state while our own goes on."""
+SAVE_S: Range = (0.0, 0.5)
 Records = dict[PeerId, tuple[int, bytes]]
 """Stored records by author: sequence number and body."""
 
@@ -110,6 +118,13 @@ class Histories:
         )
         self._perform(volunteer, machine.fetched(now) if there else machine.not_fetched(now))
 
+    def _save(self, volunteer: Volunteer) -> None:
+        seat, worker = volunteer.seat, volunteer.worker
+        if seat is not None and worker is not None and seat.serving:
+            of = seat.step, worker.save(seat.step), volunteer.incarnation
+            wrote = partial(self.wrote, volunteer, *of, volunteer.recovery.lineage)
+            self._swarm.agenda.sometime(SAVE_S, wrote)
+
     # --- views ----------------------------------------------------------------------
 
     def update(self, volunteer: Volunteer) -> None:
@@ -134,6 +149,7 @@ class Histories:
             reached=reached,
             is_gone=volunteer.contacts.is_gone,
             serving=view.replicas(),
+            ended=lambda: volunteer.seat.quorum.ended() if volunteer.seat else 0,
         )
         self._perform(volunteer, machine.update(context, now))
 
@@ -184,6 +200,8 @@ class Histories:
                 case FetchLine():
                     fetch = partial(self._fetch, volunteer, effect, volunteer.incarnation)
                     self._swarm.agenda.sometime(FETCH_S, partial(volunteer.take_in, fetch))
+                case SaveNow():
+                    self._save(volunteer)
                 case Adopt(lineage, ours=ours):
                     others = [self._swarm.volunteers[p] for p in volunteer.seen_live()]
                     honest = sum(not v.lies for v in others) - 1

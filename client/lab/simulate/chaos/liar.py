@@ -12,6 +12,8 @@ one. Equal seeds tell equal lies.
     versions    heartbeats: the version of its seat, and the round that made it
     seats       heartbeats: the stage it holds, whether it serves, whether it holds one at all
     loads       heartbeats: queue, rate, moved microbatches, whether it leaves
+    decrees     not in moods: where it leads it proposes another thing to each elector: digest,
+                members that are Ready, next electors; or nothing
     gradients   not in moods: every contribution is another one than its microbatches make
     absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
@@ -23,8 +25,8 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -41,7 +43,7 @@ from protocol.recovery.stored import (
     Stored,
     encode_stored,
 )
-from protocol.wire.parts import SeatStatus
+from protocol.wire.parts import Decree, SeatStatus
 
 Lie = Literal[
     "records",
@@ -50,6 +52,7 @@ Lie = Literal[
     "versions",
     "seats",
     "loads",
+    "decrees",
     "gradients",
     "absurd",
     "sums",
@@ -59,7 +62,7 @@ BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
 """The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
 of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
-three never finish the run. Lies that only audits find have runs of their own, too."""
+three never finish the run. So have ``decrees``, and lies that only audits find."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
@@ -95,6 +98,7 @@ class Liar:
             self._mood = frozenset(k for k in self._menu if self._draw.random() < 0.7)
             self._rate = self._draw.choice(HOW_OFTEN)
         lies = kind in self._mood and self._draw.random() < self._rate
+        lies |= kind == "decrees" and kind in self._menu
         self.told[kind] += lies
         return lies
 
@@ -158,6 +162,38 @@ class Liar:
             msgspec.msgpack.decode(self._draw.choice(bodies), type=Stored) if bodies else Stored()
         )
 
+    # --- decrees ---------------------------------------------------------------------------
+
+    def decree(
+        self, me: PeerId, true: Decree, ready: Callable[[Decree], bytes], known: Sequence[PeerId]
+    ) -> Decree | None:
+        """Return what it proposes to an elector, with the signatures of those that are Ready for
+        what is true, or with its own ones for what is not; None: it proposes nothing.
+
+        Args:
+            me: the liar.
+            true: what its members are Ready for.
+            ready: signs its Ready for a decree.
+            known: the members of the swarm.
+        """
+        some = tuple(map(str, self._peers(known, limits.MAX_ELECTORS)))
+        fewer = tuple(peer for peer in true.members if peer == me or self._draw.random() < 0.5)
+        changes: tuple[dict[str, Any], ...] = (
+            {"digest": self._hash()},
+            {"electors": (me,)},
+            {"electors": some},
+            {"members": fewer},
+            {"members": (me,)},
+            {"members": (me,), "electors": (me,)},
+            {"attempt": true.attempt + 1},
+        )
+        if self._draw.random() < 0.2:
+            return None
+        false = replace(true, **self._draw.choice(changes))
+        if self._draw.random() < 0.3:
+            return false
+        return replace(false, ready=(ready(false),) * len(false.members))
+
     # --- heartbeats ------------------------------------------------------------------------
 
     def beat(
@@ -179,10 +215,10 @@ class Liar:
             case "eras":
                 status = replace(status, era=self._era(true.era))
             case "versions":
-                attempt, digest = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT)), self._hash()
+                attempt = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT))
                 status = replace(status, version=self._version(true.version))
                 if draw.random() < 0.5:
-                    status = replace(status, attempt=attempt, digest=draw.choice((b"", digest)))
+                    status = replace(status, attempt=attempt)
             case "seats":
                 state = draw.choice(("fetching", "serving"))
                 status = replace(status, stage=draw.randrange(self._stages), state=state)

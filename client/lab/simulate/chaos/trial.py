@@ -83,8 +83,9 @@ class Trial:
         world = self._world
         world.last_step(max(world.versions()) + 1)
         self._until_finished()
-        if len({v.recovery.lineage for v in self._asked()}) > 1:
-            world.advance_to(world.agenda.now + MEET_S)  # one part may join the other's lineage
+        limit = world.agenda.now + world.config.settle_s
+        while len({v.recovery.lineage for v in self._asked()}) > 1 and world.agenda.now < limit:
+            world.advance_to(world.agenda.now + MEET_S)  # one part joins the other's lineage
         world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
         self._until_tried()
         before = world.network.carried

@@ -28,6 +28,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
+from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
@@ -49,9 +50,17 @@ from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Admit, Commitment, Message, Ready, Segment, Statements
-from protocol.wire.parts import SeatStatus
-from protocol.wire.statement import Statement
+from protocol.wire.messages import (
+    Admit,
+    Commitment,
+    Message,
+    Propose,
+    Ready,
+    Segment,
+    Statements,
+)
+from protocol.wire.parts import Decree, SeatStatus
+from protocol.wire.statement import Statement, encode_statement
 
 WRITE_S: Range = (0.05, 1.0)
 """Time to write a checkpoint to the disk."""
@@ -150,9 +159,8 @@ class ChaosWorld(ChaosSwarm):
     def _elect(self, volunteer: Volunteer) -> None:
         """Give a process its elector, which knows what the one before it has written down."""
         terms = volunteer.elector.terms
-        volunteer.elector = Elector(volunteer.peer, partial(signature, volunteer.peer), is_signed)
+        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed)
         volunteer.elector.load(terms)
-        volunteer.elector.is_gone = volunteer.contacts.is_gone
         volunteer.elector.may_be = partial(self._may_be, volunteer)
         volunteer.elector.first = partial(self._first_electors, volunteer)
         volunteer.elector.serving = partial(self._serving, volunteer)
@@ -368,6 +376,13 @@ class ChaosWorld(ChaosSwarm):
         joiner = self.volunteers.get(PeerId(message.joiner)) if isinstance(message, Admit) else None
         return joiner is not None and joiner.lies
 
+    def _decree_told(self, volunteer: Volunteer, said: Propose, true: Decree) -> Decree | None:
+        def ready(false: Decree) -> bytes:
+            of = Statement(said.stage, said.era, said.step, false.attempt, agreed(false))
+            return signature(volunteer.peer, READY, encode_statement(of))
+
+        return self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
+
     def _beat_told(self, volunteer: Volunteer, said: Said) -> Said:
         for kind in BEATS if volunteer.lies else ():
             if self._lies(volunteer, kind):
@@ -422,6 +437,11 @@ class ChaosWorld(ChaosSwarm):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment):
             message = self.audits.signed(peer, message)
+        if isinstance(message, Propose) and message.decree and self._lies(peer, "decrees"):
+            decree = self._decree_told(peer, message, message.decree)
+            if decree is None:
+                return
+            message = msgspec.structs.replace(message, decree=decree)
         if other is not None and self._states(peer, message):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)

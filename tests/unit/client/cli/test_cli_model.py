@@ -19,13 +19,14 @@ from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
-from client.store.records import KeptContributions, KeptStage
+from client.store.records import KeptContributions
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
+from protocol.contributions.account import StageAccount
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
@@ -128,7 +129,8 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    stage = KeptStage(stage=0, version=5, missing=0, seen={me: 7}, taken_over={})
+    per_step = swarm.manifest.microbatches_per_step
+    stage = StageAccount(stage=0, per_step=per_step, version=5, counts={me: 7})
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
     kept.save(KeptContributions(stages=(stage,)))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])

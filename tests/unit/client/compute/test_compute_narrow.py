@@ -20,8 +20,8 @@ from client.compute.requests import (
     Pass,
     Save,
 )
+from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec

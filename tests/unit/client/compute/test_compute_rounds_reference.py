@@ -16,8 +16,8 @@ from client.compute.requests import (
     ForwardBackward,
     Reduce,
 )
+from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
 from model_zoo.data import Corpus
-from model_zoo.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from tests.support.compute_rounds import bounds_of

@@ -6,8 +6,6 @@ I2: after the broadcast every replica ends with the same bits, however many thre
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,7 @@ import torch
 import trio
 
 from client.compute.device import fewest_threads
-from client.compute.process import WAITING, open_worker
+from client.compute.process import open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -104,39 +102,6 @@ def test_an_update_of_many_parameters_is_the_same_with_any_number_of_threads() -
                 optimizer.step(gradient, 1e-2, 0.37)
             ends.append(optimizer.values)
     assert all(torch.equal(end, ends[0]) for end in ends)
-
-
-SHORT_TASKS = """
-import time, torch
-torch.set_num_threads(2)
-left, many = torch.randn(256, 256), torch.randn(1 << 20)
-def task():
-    torch.mm(left, left), torch.relu(many)
-task()
-used = time.process_time()
-for _ in range(80):
-    task()
-    time.sleep(0.005)
-print(time.process_time() - used)
-"""
-
-
-def _processor_s(variables: dict[str, str]) -> float:
-    """Seconds of processor time of short tasks with pauses, with two threads."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_TASKS],
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout)
-
-
-@pytest.mark.slow
-def test_threads_that_wait_use_no_processor_time() -> None:
-    assert _processor_s(WAITING) < 0.6 * _processor_s({}), "by default they spin"
 
 
 @pytest.mark.slow

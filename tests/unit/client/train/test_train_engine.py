@@ -270,7 +270,7 @@ async def test_what_is_due_is_done_by_every_part(
                 assert (method.replace(".", "_") in ticked) is done, method
             for method in always:
                 assert ticked[method.replace(".", "_")] == [(now,)], method
-            assert ticked["measuring_tick"][0][2] == now
+            assert ticked["measuring_tick"][0][1] == now
             assert ticked["contributions_tick"][0][:2] == ([0], now), "what serves"
         looked = watched(engine, "held_stages.update_view", "waypoints.update", "network.want")
         monkeypatch.setattr(engine.membership, "next_deadline", lambda *_: now + 1)

@@ -11,9 +11,9 @@ import trio
 
 from client.events import VersionEvaluated
 from client.lab.bench.efficiency import training_plan
+from client.lab.reference import evaluate, train_reference
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import open_source
-from model_zoo.reference import evaluate, train_reference
 from model_zoo.whole import build_whole, load_whole
 from protocol.ids import PeerId
 from protocol.manifest import encode_manifest
@@ -110,15 +110,6 @@ async def test_each_path_is_a_word_of_its_own(
             await swarm.until(lambda v=volunteer: STEPS in found(v) and found(v)[STEPS].claims == 3)
             assert found(volunteer)[STEPS].vouchers == 3
         swarm.assert_exact()
-
-
-async def test_the_wires_codec_makes_no_visible_difference(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    how = {"boundary_codec": "s8", "averaging_codec": "s8"}
-    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=EVERY, **how) as swarm:
-        shown = await trained(swarm, (0, 1))
-        assert shown[0].loss == pytest.approx(expected(swarm, 0), rel=1e-3)
 
 
 async def test_held_out_tokens_are_fetched_like_others(

@@ -18,11 +18,10 @@ from protocol.decree.decree import (
     voters,
 )
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
-from protocol.decree.proposer import AGAIN_S, ENDED_S, Proposer, State
+from protocol.decree.proposer import AGAIN_S, Proposer, State
 from protocol.effects import Penalise, Send
-from protocol.ids import PeerId, rank
+from protocol.ids import PeerId
 from protocol.rounds.quorum import Quorum
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
@@ -40,8 +39,8 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
     return signed == signature(peer, kind, body)
 
 
-def elector(me: PeerId, **given: object) -> Elector:
-    return Elector(me, lambda kind, body: signature(me, kind, body), verify, **given)  # type: ignore[arg-type]
+def elector(me: PeerId) -> Elector:
+    return Elector(lambda kind, body: signature(me, kind, body), verify)
 
 
 def decree(
@@ -280,40 +279,6 @@ def test_a_digest_names_all_of_a_decree() -> None:
     assert len({digest_of(one), *map(digest_of, others)}) == 4
 
 
-@pytest.mark.parametrize(("electors", "wait_s"), [("ABC", ENDED_S), ("AB", AGAIN_S)])
-def test_who_has_ended_is_waited_for_before_one_goes_on_without_it(
-    electors: str, wait_s: float
-) -> None:
-    """It may be started anew, and vote; of two the other one does not wait."""
-    me = max(electors[:2], key=lambda peer: rank("elector", PeerId(peer)))
-    quorum = Quorum(PeerId(me), STAGE, None, electors=tuple(map(PeerId, electors)))
-    alone = SwarmView.of([[], [Replica(PeerId(me), STEP, True)]])
-    quorum.observe(alone, 0.0)
-    leading, own = Proposer(PeerId(me), STAGE, quorum, verify), elector(PeerId(me))
-    own.first = lambda _era, _step: electors
-    own.is_gone = lambda peer: peer != me
-    leading.start_step(STEP, ERA)
-
-    def answers(sends: list[Send]) -> None:
-        for send in sends:
-            if send.peer == me and isinstance(send.message, Propose):
-                answer = own.answer(PeerId(me), send.message)
-                assert isinstance(answer, Vote)
-                leading.vote(PeerId(me), answer)
-
-    answers(leading.ask(0.0))
-    answers(leading.tick(wait_s - 0.5))
-    assert leading.state is State.ASKING, "a promise is missing"
-    answers(leading.tick(wait_s + 1.0))
-    leading.count()
-    assert leading.state is State.FREE
-    answers(leading.propose(decree(PeerId(me), leading.attempt), 100.0))
-    answers(leading.tick(100.0 + wait_s - 0.5))
-    assert leading.commit() is None
-    answers(leading.tick(100.0 + wait_s + 1.0))
-    assert leading.commit() is not None
-
-
 class TestWhatIsProposed:
     """An elector votes for what all members are Ready for, if none is left out that it hears."""
 
@@ -379,7 +344,7 @@ class TestWhatIsProposed:
         for one in swarm.electors.values():
             one.serving = lambda _stage: {first: STEP, other: STEP}
         later = swarm.proposer(other)
-        later._leaves_out = lambda decree: len(decree.members) < 2
+        later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
         assert later.state is State.ASKING, "it would be refused, and not all have answered"
         later.tick(AGAIN_S)

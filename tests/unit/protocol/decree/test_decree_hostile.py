@@ -15,7 +15,7 @@ STAGE, STEP = 1, 5
 
 def elector() -> Elector:
     """One that knows who elects its step."""
-    made = unsigned_elector(ME)
+    made = unsigned_elector()
     made.first = lambda era, step: (ME, LEADER, LIAR) if (era, step) == (0, STEP) else ()
     return made
 
@@ -42,7 +42,7 @@ def test_who_missed_very_many_attempts_is_asked_until_it_answers() -> None:
 
 def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
     """Whoever else has promised or voted: of it, no elector knows a decree before."""
-    voter = unsigned_elector(ME)
+    voter = unsigned_elector()
     voter.first = lambda era, step: (ME, LEADER, "third") if (era, step) == (0, STEP) else ()
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
     promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (LIAR, "another"))
@@ -63,7 +63,7 @@ def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
 
 def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
     """Its process has ended, or it was named only now: it asks for the commit before."""
-    voter = unsigned_elector(ME)
+    voter = unsigned_elector()
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
     promises = (Promise(LIAR, 0, b"", bytes(64)),)
     for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):

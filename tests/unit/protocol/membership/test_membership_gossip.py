@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,6 @@ from protocol.effects import Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.gossip import (
-    ABOVE,
-    BELOW,
     DIGEST_EVERY_S,
     LINK_BURST_BYTES,
     PUSH_FANOUT,
@@ -29,7 +26,6 @@ from protocol.membership.view import Contradicted, MemberDown, RecordChanged
 from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, encode_message
-from protocol.wire.parts import DigestEntry
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
@@ -178,38 +174,46 @@ def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> N
     assert len(taker._store) == held
 
 
-def test_split_digests_cover_every_slot_once_or_twice() -> None:
+def test_the_parts_of_a_digest_list_every_slot_once_and_take_turns() -> None:
     gossip = gossip_of(0, held=1300)
-    gossip.link_up(peer(1), 0.0)
-    parts = [send.message for send in sent(gossip.open_digest(peer(1)))]
-    assert all(isinstance(part, RecordDigest) for part in parts)
-    assert all(len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in parts)
-    assert parts[0].entries[0] == BELOW
-    assert parts[-1].entries[-1] == ABOVE
-    for part, following in pairwise(parts):
-        assert part.entries[-1] == following.entries[0]
+    for number in (1, 2):
+        gossip.link_up(peer(number), 0.0)
+    whole = [send.message for send in sent(gossip.open_digest(peer(1)))]
+    assert all(isinstance(part, RecordDigest) for part in whole)
+    assert all(0 < len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in whole)
+    assert sorted(entry.key for part in whole for entry in part.entries) == sorted(
+        held.record.key for held in gossip._store
+    )
+    turns = [
+        (send.peer, send.message.part)
+        for turn in range(2 * len(whole))
+        for send in sent(gossip.tick(DIGEST_EVERY_S * (turn + 1)))
+    ]
+    assert len(set(turns)) == len(turns) == 2 * len(whole), "each part with each neighbour"
+
+
+def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody may choose keys that fall into one part."""
+    monkeypatch.setattr(limits, "MAX_DIGEST_ENTRIES", 5)
+    giver, taker = gossip_of(0, held=9), gossip_of(1, held=9)
+    giver.link_up(peer(1), 0.0)
+    (ask,) = sent(taker.open_digest(peer(0)))
+    (again,) = sent(giver.receive_digest(peer(1), ask.message, 1.0))
+    assert len(again.message.records) == 4
+    assert taker.receive_records(peer(0), again.message, 1.0, WALL).effects == []
 
 
 def test_a_digest_is_no_lever_for_traffic() -> None:
     gossip = gossip_of(0, held=1300, body=b"x" * 4000)
     gossip.link_up(peer(1), 0.0)
-    ask = RecordDigest([BELOW, ABOVE], want_reply=True)
+    ask = RecordDigest([], want_reply=True)
     answered = 0
     for _ in range(3000):
         answers = sent(gossip.receive_digest(peer(1), ask, 1.0))
         answered += sum(len(encode_message(answer.message)) for answer in answers)
     assert 0 < answered <= LINK_BURST_BYTES
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [[], [BELOW], [ABOVE, BELOW], [BELOW, BELOW], [BELOW, DigestEntry("note", "x", 1), BELOW]],
-)
-def test_digests_out_of_order_are_blamed(entries: list[DigestEntry]) -> None:
-    gossip = gossip_of(0, held=3)
-    gossip.link_up(peer(1), 0.0)
-    effects = gossip.receive_digest(peer(1), RecordDigest(entries, want_reply=True), 0.0)
-    assert effects == [Penalise(peer(1), "digest-not-sorted", 20)]
 
 
 def test_an_earlier_run_of_ours_is_spoken_over() -> None:

@@ -125,7 +125,7 @@ class TestBlame:
 
     def test_who_only_asked_for_a_microbatch_has_not_given_it(self) -> None:
         made = self.pipeline(B)
-        made.have(C, Have(1, 0, 0, 1))
+        made.have(C, Have(1, 0, 0, 1), 0.1)
         effects = made.computed(ForwardTask(0, 0), Outcome(error="codec", part=0), 0.1)
         assert blamed(effects) == [(A, 20)]
         told = [e.peer for e in effects if isinstance(e, Send)]

@@ -1,23 +1,18 @@
-"""NAT-PMP and PCP: what is asked, what is answered, and what is no answer."""
+"""PCP: what is asked, what is answered, and what is no answer."""
 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.port_mapping import nat_pmp, pcp
+from protocol.port_mapping import pcp
 from protocol.port_mapping.mapped import Mapped, MappingRefused
 
 NONCE = bytes(range(12))
-
-
-def pmp_answer(
-    *, result: int = 0, own: int = 4001, outer: int = 4002, lease_s: int = 3600
-) -> bytes:
-    return struct.pack(">BBHIHHI", 0, 130, result, 9, own, outer, lease_s)
 
 
 def pcp_answer(
@@ -32,14 +27,6 @@ def pcp_answer(
 ) -> bytes:
     head = struct.pack(">BBBBII12x", 2, 0x81, 0, result, lease_s, 9)
     return head + struct.pack(">12sB3xHH16s", nonce, protocol, own, outer, host)
-
-
-def test_nat_pmp_as_its_document_says() -> None:
-    assert nat_pmp.ask_mapping(4001, 4002, 3600).hex() == "000200000fa10fa200000e10"
-    assert nat_pmp.ask_mapping(4001, 4002, 0).hex() == "000200000fa1000000000000"
-    assert nat_pmp.read_address(bytes.fromhex("00800000000000090b000102")) == "11.0.1.2"
-    assert nat_pmp.read_mapping(pmp_answer(), 4001) == (4002, 3600)
-    assert nat_pmp.read_mapping(pmp_answer(outer=0, lease_s=0), 4001) == (0, 0)
 
 
 def test_pcp_as_its_document_says() -> None:
@@ -58,19 +45,6 @@ def test_pcp_as_its_document_says() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\0", pmp_answer()[:15], pmp_answer(own=4009), pmp_answer(outer=0),
-        b"\1" + pmp_answer()[1:], b"\0\x02" + pmp_answer()[2:], b"\0\x80" + pmp_answer()[2:],
-        pcp_answer(),
-    ],
-)  # fmt: skip
-def test_what_is_no_answer_of_nat_pmp(data: bytes) -> None:
-    with pytest.raises(ValueError):
-        nat_pmp.read_mapping(data, 4001)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
         b"", pcp_answer()[:59], pcp_answer(nonce=bytes(12)), pcp_answer(protocol=17),
         pcp_answer(own=4009), pcp_answer(outer=0), b"\3" + pcp_answer()[1:],
         pcp_answer()[:1] + b"\x01" + pcp_answer()[2:],
@@ -83,9 +57,9 @@ def test_what_is_no_answer_of_pcp(data: bytes) -> None:
 
 def test_refusals_say_why() -> None:
     with pytest.raises(MappingRefused, match="does not allow"):
-        nat_pmp.read_mapping(pmp_answer(result=2), 4001)
+        pcp.read_mapping(pcp_answer(result=2), NONCE, 4001)
     with pytest.raises(MappingRefused, match="code 77"):
-        nat_pmp.read_address(b"\0\x80\0\x4d")
+        pcp.read_mapping(pcp_answer(result=77), NONCE, 4001)
     with pytest.raises(MappingRefused, match="no room"):
         pcp.read_mapping(pcp_answer(result=8), NONCE, 4001)
     with pytest.raises(MappingRefused) as caught:
@@ -102,19 +76,10 @@ def _changed(data: bytes, place: int, byte: int) -> bytes:
 answers = st.one_of(
     st.binary(max_size=1100),
     st.builds(_changed, st.just(pcp_answer()), st.integers(0, 59), st.integers(0, 255)),
-    st.builds(_changed, st.just(pmp_answer()), st.integers(0, 15), st.integers(0, 255)),
 )
 
 
 @given(answers)
 def test_hostile_bytes_are_an_answer_a_refusal_or_nothing(data: bytes) -> None:
-    for read in (
-        nat_pmp.read_address,
-        lambda data: nat_pmp.read_mapping(data, 4001),
-        lambda data: pcp.read_mapping(data, NONCE, 4001),
-    ):
-        try:
-            found = read(data)
-        except (ValueError, MappingRefused):
-            continue
-        assert isinstance(found, (str, tuple, Mapped))
+    with suppress(ValueError, MappingRefused):
+        assert isinstance(pcp.read_mapping(data, NONCE, 4001), Mapped)

@@ -17,6 +17,7 @@ from protocol.recovery.evidence import DOUBTED_AFTER, Electorate, Evidence, Kept
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
+    IN_VAIN_S,
     LOST_S,
     PATIENCE_S,
     REFRESH_S,
@@ -30,6 +31,7 @@ from protocol.recovery.machine import (
     Recovery,
     RecoveryContext,
     RecoveryEffect,
+    SaveNow,
 )
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
@@ -591,6 +593,70 @@ def test_the_record_is_said_again_before_it_expires() -> None:
     made.update(context(11, 11), 1.0)
     said = [e for e in made.tick(REFRESH_S + 1) if isinstance(e, Publish)]
     assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
+
+
+class TestStandstill:
+    """All stages are served, and no step is closed: nobody has the commit before."""
+
+    def still(self, lineage: Lineage, version: int, *, quorum: bool, moves: bool = False) -> bool:
+        """Whether another lineage begins in five minutes."""
+        me = first(PEERS, lineage.era)
+        held = ((0, 20), (1, 20)) if version else ()
+        made, effects = machine(me, *held, lineage=lineage), list[RecoveryEffect]()
+        for now in range(0, int(IN_VAIN_S + 2 * LOST_S + TURN_S), 2):
+            seen = context(version, version, quorum=quorum, era=lineage.era)
+            there = (frozenset({me}), frozenset(PEERS))
+            moved = (now, 0) if moves else (3, 4)
+            effects += made.update(replace(seen, serving=there, moved=moved), float(now))
+            assert now >= IN_VAIN_S or adopted(effects) is None
+        return adopted(effects) is not None
+
+    def test_it_ends_where_a_majority_is_there(self) -> None:
+        assert self.still(FIRST, 27, quorum=True)
+        assert not self.still(FIRST, 27, quorum=False)
+        assert not self.still(FIRST, 27, quorum=True, moves=True)
+
+    def test_a_lineage_without_a_step_ends_though_its_first_electors_are_silent(self) -> None:
+        """As after a power cut at a lone founder's."""
+        assert self.still(FIRST, 0, quorum=False)
+        assert not self.still(FIRST, 0, quorum=False, moves=True)
+
+
+class TestEnded:
+    """The processes of so many electors have ended that nobody closes the step."""
+
+    def alone(self, electors: int, *serving: PeerId, saves: bool = True) -> list[RecoveryEffect]:
+        """Return what happens in half a minute, the last of which saves what it is asked to."""
+        me, effects = PEERS[0], list[RecoveryEffect]()
+        made = machine(me, (0, 20), (1, 20))
+        for now in range(36):
+            if adopted(effects) is not None:
+                break
+            seen = context(27, 27, live=[me])
+            there = (frozenset({me}), frozenset(serving or {me}))
+            ended = lambda: electors if now >= 5 else 0  # noqa: B023, E731
+            effects += made.update(replace(seen, serving=there, ended=ended), float(now))
+            if saves and any(isinstance(effect, SaveNow) for effect in effects):
+                effects += made.set_copies(copies((0, 27), (1, 27)), float(now))
+        return effects
+
+    def test_of_two_the_other_goes_on_from_what_it_serves(self) -> None:
+        effects = self.alone(2)
+        assert [e.lineage.version for e in effects if isinstance(e, Adopt)] == [27]
+        assert sum(isinstance(e, SaveNow) for e in effects) == 1
+
+    def test_not_before_that_is_written_down(self) -> None:
+        effects = self.alone(2, saves=False)
+        assert sum(isinstance(e, SaveNow) for e in effects) == 1
+        assert adopted(effects) is None
+
+    def test_who_serves_a_part_only_goes_back_to_a_checkpoint(self) -> None:
+        effects = self.alone(2, PEERS[1])
+        assert [e.lineage.version for e in effects if isinstance(e, Adopt)] == [20]
+        assert not any(isinstance(e, SaveNow) for e in effects)
+
+    def test_of_more_most_come_back(self) -> None:
+        assert adopted(self.alone(4)) is None
 
 
 class TestChoice:

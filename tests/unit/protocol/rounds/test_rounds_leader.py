@@ -14,7 +14,6 @@ from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
-    FEW,
     FIRST_S,
     LAGGARD_S,
     MAX_REFUSALS,
@@ -230,6 +229,9 @@ class TestDecree:
             sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
         )
         assert not commits(asked), "one of three is no majority"
+        made.tick(1.1)
+        missing = ", ".join(map(short, sorted((C, NEW))))
+        assert made.may_plan.reason == f"waiting for the votes of {missing}"
         told = list(made.vote(C, vote(voted=1), 2.0))
         assert sorted(commits(told)) == sorted((ME, B, C, NEW))
         [commit] = {e.message for e in told if isinstance(e, Send)}
@@ -367,11 +369,12 @@ class TestRefusal:
             assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
         assert not made.tick(1.0 + REFUSED_S)
-        assert plans(list(made.tick(1.0 + ROUND_TIMEOUT_S)))
+        assert not made.tick(1.0 + ROUND_TIMEOUT_S), "an answer has come"
+        assert plans(list(made.tick(1.0 + 2 * ROUND_TIMEOUT_S)))
 
     def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
         """Else an attempt shows one liar to one member, and the members do not agree who it is."""
-        others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 10 + FEW)]
+        others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 14)]
         made, _ = planned((ME, IDS), *((peer, ()) for peer in others))
         assert not plans(list(made.ready(others[0], ready(digest=REFUSED), 1.0)))
         assert made.next_deadline() == 1.0 + REFUSED_S
@@ -385,6 +388,8 @@ class TestRefusal:
         for attempt in (1, 2):
             assert ("refusal", C) not in made.awaited(None, now, leases=False)
             made.ready(C, ready(attempt, REFUSED), now)
+            now += REFUSED_S
+            made.tick(now)
         assert ("refusal", C) in made.awaited(None, now, leases=False)
         made.update_view(view(ME, C), True, 4.0)
         assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
@@ -404,6 +409,7 @@ class TestRefusal:
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 2):
+            made.ready(ME, ready(attempt), 1.0)
             made.ready(B, ready(attempt, REFUSED), 1.0)
         assert ("ready", B) not in made.awaited(None, 1.0, leases=False)
         assert ("refusal", B) in made.awaited(None, 1.0, leases=False)
@@ -470,9 +476,11 @@ class TestWhatIsAwaited:
         assert made.awaited(None, 1.0, leases=False) == []
         made.report(B, report(), 0.0)
         assert made.awaited(B, 1.0, leases=False) == [("plan", B)]
-        assert made.awaited(B, 1.0, leases=False, own=OwnPart(closed=True)) == []
-        assert made.awaited(B, 1.0, leases=False, own=OwnPart(returned=False)) == []
-        late = made.awaited(B, 1.0, leases=True, own=OwnPart(returned=False))
+        made.own = OwnPart(closed=True)
+        assert made.awaited(B, 1.0, leases=False) == []
+        made.own = OwnPart(returned=False)
+        assert made.awaited(B, 1.0, leases=False) == []
+        late = made.awaited(B, 1.0, leases=True)
         assert late == [("plan", B)], "nothing is in flight that it could wait for"
 
     def test_the_leader_is_not_to_blame_while_others_are_late(self) -> None:

@@ -9,18 +9,16 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
-from protocol.limits import MAX_ELECTORS, MAX_LOST, MAX_MISSING
-from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, SPREAD_S, Contacts, missed
+from protocol.limits import MAX_ELECTORS
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
-from protocol.wire.parts import SeatStatus
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
 STAGE = 1
@@ -89,21 +87,34 @@ def test_a_majority_may_depend_on_one() -> None:
     assert not made.needs(other, (), now)
     assert made.needs(other, {third}, now)
     assert made.needs(other, {other, third}, now), "to let it back"
-    hear(contacts, third, [me], (STAGE,), now + 1)
-    assert made.needs(other, (), now + 1), "the third one has lost us"
+    hear(contacts, other, (), (STAGE,), now + CONTACT_S)
+    assert made.needs(other, (), now + CONTACT_S), "the third one hears us no more"
 
 
-def test_the_vote_of_one_that_has_ended_since_counts() -> None:
+def test_one_that_has_ended_still_counts_and_most_that_have_end_the_lineage() -> None:
+    """It may come back, and vote for what those decree who believe it alive."""
     contacts = Contacts()
     made = quorum(PEERS[0], contacts, PEERS[:3])
     for peer in PEERS[1:3]:
         hear(contacts, peer, (), (STAGE,), 100.0)
-    assert not made.suffice({PEERS[0]})
     contacts.left(PEERS[1])
     assert made.suffice({PEERS[0], PEERS[1]})
+    assert made.ended() == 0
     contacts.left(PEERS[2])
-    assert made.suffice({PEERS[0]}), "the others count for neither side"
-    assert not made.suffice({PEERS[4]}), "it is no elector"
+    assert not made.suffice({PEERS[0]})
+    assert made.ended() == 3
+    assert made.may_roll_back(100.0)
+
+
+def test_electors_that_follow_a_later_lineage_do_not_come_back() -> None:
+    """One went on alone, cut off; those that it left are too few, and no process has ended."""
+    left = set[PeerId]()
+    made = Quorum(PEERS[0], STAGE, Contacts(), left.__contains__)
+    made.settle(PEERS[:3], PEERS[:3], 1, 100.0)
+    left.add(PEERS[1])
+    assert made.ended() == 0
+    left.add(PEERS[2])
+    assert made.ended() == 3
 
 
 def test_some_of_the_others_can_still_suffice() -> None:
@@ -111,6 +122,16 @@ def test_some_of_the_others_can_still_suffice() -> None:
     made = quorum(PEERS[0], contacts, PEERS[:5])
     assert made.can_suffice_without(PEERS[3:5])
     assert not made.can_suffice_without(PEERS[2:5])
+
+
+def test_who_is_leaving_is_no_elector_as_long_as_others_stay() -> None:
+    me, other, third = PEERS[:3]
+    made = quorum(me, Contacts(), PEERS[:3])
+    for leaving, named in [({other}, {me, third}), ({me, other, third}, {me, other, third})]:
+        here = [Replica(p, 0, True, leaving=p in leaving) for p in PEERS[:3]]
+        view = SwarmView.of([[], here])
+        assert set(made.choose(PEERS[:3], (), view)) == named
+        assert made.keeps(PEERS[:3], sorted(named), view, 0.0)
 
 
 def test_the_decree_before_designates_a_leader() -> None:
@@ -140,7 +161,7 @@ def test_a_refusal_says_what_is_missing() -> None:
     now = 100.0 + LOST_AFTER_S + 1
     alone = quorum(me, contacts_of(me, {me}, since=100.0, now=now, everybody=PEERS[:3]), PEERS[:3])
     assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
-    missing = alone.may_go_on_without(others, now)
+    missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
     assert missing.reason.startswith(f"{short(min(others))} is missing")
     made = RoundLeader(Place(me, STAGE, 2, 1), 64, 0, alone)
     made.update_view(SwarmView.of([[], [Replica(me, 0, True)]]), True, now)
@@ -184,7 +205,7 @@ class TestSplit:
 
 
 class TestEvidence:
-    def test_half_of_a_swarm_may_be_killed_at_once(self) -> None:
+    def test_half_of_a_swarm_may_be_killed_at_once_unless_the_first_is_among_it(self) -> None:
         everybody = PEERS
         for dead in itertools.combinations(everybody, 3):
             me = next(p for p in everybody if p not in dead)
@@ -195,7 +216,9 @@ class TestEvidence:
             for peer in dead:
                 contacts.closed(peer, by_peer=True, now=10.1)
             made = quorum(me, contacts, everybody)
-            assert made.holds(10.2)
+            first = min(everybody, key=lambda peer: rank("elector", peer))
+            assert bool(made.holds(10.2)) == (first not in dead)
+            assert made.ended() == (0 if first not in dead else len(everybody))
             assert made.may_go_on_without(dead, 10.2)
 
     def test_a_connection_that_is_closed_after_a_silence_is_no_death(self) -> None:
@@ -241,12 +264,12 @@ class TestEvidence:
         """No step is closed twice with it, however soon the others go on without it."""
         contacts = Contacts()
         hear(contacts, PEERS[1], (), (STAGE,), 10.0)
-        assert contacts.told_lost(10.5) == ()
+        assert contacts.lost(10.5) == ()
         contacts.shun(STAGE, [PEERS[1]])
-        assert contacts.told_lost(10.5) == (PEERS[1],)
+        assert contacts.lost(10.5) == (PEERS[1],)
         contacts.shun(STAGE, [])
         hear(contacts, PEERS[1], (), (STAGE,), 11.0)
-        assert contacts.told_lost(11.0 + LOST_AFTER_S / 2) == ()
+        assert contacts.lost(11.0 + LOST_AFTER_S / 2) == ()
 
     def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
         me, other = PEERS[:2]
@@ -263,8 +286,8 @@ class TestEvidence:
         hear(contacts, other, (), (STAGE,), 10.0)
         contacts.left(other)
         made = quorum(me, contacts, [me, other])
-        assert made.holds(30.0)
         assert made.may_go_on_without({other}, 30.0)
+        assert made.may_roll_back(30.0)
 
     def test_one_that_slept_counts_nobody_until_it_hears_them(self) -> None:
         me = PEERS[0]
@@ -273,91 +296,13 @@ class TestEvidence:
         assert made.holds(101.0)
         assert not made.holds(160.0)
 
-    def test_one_whom_the_electors_have_lost_has_no_quorum(self) -> None:
-        me = PEERS[0]
-        contacts = Contacts()
-        for other in PEERS[1:]:
-            hear(contacts, other, (me,), (STAGE,), 10.0)
-        assert not quorum(me, contacts, PEERS).holds(10.1)
-
-    def test_without_the_electors_word_a_sibling_is_not_left_out(self) -> None:
-        """Our own link to it may be all that is broken."""
-        me, sibling, *others = PEERS
+    def test_who_is_silent_is_not_left_out_before_it_is_lost(self) -> None:
+        me, sibling = PEERS[:2]
         contacts = Contacts()
         hear(contacts, sibling, (), (STAGE,), 10.0)
-        for other in others:
-            hear(contacts, other, (), (), 20.0)
-        made = quorum(me, contacts, PEERS)
-        assert made.holds(20.1)
-        assert not made.may_go_on_without({sibling}, 20.1)
-
-
-class TestUnmet:
-    """An elector that came when another replica went has never met it."""
-
-    def test_it_votes_once_it_has_been_told_and_waited(self) -> None:
-        me, newcomer, dead = PEERS[:3]
-        mine, its = Contacts(), Contacts()
-        hear(mine, dead, (), (STAGE,), 0.0)
-        made = quorum(me, mine, [me, newcomer, dead])
-        went_on = []
-        for second in range(1, 20):
-            hear(mine, newcomer, its.told_lost(second), (), second)
-            if made.may_go_on_without({dead}, second):
-                went_on.append(second)
-            its.said(second, second)
-            its.heard(me, mine.told_lost(second), (STAGE,), second, second, misses=made.missing)
-        waited = 1 + math.ceil(LOST_AFTER_S)  # it is told at 1
-        assert went_on == list(range(waited, 20))
-
-    def test_one_that_it_hears_is_not_lost_whoever_misses_it(self) -> None:
-        contacts = Contacts()
-        for second in range(20):
-            contacts.said(second, second)
-            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=PEERS[1:3])
-            if second == 15:
-                contacts.heard(PEERS[1], (), (STAGE,), second, second)
-            lost = {PEERS[2]} if second >= 15 else set(PEERS[1:3])
-            assert set(contacts.told_lost(second)) == (lost if second >= LOST_AFTER_S else set())
-
-    def test_it_is_forgotten_with_the_word_of_who_missed_it(self) -> None:
-        contacts = Contacts()
-        for second in range(10):
-            contacts.said(second, second)
-            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=[PEERS[1]])
-        assert contacts.told_lost(9) == (PEERS[1],)
-        assert PEERS[1] not in contacts.told_lost(9 + CONTACT_S), "nobody is there that misses it"
-        contacts.said(10, 10)
-        contacts.heard(PEERS[0], (), (STAGE,), 10, 10)
-        assert contacts.told_lost(10) == ()
-
-    def test_it_is_told_also_where_many_have_gone(self) -> None:
-        contacts, gone = Contacts(), PeerId("gone 1")
-        for n in range(2 * MAX_LOST):
-            contacts.heard(PeerId(f"gone {n}"), (), (STAGE,), -1, 0.0)
-        for second in range(10):
-            contacts.said(second, second)
-            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=[gone, PEERS[1]])
-        told = contacts.told_lost(9)
-        assert len(told) == MAX_LOST
-        assert {gone, PEERS[1]} == set(told[:2])
-        assert len(contacts.lost(9)) == 2 * MAX_LOST, "of its own word nothing is left out"
-
-    def test_who_names_a_crowd_drowns_nobody(self) -> None:
-        contacts, crowd = Contacts(), [PeerId(f"12D3 nobody {n}") for n in range(4 * MAX_MISSING)]
-        for second in range(10):
-            contacts.said(second, second)
-            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=crowd)
-            contacts.heard(PEERS[1], (), (STAGE,), second, second, misses=[PEERS[2]])
-        assert len(contacts.told_lost(9)) == MAX_LOST
-        assert PEERS[2] in contacts.told_lost(9)
-
-    def test_only_seats_beside_ones_own_that_serve_are_heeded(self) -> None:
-        serving = SeatStatus(3, 7, "serving", 1, 0, 1.0, missing=(PEERS[1], PEERS[2]))
-        assert missed([serving], [2], PEERS[2]) == {PEERS[1]}
-        assert missed([serving], [5, 4], PEERS[0]) == {PEERS[1], PEERS[2]}
-        assert missed([serving], [1, 5], PEERS[0]) == set()
-        assert missed([replace(serving, state="fetching")], [2], PEERS[0]) == set()
+        made = quorum(me, contacts, [me, sibling])
+        assert not made.may_go_on_without({sibling}, 9.9 + LOST_AFTER_S)
+        assert made.may_go_on_without({sibling}, 10.0 + LOST_AFTER_S)
 
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         me, other = PEERS[:2]
@@ -371,7 +316,7 @@ class TestUnmet:
 @pytest.mark.parametrize("gone", ["nobody", "leavers", "others"])
 def test_who_follows_a_later_lineage_does_not_count_for_ours(gone: str) -> None:
     """It may have closed the step in ours; a replica that slept would close it again with its
-    help. It counts neither for us nor for the loss of a replica."""
+    help. It does not count for us."""
     me, missing, *others = PEERS[:5]
     left = {"nobody": set[PeerId](), "leavers": set(others), "others": set(PEERS[5:])}[gone]
     now = 100.0 + LOST_AFTER_S + 1
@@ -380,7 +325,7 @@ def test_who_follows_a_later_lineage_does_not_count_for_ours(gone: str) -> None:
     made = Quorum(me, STAGE, contacts, left.__contains__)
     made.settle(PEERS[:5], PEERS[:5], 1, 100.0)
     may = gone != "leavers"
-    assert bool(made.holds(now)) == bool(made.may_go_on_without({missing}, now)) == may
+    assert bool(made.holds(now)) == may
     assert made.may_roll_back(now), "a roll-back closes nothing"
 
 
@@ -432,7 +377,8 @@ def may_roll_back(side: set[PeerId], *, after_s: float) -> bool:
 
 
 def test_a_convicted_elector_does_not_count_for_ever() -> None:
-    """Whichever of two is the first: the other one closes steps when all know of the proof."""
+    """Whichever of two is the first: the other one closes steps, or begins another lineage when all
+    know of the proof."""
     for me, convict in itertools.permutations(PEERS[:2]):
         contacts = Contacts()
         hear(contacts, convict, (), (STAGE,), 0)
@@ -440,11 +386,9 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
         made.settle([me, convict], [me, convict], 1, 0)
         first = min([me, convict], key=lambda peer: rank("elector", peer))
         contacts.expel(convict)
-        held = seconds_with_a_majority(made, contacts, [*range(1, 40)])
-        if me == first:
-            assert held == [*range(1, 40)]
-        else:
-            assert held == [s for s in range(1, 40) if s >= SPREAD_S]
+        awake = [*range(1, 40)]
+        assert seconds_with_a_majority(made, contacts, awake) == (awake if me == first else [])
+        assert made.ended() == (0 if me == first else 2)
         assert made.may_go_on_without([convict], 39)
 
 

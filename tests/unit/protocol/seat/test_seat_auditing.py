@@ -12,7 +12,7 @@ from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
-from protocol.ids import PeerId
+from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -24,7 +24,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, PASS_FANOUT, PASS_TO_ALL_UP_TO, Auditing
+from protocol.seat.auditing import HEEDED, Auditing
 from protocol.seat.charging import TELL_AGAIN_S, TELL_TIMES, Charging
 from protocol.seat.effects import (
     Audited,

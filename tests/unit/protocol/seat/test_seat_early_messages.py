@@ -56,9 +56,9 @@ def test_messages_come_back_in_order_and_once() -> None:
     assert ahead.keep(C, commit(STEP + 1), b"")
     assert [message for _, message, _ in ahead.take(STEP)] == messages
     assert ahead.take(STEP) == []
-    assert ahead
+    assert ahead.has(STEP + 1)
     ahead.take(STEP + 1)
-    assert not ahead
+    assert not ahead.has(STEP + 1)
 
 
 def test_each_attempt_is_said_once() -> None:

@@ -149,7 +149,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         step=STEP,
         serving=serving,
         touch=contacts,
-        elector=Elector(ME, signs, is_signed),
+        elector=Elector(signs, is_signed),
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
@@ -214,27 +214,6 @@ def test_votes_of_others_than_the_electors_and_forged_ones_prove_nothing() -> No
     made.receive(SIBLING, Commit(STAGE, STEP, 1, SIBLING, decree, votes), 1.0)
     made.receive(SIBLING, Commit(STAGE, STEP, 2, SIBLING, commit().decree, votes), 1.0)
     assert not made.member.knows_commit
-
-
-def test_votes_suffice_once_the_electors_that_lack_have_ended() -> None:
-    contacts = Contacts()
-    made = seat(contacts)
-    made.quorum.electors = frozenset({ME, SIBLING, OTHER, STRANGER})
-    by = [p for p in (SIBLING, OTHER, ME) if p != first_of(made)][:2]
-    contacts.said(1, 0.5)
-    for peer in (OTHER, SIBLING, STRANGER):
-        contacts.heard(peer, (), (STAGE,), 1, 0.5)
-    made.receive(SIBLING, commit(*by), 1.0)
-    made.receive(SIBLING, commit(*CROWD), 1.0)
-    assert not made.member.knows_commit
-    gone = next(p for p in (STRANGER, SIBLING, OTHER) if p not in by)
-    contacts.closed(gone, by_peer=True, now=1.5)
-    made.tick(1.6)
-    assert made.member.knows_commit, "what proves nothing has not taken its place"
-
-
-def first_of(made: Seat) -> PeerId:
-    return min(made.quorum.electors, key=lambda peer: rank("elector", peer))
 
 
 def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:

@@ -57,7 +57,7 @@ def seat(stage: int = 1, stages: int = 2) -> Seat:
         tokens_per_step=1,
         step=3,
         serving=True,
-        elector=Elector(ME, lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
+        elector=Elector(lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
     )
     view = SwarmView.of(
         [

@@ -11,7 +11,6 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.seat.leasing import Leasing
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
@@ -147,17 +146,3 @@ class TestTakingOver:
         [(to, leased), *_] = desk.leased(step)
         assert to == SIBLING
         assert not set(leased) & set(ids(step)[:9])
-
-
-def test_more_is_asked_for_once_that_is_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, asked = step_led_by(SIBLING, ME), []
-    for cap in (2, 3, 4, 7, 8):
-        monkeypatch.setattr(Leasing, "in_flight_cap", lambda _self, _view, cap=cap: cap)
-        if cap == 2:
-            desk = Desk(step)
-        desk.sent.clear()
-        desk.note(desk.seat.tick(0.0))
-        asked += [(cap, m.want) for _, m in desk.sent if isinstance(m, LeaseRequest)]
-    assert asked == [(4, 4), (8, 8)], "it had asked for two"
-    desk.hear(SIBLING, Lease(step, ids(step)[:1], again=False))
-    assert desk.sent[-1] == (SIBLING, LeaseRequest(step, 7, 1)), "the answer has come"

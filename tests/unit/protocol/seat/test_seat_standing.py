@@ -16,7 +16,7 @@ from protocol.seat.standing import (
     FOLLOW_S,
     FORGIVEN_AFTER,
     HEARD_AGAIN_S,
-    OWED_S,
+    IDLE_S,
     UNMENDED_S,
     Standing,
 )
@@ -181,7 +181,7 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
         made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
         if once:
-            made.worked(idle, -OWED_S - 0.1)
+            made.worked(idle, -IDLE_S - 0.1)
         made.worked(busy, 0.0)
         judged(made, {ONE: (TWO,)})
         assert made.beside() == [idle]

@@ -111,7 +111,7 @@ def test_garbage(header: bytes) -> None:
         decode_message(header)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bytes_are_refused_or_parse_within_bounds(data: st.DataObject) -> None:
     header = bytearray(encode_message(data.draw(any_message())))

@@ -17,6 +17,7 @@ from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.evaluating import Evaluating
+from protocol.seat.leasing import Leasing
 from protocol.seat.seat import Seat
 from protocol.seat.showing import Showing
 from protocol.wire.messages import MESSAGES, Message
@@ -27,6 +28,7 @@ PARTS = {
     "charging": Charging,
     "chunks": ChunkServer,
     "evaluating": Evaluating,
+    "leasing": Leasing,
     "member": RoundMember,
     "pipeline": Pipeline,
     "reach": Reach,

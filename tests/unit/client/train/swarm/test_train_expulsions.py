@@ -15,18 +15,13 @@ from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
-from client.train.swarm.expulsions import (
-    PASS_FANOUT,
-    PASS_TO_ALL_UP_TO,
-    SAVE_EVERY_S,
-    Expulsions,
-)
+from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
-from protocol.ids import PeerId
+from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.membership import Membership
@@ -89,22 +84,6 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason
         assert late.engine.error_boundary.internal_errors == 0
-
-
-async def test_the_proofs_of_the_disk_expel_at_once(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        one, liar = await swarm.add(), await swarm.add()
-        proof, file = two_faced(swarm, liar), tmp_path / "proofs"
-        one.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        one.engine._members(one.engine.expulsions.contradicted(proof.first, proof.second))
-        swarm.vanish(one)
-        again = await swarm.add()  # only the liar is there
-        assert liar.engine.signer.peer not in again.engine.membership.verdicts
-        again.engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        assert liar.engine.signer.peer in again.engine.membership.verdicts
-        await swarm.until(lambda: not swarm.hub.linked(again.engine.signer.peer))
 
 
 async def test_who_relays_evidence_of_another_run_is_banned(

@@ -6,13 +6,13 @@ liar; stage 0 idles most of the time and must not be thought slow for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 
-from client.net.network import NetworkStatistics
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import matching_members
 from protocol.effects import Explain, Publish
@@ -22,10 +22,9 @@ from protocol.matching.population import Population
 from protocol.membership.advert import Flops
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
-from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.effects import Committed
 from protocol.reputation.account import Account
-from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Plan, Receipt
-from protocol.wire.parts import PlanMember
+from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Receipt
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat
 
@@ -98,6 +97,7 @@ class Swarm(World):
                 self.seat_everybody()
                 self.tick()
             self.steps += 1
+            self.close(owner)
             self.seat_everybody()
             self.deliver()
 
@@ -108,25 +108,22 @@ class Swarm(World):
             self.perform(name, member.set_seats([said], self.now, self.wall))
 
     def tell(self, owner: dict[int, PeerId]) -> None:
-        """The traffic of a step: gradients to stage 0, the plan within stage 1."""
-        members = [
-            PlanMember(n, to_bitmap({m for m, o in owner.items() if o == n}, self.steps, 40))
-            for n in sorted(set(owner.values()))
-        ]
-        plan = Plan(1, self.steps, 1, members, [], [])
+        """The gradients of a step to stage 0."""
         for microbatch, name in owner.items():
             back = Backward(0, self.steps, microbatch, 1)
             self.measuring(peer(microbatch % 3)).received(name, back, 100, self.now)
-        for name in STAGE_OF:
-            if STAGE_OF[name] == 1 and name != peer(3):
-                self.measuring(peer(3)).sent(name, plan, 0, self.now)
-                self.measuring(name).received(peer(3), plan, 0, self.now)
+
+    def close(self, owner: dict[int, PeerId]) -> None:
+        """The replicas of stage 1 commit the step."""
+        for name, stage in STAGE_OF.items():
+            if stage == 1:
+                self.measuring(name).closed(committed(1, self.steps, owner), self.now)
 
     def tick(self) -> None:
         for name in self.numbers:
             member = self.members[name].roster.member(name)
             seats = list(member.seats) if member else []
-            effects = self.measuring(name).tick(seats, NetworkStatistics, self.now, self.wall)
+            effects = self.measuring(name).tick(seats, self.now, self.wall)
             self.perform(name, effects)
         self.deliver()
 
@@ -134,6 +131,12 @@ class Swarm(World):
         roster = self.members[name].roster
         members = matching_members(roster, name, self.measuring(name))
         return {member.peer: member for member in members}
+
+
+def committed(stage: int, version: int, owner: dict[int, PeerId]) -> Committed:
+    counts = Counter(owner.values())
+    roll, shares = tuple(counts), tuple(counts.values())
+    return Committed(stage, version, "", None, 0.0, 1, 1, roll=roll, shares=shares)
 
 
 def shared_out(step: int, replicas: list[PeerId]) -> dict[int, PeerId]:
@@ -210,7 +213,7 @@ def test_news_waits_for_its_minute() -> None:
         for stage in (0, 1):
             account = machine.service._accounts.setdefault((peer(1), stage), Account())
             account.add(float(second % 7) ** 3, 30.0, float(second))
-        effects = machine.tick([], NetworkStatistics, float(second), 1.8e9 + second)
+        effects = machine.tick([], float(second), 1.8e9 + second)
         published += [second for effect in effects if isinstance(effect, Publish)]
     assert len(published) >= 4
     assert all(later - sooner >= 60 for sooner, later in pairwise(published))
@@ -221,12 +224,14 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
         machine = measuring()
         for second in range(200):
             version, now = second // 10, float(second)
+            if second % 10 == 0:
+                machine.closed(committed(0, version, {}), now)
             for name in (peer(1), peer(2)):
                 said = [seat(1, version, queue=3)]
                 machine.received(name, Heartbeat(second, said), 0, now)
                 back = Backward(0, version, version * 40 + second % 10, 1)
                 machine.received(name, back, 9, now)
-            machine.tick([seat(0, version, queue=queue)], NetworkStatistics, now, 1.8e9)
+            machine.tick([seat(0, version, queue=queue)], now, 1.8e9)
         account = machine.service.accounts(200.0).get((peer(2), 1))
         assert (account is not None and account.measured_s > 100) is measured
 

@@ -70,7 +70,7 @@ class World:
 
 
 def committed(version: int, loss: float | None = 2.0) -> Committed:
-    return Committed(1, version, "", loss, 0.0, 4, 1)
+    return Committed(1, version, "", loss, 0.0, 4, 1, own_loss=loss)
 
 
 def stage_of(version: int, peers: Sequence[PeerId]) -> SwarmView:

@@ -4,39 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import trio
 
-from client.control.snapshot import Snapshot
-from client.node.status import take_snapshot
 from client.train.transfer.blobs import blob_of_file
-from client.train.transfer.text_search import ASK_AGAIN_S, PATIENCE_S
-from protocol.effects import Effect, Explain
-from protocol.ids import Stage
-from tests.support.train_swarm import ADVERT, RecordingEngine, TestSwarm, Volunteer, open_swarm
-
-
-@pytest.fixture
-def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Warnings about transfers."""
-    words: list[str] = []
-    perform = RecordingEngine.perform
-
-    def listen(engine: RecordingEngine, effect: Effect) -> None:
-        if isinstance(effect, Explain) and (effect.topic, effect.level) == ("transfer", "warning"):
-            words.append(effect.words)
-        perform(engine, effect)
-
-    monkeypatch.setattr(RecordingEngine, "perform", listen)
-    return words
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def text_of(volunteer: Volunteer) -> Path:
     return volunteer.held_stages._context.terms.folders.data
-
-
-def snapshot(volunteer: Volunteer) -> Snapshot:
-    return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
 
 
 async def lie(swarm: TestSwarm, text: bytes) -> Volunteer:
@@ -104,54 +79,3 @@ async def test_another_text_costs_who_gave_it_and_the_right_one_is_found(
         assert text_of(newcomer).read_bytes() == right
         assert penalties == {"text-of-wrong-digest": 1, "text-of-wrong-size": 1}
         assert newcomer.held_stages.failure is None
-
-
-async def test_where_nobody_has_the_text_everybody_is_told_the_same(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, warned: list[str]
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        alone, other = await swarm.add(text=False), await swarm.add(text=False)
-        for volunteer in (alone, other):
-            volunteer.engine.describe(ADVERT, has_text=False)
-        await trio.sleep(2 * ASK_AGAIN_S)
-        words = snapshot(alone).reason
-        assert "the text text is missing: join with --data FILE" in words
-        assert swarm.manifest.data.digest[:12] in words
-        assert snapshot(alone).state == snapshot(other).state == "waiting"
-        assert snapshot(alone).lacks_text
-        assert warned == [words, words], "each says it once"
-        assert alone.engine.text.unable() == {Stage(0): words}
-        alone.assign(0)
-        await swarm.until(lambda: 0 not in alone.held_stages.held)
-        assert alone.held_stages.failure is None, "it stays: somebody may come who has the text"
-
-
-async def test_stage_0_is_left_for_a_while_to_who_has_the_text(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        lacking = await swarm.add(text=False)
-        lacking.engine.describe(ADVERT, has_text=False)
-        await trio.sleep(2 * ASK_AGAIN_S)
-        assert snapshot(lacking).lacks_text
-        having = await swarm.add()
-        blob = blob_of_file("data", 0, 0, tmp_path / "text")
-        having.engine.shelf.put(blob, tmp_path / "text", temporary=False)
-        await swarm.until(lambda: not snapshot(lacking).lacks_text)
-        await trio.sleep(PATIENCE_S)
-        assert lacking.engine.text.unable() == {}
-        swarm.vanish(having)
-        await swarm.until(lambda: snapshot(lacking).lacks_text)
-        assert list(lacking.engine.text.unable()) == [Stage(0)]
-
-
-async def test_who_waits_for_a_stage_comes_first_only_while_stage_0_is_not_served(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        founder = await swarm.add(0)
-        await swarm.until(lambda: founder.serves(0))
-        lacking = await swarm.add(text=False)
-        lacking.engine.describe(ADVERT, has_text=False)
-        await swarm.until(lambda: lacking.engine.text.unable() == {})
-        assert lacking.engine.text.donors() == [founder.engine.signer.peer]

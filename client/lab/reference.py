@@ -1,7 +1,7 @@
 """The single-process trainer: oracle for a swarm's exactness, baseline for its efficiency.
 
 It trains what a swarm would train, from the same seed on the same samples, with torch's own
-clipping and the optimizer's twin (torch's own for AdamW), not with the swarm's: two implementations
+clipping and the optimizer's twin (`twins`), not with the swarm's: two implementations
 that have to agree. Give it a `wire` and every tensor that would cross between two stages passes
 through it; without one it runs the model uncut, as fast as one process can.
 
@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from client.lab.twins import twin
 from model_zoo.data import NO_TARGET, Corpus, beginnings, inputs_and_targets
 from model_zoo.models.family import State
-from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import rows_of
@@ -33,7 +33,6 @@ from model_zoo.stages import (
     initial_adapters,
     load_stage,
     losses_of,
-    merge_states,
     shown_share,
     summed_loss,
 )
@@ -299,7 +298,22 @@ def twin_of(
         {"params": found, "weight_decay": spec.weight_decay if decaying else 0.0, "rows": rows}
         for (decaying, rows), found in groups.items()
     )
-    return flat_optimizer(spec).twin(spec, settings)
+    return twin(spec, settings)
+
+
+def merge_states(states: Iterable[Mapping[str, Tensor]]) -> State:
+    """The union of the stages' states, tensors shared.
+
+    Raises:
+        ValueError: two states hold the same name.
+    """
+    merged: State = {}
+    for state in states:
+        doubled = merged.keys() & state.keys()
+        if doubled:
+            raise ValueError(f"two stages hold {min(doubled)}")
+        merged.update(state)
+    return merged
 
 
 def make_mean(stages: Sequence[list[nn.Parameter]], tokens: int, spec: OptimizerSpec) -> None:
