@@ -3,8 +3,7 @@
 Whoever holds a stage together with others sends and receives its gradient in every step. A second
 stage evens out the levels, and it doubles what its holder averages; where stages had one replica
 each, it makes their holders average at all. The answer does not depend on who already holds two, so
-members do not wait for one another. Nothing here is disputed between members, so numbers are
-floats.
+members do not wait for one another.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
-from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.context import Context
 from protocol.matching.timing import (
     ABSENCE_S,
@@ -84,6 +84,12 @@ class Prospects:
         if now < self._mute_until.get(stage, now):
             return "its steward does not answer"
         return None
+
+    def decided(self, posting: Posting) -> bool:
+        """Tell whether a stage that we wait for must have made our place final or rejected us."""
+        me, stage = self._context.me, Stage(posting.stage)
+        score = self._context.population.score(me, stage, posting.fair)
+        return posting.phase == COMMITTED or score <= posting.cutoff
 
     def in_words(self, notices: Notices, now: float) -> str:
         """Return, in words, why each stage would reject us."""

@@ -16,7 +16,7 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
-from protocol.matching.bodies import COMMITTED, Mandate
+from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
@@ -202,8 +202,8 @@ class Seat:
             self._free()
             return self._seek(now)
         news = notice.posting.issued_ms > self.bid.answered_ms and not self.bid.tries
-        if self.state is State.HELD and notice.posting.phase == COMMITTED and news:
-            return self._renew(self.bid, now)  # an answer that made our place final was lost
+        if self.state is State.HELD and news and self.prospects.decided(notice.posting):
+            return self._renew(self.bid, now)  # the answer was lost
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:

@@ -343,7 +343,7 @@ class Crowd:
 
 def _matters(notice: Notice) -> tuple[object, ...]:
     """Return what matters of a posting to those who wait for their place."""
-    return (notice.source, notice.posting.phase)
+    return (notice.source, notice.posting.phase, notice.posting.cutoff)
 
 
 def _peer(number: int) -> PeerId:
