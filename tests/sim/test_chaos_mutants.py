@@ -18,6 +18,7 @@ from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
 from protocol.pipeline.pipeline import Pipeline
+from protocol.recovery import machine
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.machine import Recovery
 from protocol.rounds import member
@@ -96,6 +97,7 @@ def forgets_deadlines(patch: Patch) -> None:
     patch.setattr(Pipeline, "tick", lambda self, now: [])
     patch.setattr(RoundLeader, "next_deadline", lambda self: None)
     patch.setattr(Recovery, "_stuck_s", lambda self: math.inf)
+    patch.setattr(machine, "IN_VAIN_S", math.inf)
 
 
 def closes_without_a_quorum(patch: Patch) -> None:
@@ -141,7 +143,7 @@ MUTANTS = (
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
     Mutant(forgets_deadlines, 4, "no progress"),
-    Mutant(closes_without_a_quorum, 3, "I5"),
+    Mutant(closes_without_a_quorum, 41, "I5"),
     Mutant(believes_adverts, 1, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
     Mutant(forgets_its_word, 100, "I9"),
