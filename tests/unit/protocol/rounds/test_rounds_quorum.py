@@ -134,6 +134,16 @@ def test_who_is_leaving_is_no_elector_as_long_as_others_stay() -> None:
         assert made.keeps(PEERS[:3], sorted(named), view, 0.0)
 
 
+def test_who_gives_this_stage_up_and_keeps_the_one_beside_it_is_no_elector() -> None:
+    """The others do not know it as one: they would refuse each other's plans."""
+    me, other, third = PEERS[:3]
+    made = quorum(me, Contacts(), PEERS[:3])
+    here = [Replica(p, 0, True, leaving=p == other) for p in PEERS[:3]]
+    beside = [Replica(other, 0, True), Replica(PEERS[3], 0, True)]
+    named = made.choose(PEERS[:3], (other, PEERS[3]), SwarmView.of([beside, here]))
+    assert set(named) == {me, third, PEERS[3]}
+
+
 def test_the_decree_before_designates_a_leader() -> None:
     made = Quorum(PEERS[0], STAGE, Contacts(), electors=PEERS[:3])
     assert made.designated == ""
