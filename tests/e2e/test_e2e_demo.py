@@ -35,7 +35,7 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
     names |= {"tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in (out / "model").iterdir()} == names
     ElementTree.parse(out / "loss.svg")
-    assert (out / "sample.txt").read_text() == report["sample"]
+    assert (out / "sample.txt").read_bytes().decode() == report["sample"]
 
 
 @pytest.mark.long
