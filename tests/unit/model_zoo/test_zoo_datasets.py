@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,15 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
         build([tmp_path / "bad.jsonl"], tmp_path / "none", skips=True)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell has started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_training_a_tokenizer_can_be_interrupted() -> None:
     main, ended = threading.main_thread().ident, threading.Event()
     assert main is not None
