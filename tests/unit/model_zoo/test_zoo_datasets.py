@@ -188,7 +188,7 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where a shell has started the tests in the background."""
+    """SIGINT raises KeyboardInterrupt, also in tests that a shell runs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
