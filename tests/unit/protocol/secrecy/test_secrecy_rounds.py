@@ -68,7 +68,7 @@ class Table:
         return effects
 
     def ready(self, plan: Plan) -> bytes:
-        """Everything up to Ready has come; return the digest."""
+        """Everything up to Ready has come; return the digest of the sums."""
         [task] = [task for task in tasks(self.deal(plan)) if isinstance(task, ContributeTask)]
         assert len(task.masks) == len(PEERS)
         effects: list[object] = list(self.member.computed(task, Outcome()))
@@ -82,9 +82,8 @@ class Table:
             for one in done:
                 if not isinstance(one, ContributeTask):
                     effects += self.member.computed(one, Outcome(digests=(digest(9),)))  # type: ignore[arg-type]
-        [(_, said)] = sent(effects, Ready)
-        assert isinstance(said, Ready)
-        return said.digest
+        assert len(sent(effects, Ready)) == 1
+        return self.member._digest
 
     def openings(self) -> list[tuple[PeerId, Opening]]:
         """What the others show of their shares."""
