@@ -527,8 +527,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """The number of which the founder has signed two: neither counts, nor does any after them."""
     newer: str = ""
     """How many members report a newer program than this one; empty: none does."""
-    lacks_text: bool = False
-    """Whether neither this machine nor a member linked with it has the training text."""
     expelled: list[ExpelledView] = field(default_factory=list)
     """Those whose evidence is kept, the last convicted last."""
     audits: AuditsView | None = None

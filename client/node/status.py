@@ -117,7 +117,6 @@ def take_snapshot(
         given_up=EventView.of(sink.given_up) if sink.given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
-        lacks_text=bool(engine.text.problem),
         expelled=expelled(engine),
         audits=_audits(held_stages),
         trust=trust_of(engine, held_stages),

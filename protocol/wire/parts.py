@@ -25,7 +25,6 @@ from protocol.wire.fields import (
 
 AgreedAmendments = Annotated[AgreedList, Meta(max_length=limits.MAX_AMENDMENTS)]
 Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_ELECTORS)]
-Roll = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
 class Expulsion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
