@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 import trio
@@ -25,9 +25,9 @@ from client.compute.errors import ComputeError, FailureKind, FrameError
 from client.compute.frame_stream import FrameReader
 from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
-from client.compute.replies import AnyReply, Failed, Reply
-from client.compute.requests import Request, reply_type
+from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from client.compute.ring import RingReader, RingWriter, create_shared_file
+from protocol.pipeline.effects import Outcome, Task
 
 RING_BYTES = 16 << 20
 """Per direction. All of it becomes resident in the node over time, so it is no larger than a few
@@ -48,9 +48,9 @@ _POLL_S = 0.01
 _STDERR_LINES = 20
 _STDERR_LINE_BYTES = 4096
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
-_replies = msgspec.msgpack.Decoder(AnyReply)
+_answers = msgspec.msgpack.Decoder(AnyAnswer)
 
 
 class WorkerDied(Exception):
@@ -144,10 +144,10 @@ class Pending:
     """A call that has not been answered."""
 
     id: int
-    request: Request[Any]
+    request: Request[Any] | Task
     payloads: Sequence[Buffer]
     done: trio.Event = field(default_factory=trio.Event)
-    answer: tuple[Reply, list[bytes]] | None = None
+    answer: tuple[Answer, list[bytes]] | None = None
     abandoned: bool = False
 
 
@@ -177,9 +177,17 @@ class Worker(ABC):
         """The processes of a group; empty: the worker is no group."""
         return ()
 
+    @overload
+    async def call(
+        self, request: Task, payloads: Sequence[Buffer] = ()
+    ) -> tuple[Outcome, list[bytes]]: ...
+    @overload
     async def call(
         self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> tuple[ReplyT, list[bytes]]:
+    ) -> tuple[ReplyT, list[bytes]]: ...
+    async def call(
+        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
+    ) -> tuple[Any, list[bytes]]:
         """Have a request executed; its reply and the reply's payloads.
 
         Calls are executed in the order in which they are made. A cancelled call that was sent
@@ -193,9 +201,15 @@ class Worker(ABC):
         await trio.lowlevel.checkpoint_if_cancelled()
         return await self.submit(request, payloads).wait()
 
+    @overload
+    def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> "Submitted[Outcome]": ...
+    @overload
     def submit(
         self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> "Submitted[ReplyT]":
+    ) -> "Submitted[ReplyT]": ...
+    def submit(
+        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
+    ) -> "Submitted[Any]":
         """Queue a request now, wait for it later: requests run in the order of these calls.
 
         Raises:
@@ -323,7 +337,7 @@ class WorkerProcess(Worker):
         if call is None:
             raise FrameError(f"worker answered a request {call_id} that nobody made")
         try:
-            reply = _replies.decode(message)
+            reply = _answers.decode(message)
         except msgspec.DecodeError as error:
             raise FrameError(f"worker's reply is malformed: {error}") from error
         if not isinstance(reply, Failed | reply_type(call.request)):
@@ -353,13 +367,13 @@ class WorkerProcess(Worker):
             self._stderr.extend(line.decode(errors="replace") for line in lines)
 
 
-class Submitted(Generic[ReplyT]):
+class Submitted(Generic[AnswerT]):
     """A request on its way to the worker; made by `Worker.submit`."""
 
     def __init__(self, worker: Worker, call: Pending) -> None:
         self._worker, self._call = worker, call
 
-    async def wait(self) -> tuple[ReplyT, list[bytes]]:
+    async def wait(self) -> tuple[AnswerT, list[bytes]]:
         """Wait for the reply and its payloads; raises what `Worker.call` raises."""
         try:
             await self._call.done.wait()

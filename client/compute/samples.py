@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from client.compute.errors import WrongData
-from client.compute.replies import DataReady
-from client.compute.requests import OpenStage, PrepareData
+from client.compute.requests import Done, OpenStage, PrepareData
 from model_zoo.data import Corpus, DataError
 from model_zoo.datasets.corpus import LeafCorpus, open_source
 from model_zoo.specs.data import DataSpec
@@ -67,7 +66,7 @@ def _opened(path: Path, request: OpenStage) -> Corpus:
     return corpus
 
 
-def prepare(request: PrepareData) -> DataReady:
+def prepare(request: PrepareData) -> Done:
     """Check a source against the digest and keep its bytes at the path.
 
     Raises:
@@ -76,8 +75,8 @@ def prepare(request: PrepareData) -> DataReady:
     """
     path = Path(request.path)
     try:
-        if (kept := find_kept(path, request.digest)) is not None:
-            return DataReady(size_bytes=kept.size)
+        if find_kept(path, request.digest) is not None:
+            return Done()
         if not request.source:
             raise WrongData("this machine does not have the swarm's training text")
         corpus = find_text(request.source, request.digest)
@@ -89,7 +88,7 @@ def prepare(request: PrepareData) -> DataReady:
             f"{request.digest[:12]}"
         )
     keep(corpus, path)
-    return DataReady(size_bytes=corpus.size)
+    return Done()
 
 
 def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:

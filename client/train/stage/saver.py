@@ -15,8 +15,7 @@ from typing import Literal
 import trio
 
 from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
-from client.compute.replies import Failed, Saved
-from client.compute.requests import Save
+from client.compute.requests import Failed, Save, Saved
 from client.store.checkpoints import CheckpointFolder
 from client.train.ports import Ports
 from client.train.stage import failpoints

@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.compute import replies, requests
+from client.compute import requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.frame_stream import FrameReader
@@ -25,10 +25,10 @@ from client.compute.frames import (
     unpack_header,
 )
 from client.compute.process import Pending, WorkerProcess
-from client.compute.replies import DataReady, Reply, ThreadsSet
-from client.compute.requests import Request, SetThreads
+from client.compute.requests import Done, Reply, Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside
+from protocol.pipeline.effects import Outcome, Task
 
 RING = 4096
 MESSAGE = SetThreads(threads=2)
@@ -195,9 +195,9 @@ def test_a_node_that_died_before_it_read_an_answer_is_gone(connected) -> None:
 
 def test_every_request_and_every_reply_can_be_sent():
     sent = {request for request in vars(requests).values() if _is_message(request, Request)}
-    assert sent == set(get_args(requests.AnyRequest))
-    answered = {reply for reply in vars(replies).values() if _is_message(reply, Reply)}
-    assert answered == set(get_args(replies.AnyReply))
+    assert sent | set(get_args(Task)) == set(get_args(requests.AnyRequest))
+    answered = {reply for reply in vars(requests).values() if _is_message(reply, Reply)}
+    assert answered | {Outcome} == set(get_args(requests.AnyAnswer))
 
 
 def _is_message(found, base):
@@ -247,19 +247,19 @@ def waiting() -> tuple[WorkerProcess, Pending]:
 
 def test_an_answer_goes_to_who_has_asked() -> None:
     made, call = waiting()
-    made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [b"payload"])
-    assert call.answer == (ThreadsSet(), [b"payload"])
+    made._answer(7, msgspec.msgpack.encode(Done()), [b"payload"])
+    assert call.answer == (Done(), [b"payload"])
     assert call.done.is_set()
     with pytest.raises(FrameError, match="a request 7 that nobody made"):
-        made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [])
+        made._answer(7, msgspec.msgpack.encode(Done()), [])
 
 
 @pytest.mark.parametrize(
     ("number", "reply", "words"),
     [
-        (8, msgspec.msgpack.encode(ThreadsSet()), "a request 8 that nobody made"),
+        (8, msgspec.msgpack.encode(Done()), "a request 8 that nobody made"),
         (7, b"\xc1", "worker's reply is malformed"),
-        (7, msgspec.msgpack.encode(DataReady(size_bytes=1)), "worker answered DataReady"),
+        (7, msgspec.msgpack.encode(Outcome()), "worker answered Outcome"),
     ],
 )
 def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, words: str) -> None:

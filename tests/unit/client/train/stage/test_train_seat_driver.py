@@ -12,7 +12,7 @@ import trio
 
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
-from client.compute.replies import Contributed, Failed
+from client.compute.requests import Failed
 from client.store.boundaries import BoundaryStore
 from client.train.machine.time_spent import TimeSpent
 from client.train.stage.payloads import Payloads
@@ -242,19 +242,18 @@ class TestTasks:
         driven = Driven()
         driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=4))
         task = Mock(spec=ContributeTask, attempt=attempt)
-        reply = Contributed(microbatches=list(range(count)))
+        reply = Outcome(counted=tuple(range(count)))
         assert driven.of._as_planned(cast(Any, task), reply) is planned
 
     def test_passes_back_are_counted_for_the_rate(self) -> None:
-        driven = Driven(stage=0)
+        driven, key = Driven(stage=0), PayloadKey(STEP, "output", 12)
         set_tokens = Mock()
         driven.of.seat.pipeline.set_tokens_bytes = set_tokens  # type: ignore[method-assign]
         assert driven.of.rate() == 0.0
-        call = cast(Any, SimpleNamespace(results=[KEY]))
-        driven.of._store(TASK, call, [b"output"])
+        driven.of._store(TASK, [b"output"])
         set_tokens.assert_called_once_with(12, driven.of._tokens_bytes)
-        assert (driven.of.microbatches, driven.of._payloads.get(KEY)) == (0, b"output")
-        driven.of._store(LOSS, call, [])
+        assert (driven.of.microbatches, driven.of._payloads.get(key)) == (0, b"output")
+        driven.of._store(LOSS, [])
         driven.of.busy_s = 0.5
         assert driven.of.rate() == 2.0
 
@@ -278,7 +277,7 @@ class TestTheWorker:
                 raise errors[ends]
             await trio.sleep(math.inf)
 
-        await driven.of._take_outcome(TASK, cast(Any, None), cast(Any, SimpleNamespace(wait=wait)))
+        await driven.of._take_outcome(TASK, cast(Any, SimpleNamespace(wait=wait)))
         assert driven.hooks.worker_died.called is (ends != "fails" and not closed)
         assert bool(driven.outcomes()) is (ends == "fails" and not closed)
         assert driven.of.answers_by > 100.0
