@@ -138,7 +138,7 @@ def matching_members(
     roster: Roster,
     own: PeerId,
     measuring: Measuring,
-    cut_off: Collection[PeerId] = (),
+    unproven: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
     certified: Collection[PeerId] = (),
 ) -> list[Member]:
@@ -151,7 +151,7 @@ def matching_members(
         roster: the known members.
         own: our peer id.
         measuring: the partners' measurements.
-        cut_off: members without a vote, because their partners have lost them.
+        unproven: members without a vote, because we have never worked with them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
     """
@@ -160,7 +160,7 @@ def matching_members(
         _member(
             member,
             measuring,
-            may_decide=member.peer not in cut_off,
+            may_decide=member.peer not in unproven,
             certified=member.peer in certified,
             marks=_marks(member, path_of(member.peer)),
         )

@@ -77,7 +77,7 @@ async def _claim(
                     await link.say(Records(_records(stranger, signer, seat)))
                     await link.say(JoinStage(stage))
                 count += 1
-                await link.say(Heartbeat(count, [seat], list(stranger.peers)))
+                await link.say(Heartbeat(count, [seat]))
                 await link.say(LedgerReport(stage, seat.version, count, nothing, nothing, 0))
                 if stage == 0:
                     await link.say(LeaseRequest(seat.version, 8, 0))
