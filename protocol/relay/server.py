@@ -4,9 +4,9 @@ A member that nobody can dial reserves a place at a relay, on a link that it kee
 wants to reach it asks the relay to connect it; the relay asks the member, and if that agrees,
 passes bytes on between the two. The machine sees no byte of them.
 
-Methods take what happens, with the clock, and return effects. State, all bounded: the reservations,
-the circuits, and how often peers have asked. A reservation ends with its link. Identities come from
-the links alone, so nobody reserves in another's name, and a link that is itself relayed gets neither
+Methods take what happens, with the clock, and return effects. State, all bounded: reservations,
+circuits, and how often peers have asked. A reservation ends with its link. Identities come from the
+links alone, so nobody reserves in another's name, and a link that is itself relayed gets neither
 reservations nor circuits, so relays form no loops.
 
 Identities cost nothing, so places are shared out by address as well: the peers of one prefix get a
