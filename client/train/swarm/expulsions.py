@@ -77,7 +77,7 @@ class Expulsions:
 
     def link_up(self, peer: PeerId) -> None:
         """Send a new link the proofs."""
-        for effect in self._proofs.link_up(peer, self._ports.now()):
+        for effect in self._proofs.link_up(peer):
             self._ports.perform(effect)
 
     def link_down(self, peer: PeerId) -> None:
