@@ -1,8 +1,7 @@
 """Proofs that travel: whoever brings one, it convicts its author everywhere.
 
 A proof is verified, kept with the verdict (``protocol/verdicts.py``), and sent once to all links; a
-new link gets the kept ones. State: the links, and what each may bring. It never signs and writes nothing
-itself.
+new link gets the kept ones. State: the links, and what each may bring. It signs and writes nothing.
 """
 
 from __future__ import annotations

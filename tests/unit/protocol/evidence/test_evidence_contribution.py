@@ -11,9 +11,8 @@ from protocol.audit.commitment import (
     KIND,
     PIECE,
     SEGMENT,
-    STATEMENT,
+    SIGNED,
     Piece,
-    Statement,
     envelope_of,
     envelope_of_piece,
 )
@@ -148,9 +147,8 @@ def test_a_proof_of_the_largest_stage_fits_a_message() -> None:
     encoded = encode_message(Statements("proof", proof.envelopes))
     assert len(encoded) <= limits.MAX_HEADER_BYTES
     assert msgspec.msgpack.decode(encoded)  # and it is within the bounds of its fields
-    assert STATEMENT.parse(shown.body) == Statement(
-        1, limits.MAX_STEP, limits.MAX_ATTEMPT, 5, b"r" * 32, many
-    )
+    said = Commitment(1, limits.MAX_STEP, limits.MAX_ATTEMPT, b"r" * 32, many, era=5)
+    assert SIGNED.parse(shown.body) == said
 
 
 # --- as they come ---------------------------------------------------------------------------
