@@ -141,7 +141,7 @@ async def _silent(stranger: Stranger, number: int) -> None:
 
 
 WHAT = (
-    "{count:,} invented identities {where} claim seats, name others as lost, report ledgers, ask "
+    "{count:,} invented identities {where} claim seats, name others as missing, report ledgers, ask "
     "for leases, follow a later lineage, are told of, or hold idle links."
 )
 
