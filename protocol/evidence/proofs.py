@@ -88,7 +88,9 @@ class Proofs:
         """Take a proof that a link brings, if that has brought few; see ``found``."""
         if sender not in self._links or PeerId(proof.first.signer) in self._verdicts:
             return []
-        rates = {sender: OF_LINK} if member else {sender: OF_LINK, "strangers": OF_STRANGERS}
+        rates: dict[str, Rate] = {sender: OF_LINK}
+        if not member:
+            rates["strangers"] = OF_STRANGERS
         if not self._allowance.take(rates, now):
             return []
         return self.found(proof, member=member, source=sender)
