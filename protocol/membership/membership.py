@@ -271,8 +271,8 @@ class Membership:
     def tick(self, now: float, wall: float) -> list[MembershipEffect]:
         """Send due heartbeats and digests, renew our advert, and expire records and peers."""
         effects: list[MembershipEffect] = []
-        for transition in self.detector.tick(now):
-            effects += self.roster.judged(transition)
+        for peer, silent_s in self.detector.tick(now).items():
+            effects += self.roster.silent(peer, f"silent for {silent_s:.1f} s")
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
         if self._next_heartbeat is not None and now >= self._next_heartbeat:
@@ -376,10 +376,8 @@ class Membership:
             self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
-        effects: list[MembershipEffect] = []
-        for transition in self.detector.heard(sender, now):
-            effects += self.roster.judged(transition)
-        return effects + list(self.roster.heard(sender, message.seats))
+        self.detector.heard(sender, now)
+        return list(self.roster.heard(sender, message.seats))
 
     def _receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float

@@ -141,8 +141,8 @@ async def _silent(stranger: Stranger, number: int) -> None:
 
 
 WHAT = (
-    "{count:,} invented identities {where} claim seats, name others as missing, report ledgers, ask "
-    "for leases, follow a later lineage, are told of, or hold idle links."
+    "{count:,} invented identities {where} claim seats, name others as missing, report ledgers, "
+    "ask for leases, follow a later lineage, are told of, or hold idle links."
 )
 
 

@@ -83,9 +83,8 @@ class Beats:
 
     def second(self, volunteer: Volunteer) -> None:
         """A node's work of every second."""
-        for verdict in volunteer.detector.tick(self.now_of(volunteer)):
-            if verdict.after == "dead":
-                self._silent(volunteer, verdict.peer)
+        for peer in volunteer.detector.tick(self.now_of(volunteer)):
+            self._silent(volunteer, peer)
         self.say(volunteer)
         self._dial(volunteer)
 
