@@ -15,8 +15,9 @@ import time
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
-from client.cli.terminal.ask import says_yes
-from client.cli.terminal.output import print_answer, printable, say
+from client.cli.terminal.answer import of_node
+from client.cli.terminal.ask import confirm
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import DrainCostView
@@ -50,16 +51,15 @@ def finish(
     with connect(folders, swarm) as node:
         greeting = node.greeting
         try:
-            if not yes and not _agreed(node.status().leaving):
-                say("nothing was done")
-                return ExitCode.INTERRUPTED
+            if not yes:
+                _ask(node.status().leaving)
             leaving = node.finish(discard=discard)
             left = _wait_until_gone(node, wait_s)
             ending = wait_for_ending(folders, greeting.pid) if left else None
         except NotRunning as error:
             raise not_running(folders, swarm) from error
     if json:
-        print_answer(greeting, leaving=leaving, left=left)
+        print_json(of_node(greeting, leaving=leaving, left=left))
     else:
         for stage in leaving:
             print(printable(stage.words))
@@ -75,14 +75,14 @@ def finish(
     return ExitCode.OK
 
 
-def _agreed(leaving: list[DrainCostView]) -> bool:
-    """Whether to leave although the swarm will have to wait; asks only at a terminal."""
+def _ask(leaving: list[DrainCostView]) -> None:
+    """Ask whether to leave although the swarm will have to wait; only at a terminal."""
     last = [stage for stage in leaving if stage.last]
     if not last or not sys.stdin.isatty():
-        return True
+        return
     for stage in last:
         say(stage.words)
-    return says_yes("Leave anyway?")
+    confirm("Leave anyway?", yes=False)
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:
