@@ -25,7 +25,7 @@ SAYS = {
     "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "serve it"),
     "swarm": ("progress", "counted twice", "0 counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
-    "matching": ("Who does which part, and why", "You hold part 2 of 3"),
+    "matching": ("Your stages, and why", "You hold stage 1.", "staying at stage 1"),
     "recovery": ("1 fault, all repaired", "was lost", "noticed", "replaced", "✓"),
     "logs": ("events, info and above, newest last", "step 89: loss"),
 }
