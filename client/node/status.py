@@ -236,7 +236,6 @@ def _network(engine: Engine) -> NetworkView:
         sent_bytes=statistics.bytes_out,
         sent_tensor_bytes=statistics.tensor_bytes_out,
         received_bytes=statistics.bytes_in,
-        sent_messages=statistics.frames_out,
         links=len(statistics.peers),
     )
 

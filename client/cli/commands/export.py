@@ -20,8 +20,8 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
+from client.cli.models.contributors import contributors_of
 from client.cli.models.held_out import held_out_words, told_loss
-from client.cli.reach.contributors import contributors_of, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
@@ -29,7 +29,6 @@ from client.cli.terminal.output import printable, say
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
-from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 
 if TYPE_CHECKING:
@@ -286,8 +285,7 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
-    microbatches, tokens = (0, 0) if swarm is None else own_work(home, swarm)
+    named, own = contributors_of(home, trained.swarm, trained.manifest, trained.version)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
@@ -297,10 +295,9 @@ def write_card(
         held_out=told,
         adapter_alone=alone,
         gguf=gguf,
-        own=home.signer().peer if microbatches else None,
-        contributors=contributors_of(home, swarm, trained.version) if swarm else [],
-        own_microbatches=microbatches,
-        own_tokens=tokens,
+        own=home.signer().peer if own else None,
+        contributors=named,
+        own_microbatches=own,
     )
     try:
         write_atomic(path, card(facts).encode(), 0o644)
