@@ -104,7 +104,6 @@ class DrainCostView(Struct, frozen=True, kw_only=True):
     """Replicas that would still serve it."""
     last: bool
     """Whether none would: the swarm would wait."""
-    words: str
 
 
 class PeerView(Struct, frozen=True, kw_only=True):

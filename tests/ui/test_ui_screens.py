@@ -118,7 +118,7 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
 
 def test_f_warns_the_last_replica() -> None:
     async def scene(on: Stage) -> None:
-        last = [DrainCostView(stage=0, remaining=0, last=True, words="")]
+        last = [DrainCostView(stage=0, remaining=0, last=True)]
         await on.feed([update(1, leaving=last)])
         assert "stage 0 would have nobody" in on.text()
         await on.press("f")

@@ -19,6 +19,7 @@ from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import say
+from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Evaluated(Struct, frozen=True, kw_only=True):
 def eval(
     *,
     text: Path,
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     device: str = "cpu",
 ) -> Answer:
     """Measure the newest model on a text: perplexity and bits per byte.
@@ -55,10 +56,6 @@ def eval(
     ----------
     text
         File to measure on: text, .jsonl, .parquet, .gz or .zst.
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     device
         Where to compute: cpu, cuda:0 or mps.
     """

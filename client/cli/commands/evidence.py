@@ -10,9 +10,8 @@ $ volunteer evidence verify bad.bin  # on any machine; exit code 1 if it proves 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
@@ -20,6 +19,7 @@ from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import one_line, say
+from client.cli.terminal.parameters import KnownSwarm
 from client.errors import ExitCode, UserError
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
@@ -31,9 +31,6 @@ from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
-KnownSwarm = Annotated[
-    str | None, Parameter(help="Name or beginning of the id of the swarm, where several are known.")
-]
 
 
 class CheckedProof(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
+from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
@@ -64,8 +65,8 @@ class Exported(Struct, frozen=True):
 def export(
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     merged: Annotated[bool, Parameter(negative=())] = False,
     base: str | None = None,
     dtype: DType = "fp32",
@@ -78,10 +79,6 @@ def export(
     ----------
     out
         Folder to write config.json, model.safetensors, the tokenizer and a model card to.
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     merged
         Where adapters were trained (create --lora): save the whole model with the adapters added to
         its weights, and not the adapter alone, which peft loads beside its base.

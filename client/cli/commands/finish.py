@@ -22,6 +22,7 @@ from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import DrainCostView
 from client.errors import ExitCode, UserError
+from client.views.status import drain_words
 
 LOOK_S = 0.5
 
@@ -51,8 +52,10 @@ def finish(
     with connect(folders, swarm) as node:
         greeting = node.greeting
         try:
+            now = node.status()
+            words = drain_words(now.leaving, done=now.state == "done")
             if not yes:
-                _ask(node.status().leaving)
+                _ask(now.leaving, words)
             leaving = node.finish(discard=discard)
             left = _wait_until_gone(node, wait_s)
             ending = wait_for_ending(folders, greeting.pid) if left else None
@@ -61,8 +64,7 @@ def finish(
     if json:
         print_json(of_node(greeting, leaving=leaving, left=left))
     else:
-        for stage in leaving:
-            print(printable(stage.words))
+        print(printable(words))
     if ending is not None and ending.failed:
         code = next((code for code in ExitCode if code == ending.exit_code), ExitCode.RUNTIME)
         raise UserError(ending.words, ending.next_step, code)
@@ -75,14 +77,11 @@ def finish(
     return ExitCode.OK
 
 
-def _ask(leaving: list[DrainCostView]) -> None:
+def _ask(leaving: list[DrainCostView], words: str) -> None:
     """Ask whether to leave although the swarm will have to wait; only at a terminal."""
-    last = [stage for stage in leaving if stage.last]
-    if not last or not sys.stdin.isatty():
-        return
-    for stage in last:
-        say(stage.words)
-    confirm("Leave anyway?", yes=False)
+    if any(stage.last for stage in leaving) and sys.stdin.isatty():
+        say(words)
+        confirm("Leave anyway?", yes=False)
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:

@@ -8,36 +8,20 @@ home and what it has learned stay. Nothing asks the network whether there is one
 
 from __future__ import annotations
 
-import platform
+from msgspec.structs import asdict
 
-from msgspec import Struct
-
-from client.cli.software import PACKAGES, package_version, software_version
+from client.cli.software import versions
 from client.cli.terminal.answer import Answer, answered
 from client.train.messaging.handshake import PROTOCOL
 
 
-class Versions(Struct, frozen=True):
-    """Answer of ``volunteer version --json``."""
-
-    volunteer: str
-    python: str
-    platform: str
-    packages: dict[str, str]
-    protocol: int
-    """Members of a swarm need the same one."""
-
-
 @answered
 def version() -> Answer:
-    """Print the versions that matter in a report."""
-    found = {name: package_version(name) or "missing" for name in PACKAGES}
-    versions = Versions(
-        software_version(), platform.python_version(), platform.platform(), found, PROTOCOL
-    )
+    """Print the versions that matter in a report; members of a swarm need the same protocol."""
+    found = versions()
     lines = (
-        f"volunteer {versions.volunteer}, protocol {versions.protocol}",
-        f"python {versions.python} on {versions.platform}",
-        *(f"{name} {number}" for name, number in found.items()),
+        f"volunteer {found.volunteer}, protocol {PROTOCOL}",
+        f"python {found.python} on {found.platform}",
+        *(f"{name} {number}" for name, number in found.packages.items()),
     )
-    return Answer(versions, lines)
+    return Answer({**asdict(found), "protocol": PROTOCOL}, lines)
