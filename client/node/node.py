@@ -319,8 +319,7 @@ class Node(ControlApi):
         """Begin to drain; return the consequences for our stages."""
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
-        steps = self._engine.amending.book.steps
-        return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
+        return drain_costs_of(self._training.held_stages.view, self._signer.peer)
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""

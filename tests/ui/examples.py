@@ -69,9 +69,7 @@ def snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
-        "leaving": [
-            DrainCostView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 volunteer")
-        ],
+        "leaving": [DrainCostView(stage=0, remaining=1, last=False)],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 
