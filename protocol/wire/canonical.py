@@ -51,6 +51,9 @@ class Format(Generic[Value]):
 class Canonical(Format[Body]):
     """The bodies of one kind of record."""
 
+    def __init__(self, of: type[Body], name: str) -> None:
+        super().__init__(of, name)
+
     def encode(self, value: Body) -> bytes:
         """Return the canonical encoding (integers in float fields become floats).
 
