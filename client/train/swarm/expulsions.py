@@ -25,10 +25,10 @@ from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, sample
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
-from protocol.verdicts import Verdict
+from protocol.verdicts import Certificate, Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
-from protocol.wire.parts import Proof, VotedOut
+from protocol.wire.parts import Proof
 
 SAVE_EVERY_S: Final = 2.0
 """Shortest time between writes: a write waits for the disk, and convicted identities are free."""
@@ -57,7 +57,8 @@ class Expulsions:
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
         found, bad = list[Effect | Verdict](), 0
-        for one in (*kept.proofs, *kept.voted_out):
+        certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
+        for one in certificates:
             try:
                 found += self._restored(one)
             except RemoteProtocolError:
@@ -66,7 +67,7 @@ class Expulsions:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
         return self._act([one for one in found if isinstance(one, Verdict)])
 
-    def _restored(self, one: Proof | VotedOut) -> Sequence[Effect | Verdict]:
+    def _restored(self, one: Certificate) -> Sequence[Effect | Verdict]:
         if isinstance(one, Proof):
             return self._proofs.found(one, member=True)
         verdict = check(one, self._swarm)
