@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_zoo.data import DataError
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import open_source
 from model_zoo.specs.tokens import token_bytes, token_dtype
 
 TEXT = "the quick brown fox, über «40» lazy dogs\n".encode() * 9
