@@ -18,7 +18,7 @@ def test_every_byte_of_a_text_is_a_token(tmp_path: Path) -> None:
     corpus = open_source(str(path))
     (sample,) = corpus.sample(3, 1, 8, seed=1)
     assert sample.astype(np.uint8).tobytes() in TEXT
-    with pytest.raises(DataError, match="bytes, one sample needs"):
+    with pytest.raises(DataError, match="tokens, and a sample needs"):
         corpus.held_out_batch(0, 1, 1000)
 
 
