@@ -624,7 +624,6 @@ class Engine:
         if self.held_stages is not None:
             era, view = self._lineage_view()
             self.held_stages.update_view(view)
-            self.text.view_changed(served=bool(view.serving(0)))
             self.waypoints.update(era, view)
 
     def _lineage_view(self) -> tuple[int, SwarmView]:

@@ -1,9 +1,8 @@
 """Searches for members with the training data while this machine does not have them all.
 
 A volunteer without the data asks the members that it is linked with. Members with data answer with
-an offer; adverts are not trusted. Stage 0 can be taken while a member offers data, but is left for
-a while to volunteers that have them all. While no member offers any, the owner is told what to do,
-in the same words everywhere.
+an offer; adverts are not trusted. Stage 0 can be taken while a member offers data. While no member
+offers any, the owner is told what to do, in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
 told."""
-PATIENCE_S = 15.0
-"""Seconds for which stage 0 is left to members that have all data already."""
 MOST_DONORS = 4
 """Donors at a time; others are used at the next attempt."""
 LIE_POINTS = 100
@@ -53,17 +50,12 @@ class TextSearch:
         self._ports, self._data, self._linked, self._changed = ports, data, linked, changed
         self._offers: set[PeerId] = set()
         self._supplied = self._starved = False
-        self._since: float | None = None
-        """When we began to lack the text; None: it is here."""
+        self.missing = False
+        """Whether this machine does not have all data."""
         self._ask_at = math.inf
-        self._served = self._told = False
+        self._told = False
 
     # --- what follows -----------------------------------------------------------------------
-
-    @property
-    def missing(self) -> bool:
-        """Whether this machine does not have the text."""
-        return self._since is not None
 
     @property
     def problem(self) -> str:
@@ -84,13 +76,9 @@ class TextSearch:
 
     def unable(self) -> dict[Stage, str]:
         """Return the stage that cannot be taken without the text, with the reason."""
-        if self._since is None or self._supplied:
+        if not self.missing or self._supplied or self._offers:
             return {}
-        if not self._offers:
-            return {Stage(0): self.problem or "asking members for the training data"}
-        if self._served or self._ports.now() >= self._since + PATIENCE_S:
-            return {}
-        return {Stage(0): "members that have the training data go first"}
+        return {Stage(0): self.problem or "asking members for the training data"}
 
     def donors(self) -> list[PeerId]:
         """Return some of the members that offer it."""
@@ -102,13 +90,13 @@ class TextSearch:
     def found(self) -> None:
         """The text is here."""
         self._offers.clear()
-        self._since, self._ask_at, self._told = None, math.inf, False
+        self.missing, self._ask_at, self._told = False, math.inf, False
         self._changed()
 
     def lacks(self) -> None:
         """The text is not here: ask the members for it."""
-        if self._since is None:
-            self._since = self._ports.now()
+        if not self.missing:
+            self.missing = True
             self._ask()
             self._changed()
 
@@ -140,12 +128,6 @@ class TextSearch:
             self.lost(peer)
             self._ports.perform(Penalise(peer, "tokenizer-of-wrong-digest", LIE_POINTS))
 
-    def view_changed(self, *, served: bool) -> None:
-        """Whether somebody serves stage 0."""
-        if served != self._served:
-            self._served = served
-            self._changed()
-
     def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
         """Handle a member's offer of data; False: it cannot be true."""
         if not self.missing or message.version != LEAVES:
@@ -161,19 +143,15 @@ class TextSearch:
         return True
 
     def tick(self, now: float) -> None:
-        """Ask again while nobody offers the text; check whether our patience is over."""
+        """Ask again while nobody offers the data."""
         if self._ask_at <= now:
             self._tell()
             self._ask()
-        self._changed()
+            self._changed()
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         """Return when ``tick`` has something to do."""
-        if self._since is None:
-            return None
-        patient_until = self._since + PATIENCE_S
-        waits = self._offers and not self._served and self._ports.now() < patient_until
-        return min(self._ask_at, patient_until if waits else math.inf)
+        return self._ask_at
 
     # --- inside -----------------------------------------------------------------------------
 

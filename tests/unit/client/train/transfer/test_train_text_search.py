@@ -11,7 +11,6 @@ from client.train.transfer.text_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
     MOST_DONORS,
-    PATIENCE_S,
     QUERY,
     TOKENIZER,
     TextSearch,
@@ -74,7 +73,7 @@ def asked() -> Asked:
 def test_what_is_here_is_not_asked_for() -> None:
     made = Asked()
     assert not made.search.missing
-    assert made.search.next_deadline() is None
+    assert made.search.next_deadline() == float("inf")
     assert made.search.unable() == {}
     made.search.linked(ONE)
     assert made.offers(ONE)
@@ -120,23 +119,6 @@ def test_the_owner_is_told_once_after_the_first_question(asked: Asked) -> None:
     assert asked.search.problem == ""
     asked.offers(OTHER)
     assert len([one for one in asked.done if isinstance(one, Explain)]) == 2
-
-
-def test_who_has_the_text_goes_first_for_a_while(asked: Asked) -> None:
-    asked.offers(ONE)
-    assert list(asked.search.unable()) == [STAGE_0]
-    assert asked.search.next_deadline() == 100.0 + PATIENCE_S
-    asked.changed()
-    asked.search.view_changed(served=True)
-    assert asked.changed()
-    assert asked.search.unable() == {}, "somebody serves stage 0"
-    asked.search.view_changed(served=True)
-    assert not asked.changed()
-    asked.search.view_changed(served=False)
-    assert list(asked.search.unable()) == [STAGE_0]
-    asked.time = 100.0 + PATIENCE_S
-    assert asked.search.unable() == {}
-    assert asked.search.next_deadline() == float("inf")
 
 
 def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
@@ -202,7 +184,7 @@ def test_once_it_is_found_the_search_is_over(asked: Asked) -> None:
     asked.search.found()
     assert asked.changed()
     assert (asked.search.problem, asked.search.unable()) == ("", {})
-    assert asked.search.next_deadline() is None
+    assert asked.search.next_deadline() == float("inf")
     asked.search.lacks()
     asked.time += ASK_AGAIN_S
     asked.search.tick(asked.time)
