@@ -18,7 +18,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.machine.disk_room import Lack
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
-from client.train.ports import Copied, Take
+from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
@@ -48,8 +48,8 @@ from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
 
 
-class HeldStages:
-    """See the module's docstring. A ``StageHolder`` of the engine."""
+class HeldStages(StageHolder):
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class HeldStages:
         audit_log: AuditLog | None = None,
     ) -> None:
         stages = terms.manifest.stage_count
-        self.view = SwarmView(((),) * stages)
+        super().__init__(stages)
         self._sees = False
         """Whether the view is one of our lineage."""
         self.newest = [0] * stages

@@ -7,10 +7,10 @@ changes (measured bandwidth) wait for the advert's next renewal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
+from client.train.ports import Ports
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
@@ -19,23 +19,13 @@ from protocol.membership.view import MembershipEffect
 from protocol.relay.lending import Traffic
 
 
-class Clock(Protocol):
-    """The two times that membership wants."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-
-    def wall(self) -> float:
-        """Unix seconds."""
-
-
 class OwnAdvert:
     """See the module's docstring; publishes nothing before ``enter``."""
 
     def __init__(
         self,
         membership: Membership,
-        clock: Clock,
+        clock: Ports,
         perform: Callable[[list[MembershipEffect]], None],
     ) -> None:
         self._membership, self._clock, self._perform = membership, clock, perform
