@@ -133,11 +133,6 @@ class Connection:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
 
-    @property
-    def queue_s(self) -> float:
-        """See `ByteStream.queue_s`."""
-        return self._channel.queue_s
-
     def admitted(self) -> None:
         """Note that the peer's Hello was accepted."""
         if self._inbound is not None:
