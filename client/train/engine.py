@@ -657,13 +657,12 @@ class Engine:
             wanted = {p: w for p, w in wanted.items() if not vouching.bars(p)}
         self.network.want(wanted)
         if self.matching is not None:
-            cut_off = self.membership.cut_off()
             newest = self.waypoints.machine.newest
             members = matching_members(
                 roster,
                 self.signer.peer,
                 self.measuring,
-                cut_off,
+                self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
