@@ -294,14 +294,9 @@ def inconsistency(manifest: Manifest) -> str | None:
             "the part of the data that is held out is shorter than one sample",
         ),
         (
-            manifest.data.source != "tokens" or manifest.data.vocab <= model.vocab,
+            manifest.data.vocab <= model.vocab,
             f"the tokenizer has {manifest.data.vocab} tokens, and the model's embedding "
             f"{model.vocab}: the rest could not be learned",
-        ),
-        (
-            manifest.data.source == "tokens" or manifest.data.kept_bytes <= limits.MAX_BLOB_BYTES,
-            "the training text is too large to be copied by newcomers: take at most 137 GB of it, "
-            "or make tokens of it with volunteer data build",
         ),
         (
             manifest.data.answers is None or manifest.data.answers.context == model.context,
