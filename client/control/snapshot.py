@@ -111,7 +111,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
 
     peer: str
     state: str
-    """``connected``, ``suspect`` or ``known``."""
+    """``connected`` or ``known``."""
     rtt_ms: float | None = None
     relay: str = ""
     """The member through which the link goes; empty: it is direct."""

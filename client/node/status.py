@@ -319,7 +319,7 @@ def _stages(engine: Engine) -> list[StageView]:
             ReplicaView(
                 peer=r.peer,
                 version=r.seat.version,
-                state="suspect" if r.suspect else r.seat.state,
+                state=r.seat.state,
                 rate=r.seat.rate,
             )
             for r in replicas
@@ -334,7 +334,7 @@ def _peers(engine: Engine) -> list[PeerView]:
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
-        state = "suspect" if member.suspect else "connected" if member.linked else "known"
+        state = "connected" if member.linked else "known"
         seconds = network.rtt_s.get(member.peer)
         milliseconds = None if seconds is None else 1000 * seconds
         relay = network.relays.get(member.peer, "")

@@ -60,7 +60,7 @@ def snapshot(**changes: object) -> Snapshot:
         "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))],
         "peers": [
             PeerView(peer=ANNA, state="connected", rtt_ms=20.0),
-            PeerView(peer=BORIS, state="suspect", rtt_ms=5.0),
+            PeerView(peer=BORIS, state="connected", rtt_ms=5.0),
             PeerView(peer=CARLA, state="known"),
         ],
         "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
