@@ -250,8 +250,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
         (
             manifest.compute != "auto" or not manifest.audits,
-            "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
-            "audits all volunteers compute in bf16, or all in fp32",
+            "audits take the difference between honest passes in bf16 and in fp32 for a lie: take "
+            "--compute-dtype fp32 or bf16, or among friends --audit 0",
         ),
         (
             manifest.boundary_codec in get_args(BoundaryCodec),

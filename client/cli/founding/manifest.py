@@ -212,7 +212,6 @@ class _Founder:
         """Return a manifest that every peer accepts."""
         length = usual_length(run)
         microbatches, steps, sequences = length.microbatches, length.steps, _sequences(run)
-        _check_precision(run)
         _check_aggregation(run.rule, microbatches)
         check_corpus(self.corpus, spec.context)
         every = run.checkpoint_every or CHECKPOINT_EVERY
@@ -278,23 +277,6 @@ def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
         f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
         "text's tokenizer",
     )
-
-
-def _check_precision(run: RunChoices) -> None:
-    """Refuse audits of volunteers that compute in unlike types.
-
-    Raises:
-        UserError: there are both.
-    """
-    if run.compute_dtype == "auto" and run.audit:
-        raise UserError(
-            "audits need one type of numbers: with --compute-dtype auto an honest volunteer's work "
-            "is up to 15 % from what another computes, and no tolerance that forgives so much "
-            "finds a liar",
-            "take --compute-dtype fp32, or bf16 if every volunteer has a card that is fast in it; "
-            "among friends take --audit 0 or --private",
-            ExitCode.USAGE,
-        )
 
 
 def _check_boundaries(run: RunChoices) -> None:
