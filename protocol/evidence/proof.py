@@ -19,7 +19,6 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED
-from protocol.waypoints.part import PART, parse_part
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof
@@ -42,10 +41,6 @@ def _place_of_statement(body: bytes) -> Place:
     return said.stage, said.era, said.step, said.attempt
 
 
-def _place_of_part(body: bytes) -> Place:
-    return parse_part(body).place
-
-
 def _place_of_commitment(body: bytes) -> Place:
     said = commitment.STATEMENT.parse(body)
     return said.stage, said.era, said.step, said.attempt
@@ -62,7 +57,6 @@ PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
         **dict.fromkeys(RECORDS, _place_of_record),
         **dict.fromkeys(STATEMENTS, _place_of_statement),
-        PART: _place_of_part,
         commitment.KIND: _place_of_commitment,
         commitment.SEGMENT: _place_of_segment,
     }
