@@ -76,7 +76,7 @@ from protocol.recovery.stored import STORED
 from protocol.seat.effects import AgreedOn, HeldOutLoss
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.waypoints.part import WAYPOINT
+from protocol.waypoints.part import PART, WAYPOINT, encode_part
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -183,8 +183,7 @@ class Engine:
             self.signer.peer,
             self.manifest,
             self.swarm,
-            self.notary.signed_part,
-            lambda held, other: self._members(self.expulsions.contradicted(held, other)),
+            lambda part: self.signer.sign(PART, encode_part(part), self.swarm).signature,
             lambda: self.history,
         )
 

@@ -180,7 +180,7 @@ class HeldStages(StageHolder):
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer has left or was lost."""
-        self._context.terms.history.line_fetch.peer_lost(peer)
+        self._context.terms.history.line_fetch.copies.peer_lost(peer)
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
         self._context.terms.leaves.peer_lost(peer)
@@ -195,7 +195,7 @@ class HeldStages(StageHolder):
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
-        if self._context.terms.history.line_fetch.receive(peer, message, payload):
+        if self._context.terms.history.line_fetch.copies.receive(peer, message, payload):
             return
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
