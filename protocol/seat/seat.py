@@ -81,8 +81,7 @@ from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
-from protocol.seat.reporting import LedgerReporter, News
-from protocol.seat.returned import ReturnedReporter, ReturnedSteps
+from protocol.seat.returned import ReturnedSteps
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -92,6 +91,7 @@ from protocol.seat.routing import (
 )
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
+from protocol.seat.telling import AGAIN_S, Telling
 from protocol.secrecy.machine import Masking, least_members
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
@@ -257,8 +257,10 @@ class Seat:
             least,
             self.quorum.needs,
         )
-        self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
-        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
+        self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
+        self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
+        self._reports = 0
+        """Number of our last ledger report."""
         self._following = Following(place.stage)
         self._obstruction = Obstruction(round_s)
         self.showing = Showing(place, era, self._commitments)
@@ -375,11 +377,10 @@ class Seat:
         audits = self.auditing, self.showing, self.charging
         of = self.pipeline, self.leader, self._following, *audits
         parts = (part.next_deadline() for part in of)
-        report = self._reporter.due if self._reports else None
-        telling = None if self._is_over else self._returned_reporter.due
+        telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self._open.ask_at, *set_aside)
+        others = (leases, look, self._open.ask_at, *telling, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -399,13 +400,11 @@ class Seat:
         self._view = view
         self.quorum.observe(self._whole, now)
         effects = self._freed(self.pipeline.update_view(view, now), now)
-        effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, now)
         effects += self.charging.update_view(self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             effects += self.member.forget(peer)
@@ -618,7 +617,7 @@ class Seat:
 
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
-        return self._settle(self._now_confirmed(now), now)
+        return self._settle([], now)
 
     def _to_agree_on(self) -> AgreedList:
         """Return the amendments that we plan our step with."""
@@ -699,7 +698,7 @@ class Seat:
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note that the stage before has all gradients; a plan may have waited for that."""
         self._returned.told(message, self.step)
-        return [*self._now_confirmed(now), *self.leader.tick(now)]
+        return list(self.leader.tick(now))
 
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
@@ -993,49 +992,54 @@ class Seat:
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
+        effects = self._now_confirmed(now)
         if not self.serving:
-            return []
-        effects: list[SeatEffect] = list(self.member.advance())
+            return effects
+        effects += self.member.advance()
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)
         effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
-        if not self._is_over and (to := self.current_leader()) is not None:
-            whole = self.leader.whole
-            effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
-            if self._reports:
-                effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
-        return effects
+        return [*effects, *self._tell_returned(now), *self._report(now)]
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
-    @property
-    def _reports(self) -> bool:
-        """Whether the step's leader can use our ledger: the state that it is of is known, and the
-        step is still open here."""
-        return not (self._is_over or self.member.hashing or self.member.applying)
+    def _tell_returned(self, now: float) -> list[Send]:
+        """Tell the replicas of the next stage that have not closed the step that ours has all of
+        it, as far as we know."""
+        whole = self.leader.whole and not self._is_over
+        after = self._seen.serving(self.place.stage + 1) if whole else ()
+        open_there = [replica.peer for replica in after if replica.version <= self.step]
+        said = Returned(self.place.stage + 1, self.step)
+        return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
 
-    def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
-        """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
-        of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
-        news = News(led_by, self.step, of.revision, len(others))
-        if not self._reporter.reports_now(news, now, busy=busy):
+    def _report(self, now: float) -> list[SeatEffect]:
+        """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
+        is in flight any more, for it is of use once it is complete. The state that it is of is
+        known, and the step still open here."""
+        led_by, of, member = self.current_leader(), self.pipeline, self.member
+        unfit = self._is_over or member.hashing or member.applying
+        line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
+        within_s = AGAIN_S if of.in_flight() else 0.0
+        told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
+        if not told:
             return []
+        self._reports += 1
         report = LedgerReport(
             stage=self.place.stage,
             step=self.step,
-            seq=self._reporter.reports,
+            seq=self._reports,
             done=of.ledger,
             in_flight=of.in_flight_bits,
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
-        return [Send(peer, report) for peer in (led_by, *others)]
+        return [Send(peer, report) for peer, _ in told]
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""
