@@ -1021,10 +1021,10 @@ class Seat:
         """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
         is in flight any more, for it is of use once it is complete. The state that it is of is
         known, and the step still open here."""
-        led_by, of, member = self.current_leader(), self.pipeline, self.member
+        led_by, of, member = self.current_leader(), self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
         line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
-        within_s = AGAIN_S if of.in_flight() else 0.0
+        within_s = AGAIN_S if of.in_flight else 0.0
         told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
         if not told:
             return []
@@ -1033,8 +1033,8 @@ class Seat:
             stage=self.place.stage,
             step=self.step,
             seq=self._reports,
-            done=of.ledger,
-            in_flight=of.in_flight_bits,
+            done=bytes(of.ledger),
+            in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),

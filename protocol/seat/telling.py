@@ -1,4 +1,4 @@
-"""Tells peers something until they need it no more: at once, and again because messages are lost."""
+"""Tells peers something while they need it: at once, and again because messages are lost."""
 
 from __future__ import annotations
 
