@@ -21,15 +21,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, HEARD_S
 from protocol.pipeline.newcomers import NOBODY
-from protocol.pipeline.timing import Timing
+from protocol.pipeline.timing import UNMEASURED_S, Timing
 
-REPORTS_S: Final = 1.0
-"""A leader that takes over waits so long for reports; a silent replica delays the step no more."""
-STRAY_S: Final = 10.0
+STRAY_S: Final = 2 * HEARD_S
 """A leased id that its holder has not reported by then is leased again: the lease was lost."""
-HOLD_S: Final = 20.0
-"""Work that newcomers may not have waits so long for others, since one of those did anything."""
 
 MARGIN: Final = 1.5
 """The predicted rest of the wait must exceed the idle replica's time by this factor."""
@@ -193,7 +190,7 @@ class Leases:
             None if self._whole else self._waits_until,
             self._look_at,
             self._due.at if self._due else None,
-            self._active_at + HOLD_S if held_back and self._active_at is not None else None,
+            self._active_at + UNMEASURED_S if held_back and self._active_at is not None else None,
         ]
         return min((at for at in due if at is not None), default=None)
 
@@ -202,7 +199,7 @@ class Leases:
         if not here:
             return False
         if self._waits_until is None:
-            self._waits_until = now + REPORTS_S
+            self._waits_until = now + ANSWER_S
         if now < self._waits_until and not self._heard.keys() >= set(here):
             return False
         self._whole = True
@@ -215,7 +212,7 @@ class Leases:
         if self._active_at is None and self._wants:
             self._active_at = now
         bound, granted = self.bound, dict[tuple[PeerId, bool], list[int]]()
-        held_back_until = math.inf if self._active_at is None else self._active_at + HOLD_S
+        held_back_until = math.inf if self._active_at is None else self._active_at + UNMEASURED_S
         bounded = bool(bound.named) and now < held_back_until
         while self._free:
             may = (p for p in self._wants if bound.allows(p, self._has, self._per_step))

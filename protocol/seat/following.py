@@ -17,16 +17,13 @@ from typing import Final
 
 from protocol.effects import Send
 from protocol.ids import PeerId
+from protocol.pace import FORGET_S, HEARD_S, LOOK_S
 from protocol.pipeline.effects import Fault
 from protocol.wire.messages import CommitRequest
 
-ASK_S: Final = 0.5
 ASKED: Final = 3
 """Siblings at a time."""
-UNANSWERED_S: Final = 0.25
-"""Then the electors are asked: one that withholds the commits of its rounds delays them briefly."""
-OUT_OF_TOUCH_S: Final = 30.0
-STUCK_S: Final = 6.0
+STUCK_S: Final = 1.5 * HEARD_S
 
 
 class Following:
@@ -64,12 +61,12 @@ class Following:
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self.unanswered = not known and waited_s >= UNANSWERED_S
-        patience_s = STUCK_S if known else OUT_OF_TOUCH_S if alone else math.inf
+        self.unanswered = not known and waited_s >= LOOK_S
+        patience_s = STUCK_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
-        if known or now < self._asked_at + ASK_S:
+        if known or now < self._asked_at + LOOK_S:
             return []
         self._asked_at, self._turn = now, self._turn + 1
         some = [ahead[(self._turn + i) % len(ahead)] for i in range(min(ASKED, len(ahead)))]
@@ -82,4 +79,4 @@ class Following:
         known, _ = self._how
         if known:
             return self._since + STUCK_S
-        return self._asked_at + ASK_S if self.unanswered else self._since + UNANSWERED_S
+        return self._asked_at + LOOK_S if self.unanswered else self._since + LOOK_S

@@ -116,7 +116,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
 
-TELL_OTHERS_S = 1.5
+TELL_OTHERS_S = 2 * AGAIN_S
 """A step that is open for so long may have a leader that does not lead."""
 
 
