@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from protocol import limits
 from protocol.agreed import AgreedList
-from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
@@ -66,6 +65,7 @@ from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
+from protocol.seat.agreeing import Agreeing
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
@@ -190,13 +190,7 @@ class Seat:
         number_bytes: float = 0.0,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
-        self._amendments = amendments
-        self._agreed: AgreedList = amendments.agreed if amendments else ()
-        """The amendments on which our stage has agreed at our version."""
-        self._unsure = serving and step > 0
-        """We have closed no step since we began from a copy: siblings may have agreed on another
-        list than we knew of then."""
+        self._tokens_per_step = tokens_per_step
         self._admitted: tuple[int, bytes] = (step, b"")
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
@@ -212,63 +206,68 @@ class Seat:
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
-        audits = audits or AuditTerms()
+        audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
+        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
-        self._commitments = Commitments(place.me)
-        self.member = RoundMember(
-            place,
-            size,
-            step,
-            accumulator=self.pipeline,
-            loaded=serving,
-            promise=promise,
-            masking=self._masking(secret),
-            commitments=self._commitments if audits.budget else None,
-            rate=self._rate,
-            sign=self._sign_ready,
-        )
-        least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
-        self.leader = RoundLeader(
-            place,
-            size,
-            step,
-            self.quorum,
-            self.probation.is_proven,
-            least,
-            (self._to_agree_on, lambda: self._agreed),
-            round_s,
-            self.elector.verify,
-            era,
-            self._part,
-            lambda version: self.elector.commit(place.stage, era, version - 1),
-        )
-        self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
-        self.draining = Draining(self.pipeline, self.member)
-        self.standing = Standing(
-            place,
-            touch,
-            audits.verdicts,
-            self.pipeline.overdue,
-            self._spoilers,
-            least,
-            self.quorum.needs,
-        )
+        self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
+        self.leasing = Leasing(place, step, self.pipeline, audited=audited)
+        self._compose_audits(audits)
+        self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
+        self._compose_round(promise, secret, longest_s(size, number_bytes))
+        least = least_members(secret=bool(secret))
+        seen = self.pipeline.overdue, self._spoilers
+        self.standing = Standing(place, touch, audits.verdicts, *seen, least, self.quorum.needs)
+        self._aside = self.standing.aside()
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
         self._reports = 0
         """Number of our last ledger report."""
         self._following = Following(place.stage)
-        self._obstruction = Obstruction(round_s)
-        self.showing = Showing(place, era, self._commitments)
-        self.charging = Charging(place, audits, self._judges_of)
+
+    def _compose_audits(self, terms: AuditTerms) -> None:
+        """Make what audits others, and what others audit us by."""
+        self._commitments = Commitments(self.place.me)
+        self.showing = Showing(self.place, self.era, self._commitments)
+        self.charging = Charging(self.place, terms, self._judges_of)
         audited = self._commitments, self.showing.tensors
-        self.auditing = Auditing(place, audits, *audited, self.charging)
-        self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
-        self._aside = self.standing.aside()
+        self.auditing = Auditing(self.place, terms, *audited, self.charging)
+
+    def _compose_round(self, promise: tuple[int, int], secret: bytes, round_s: float) -> None:
+        """Make what closes a step; the bytes of a round take ``round_s`` at most."""
+        self.member = RoundMember(
+            self.place,
+            self.size,
+            self.step,
+            accumulator=self.pipeline,
+            loaded=self.serving,
+            promise=promise,
+            masking=self._masking(secret),
+            commitments=self._commitments if self.auditing.active else None,
+            rate=self.agreeing.rate,
+            sign=self._sign_ready,
+        )
+        self.leader = RoundLeader(
+            self.place,
+            self.size,
+            self.step,
+            self.quorum,
+            self.probation.is_proven,
+            least_members(secret=bool(secret)),
+            (
+                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.agreed,
+            ),
+            round_s,
+            self.elector.verify,
+            self.era,
+            self._part,
+            lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
+        )
+        self.draining = Draining(self.pipeline, self.member)
+        self._obstruction = Obstruction(round_s)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -278,18 +277,13 @@ class Seat:
         return self.member.loaded
 
     @property
-    def _steps(self) -> int:
-        """Steps of the whole run, as far as we know."""
-        return self._amendments.steps if self._amendments else self.unamended_steps
-
-    @property
     def finished(self) -> bool:
         """Whether the run's last version is in force here."""
         return self._is_over and not self.member.hashing
 
     @property
     def _is_over(self) -> bool:
-        return self.step >= self._steps
+        return self.step >= self.agreeing.steps
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
@@ -299,7 +293,7 @@ class Seat:
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self._agreed)
+        return replace(told, audited=audited, amended=self.agreeing.agreed)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -346,7 +340,7 @@ class Seat:
         the leader's plan."""
         if self._open.unconfirmed:
             plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self._may_hold(plan)
+            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -468,7 +462,7 @@ class Seat:
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return list(self.standing.observe(self._seen, self._open.claims, now, self._steps))
+        return list(self.standing.observe(self._seen, self._open.claims, now, self.agreeing.steps))
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
@@ -575,7 +569,7 @@ class Seat:
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
             return []
-        if not self._may_hold(message):
+        if not self.agreeing.may_hold(message, self._view):
             self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:
@@ -613,38 +607,9 @@ class Seat:
         members = [PeerId(member.peer) for member in plan.members]
         return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
-    # --- amendments ------------------------------------------------------------------------
-
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
         return self._settle([], now)
-
-    def _to_agree_on(self) -> AgreedList:
-        """Return the amendments that we plan our step with."""
-        if self._amendments is None:
-            return ()
-        return to_agree_on(self._amendments, self._agreed, self._told(), self.step, self._unsure)
-
-    def _may_hold(self, plan: Plan) -> Answer:
-        """Whether the amendments that a plan names may hold."""
-        if self._amendments is None:
-            return YES if not plan.amended else no("a plan names amendments, and we know of none")
-        lists = self._agreed, plan.amended, self._told()
-        return may_follow(self._amendments, *lists, plan.step, self._unsure)
-
-    def _told(self) -> AgreedList | None:
-        """Return on what most replicas of the stage before have agreed; None: ours decides."""
-        if self._amendments is None or self.place.first:
-            return None
-        before = self._view.serving(self.place.stage - 1)
-        lists = [r.amended for r in before if r.version >= self.step - 1]
-        return told_by(self._amendments, lists, len(before))
-
-    def _rate(self, plan: Plan) -> float | None:
-        """Return the learning rate of a plan's step; None: the manifest's."""
-        if self._amendments is None:
-            return None
-        return self._amendments.rate(plan.amended, plan.step)
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -928,10 +893,7 @@ class Seat:
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""
-        self._agreed, self._unsure = amended, False
-        if self._amendments is None or not self._amendments.settle(amended):
-            return []
-        return [AgreedOn(self.place.stage, amended)]
+        return [AgreedOn(self.place.stage, amended)] if self.agreeing.settle(amended) else []
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""

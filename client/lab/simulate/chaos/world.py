@@ -552,4 +552,5 @@ class ChaosWorld(ChaosSwarm):
         for volunteer in self.volunteers.values():
             volunteer.recovery.steps = steps
             if volunteer.seat is not None:
-                volunteer.seat.unamended_steps = steps  # a run's length is fixed; a world's is not
+                # a run's length is fixed; a world's is not
+                volunteer.seat.agreeing.unamended_steps = steps
