@@ -409,7 +409,8 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
-        self._echoes[sender] = message.seq
+        if not self.contacts.is_shunned(sender):
+            self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         lost, lost_before = map(PeerId, message.lost), self.contacts.told_by(sender)
         self.contacts.heard(sender, lost, serving, message.echo - 1, now)

@@ -219,7 +219,7 @@ class Seat:
         self._compose_round(promise, secret, longest_s(size, number_bytes))
         least = least_members(secret=bool(secret))
         seen = self.pipeline.overdue, self._spoilers
-        self.standing = Standing(place, audits.verdicts, *seen, least, self.quorum.needs)
+        self.standing = Standing(place, touch, audits.verdicts, *seen, least, self.quorum.needs)
         self._aside = self.standing.aside()
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
@@ -412,7 +412,6 @@ class Seat:
         if self.probation.failed(aside - self._aside, self._seen, now):
             self._seen = self.probation.without(self._whole, now)
         self._aside = aside
-        self.quorum.set_aside(aside)
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on, unless they are set aside: a leader or a plan names them."""
@@ -463,10 +462,7 @@ class Seat:
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        claims, last = self._open.claims, self.agreeing.steps
-        said = self.standing.observe(self._seen, claims, now, last)
-        self.quorum.set_aside(self.standing.aside())
-        return list(said)
+        return list(self.standing.observe(self._seen, self._open.claims, now, self.agreeing.steps))
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
