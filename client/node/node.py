@@ -319,8 +319,7 @@ class Node(ControlApi):
         """Begin to drain; return the consequences for our stages."""
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
-        steps = self._engine.amending.book.steps
-        return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
+        return drain_costs_of(self._training.held_stages.view, self._signer.peer)
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
@@ -583,7 +582,7 @@ class Node(ControlApi):
             return None
         kept = Persisted(self._folders.vouches(swarm.swarm), KeptRegister).load(self._warn)
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
-        if not (answer := register.own_answer()) and register.is_used_up(swarm.ticket):
+        if not (answer := register.standing(register.me)) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
         if not register.is_member and swarm.ticket is None:
             words = f"{swarm.manifest.name} is entered by invitation, and nobody has invited us"

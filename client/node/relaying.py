@@ -110,7 +110,6 @@ class Relaying:
         machine = self._network.passing.machine
         return RelayView(
             through=list(self._network.reaching.machine.relays),
-            line_bytes_per_s=self._own_advert.upload_bytes_per_s,
             rate_bytes_per_s=self._lent_bytes_per_s() if machine.offers else 0.0,
             members=len(machine.reservations),
             circuits=machine.circuits,

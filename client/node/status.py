@@ -108,7 +108,7 @@ def take_snapshot(
         addresses=engine.reach.advertised(engine.network.addresses),
         reach=_reach(engine),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(held_stages.view, engine.signer.peer, engine.amending.book.steps),
+        leaving=drain_costs_of(held_stages.view, engine.signer.peer),
         held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
@@ -211,11 +211,11 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) 
     )
 
 
-def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostView]:
+def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
     """Return the consequences for the stages of ``me`` if it left a run of ``steps`` steps."""
     return [
-        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
-        for p in drain_costs(view, me, steps)
+        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last)
+        for p in drain_costs(view, me)
     ]
 
 
@@ -236,7 +236,6 @@ def _network(engine: Engine) -> NetworkView:
         sent_bytes=statistics.bytes_out,
         sent_tensor_bytes=statistics.tensor_bytes_out,
         received_bytes=statistics.bytes_in,
-        sent_messages=statistics.frames_out,
         links=len(statistics.peers),
     )
 
@@ -320,7 +319,7 @@ def _stages(engine: Engine) -> list[StageView]:
             ReplicaView(
                 peer=r.peer,
                 version=r.seat.version,
-                state="suspect" if r.suspect else r.seat.state,
+                state=r.seat.state,
                 rate=r.seat.rate,
             )
             for r in replicas
@@ -335,7 +334,7 @@ def _peers(engine: Engine) -> list[PeerView]:
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
-        state = "suspect" if member.suspect else "connected" if member.linked else "known"
+        state = "connected" if member.linked else "known"
         seconds = network.rtt_s.get(member.peer)
         milliseconds = None if seconds is None else 1000 * seconds
         relay = network.relays.get(member.peer, "")

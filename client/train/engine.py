@@ -664,13 +664,12 @@ class Engine:
         wanted = {**self._electors_to_reach(), **self.kept_links.wanted(roster)}
         self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
         if self.matching is not None:
-            cut_off = self.membership.cut_off()
             newest = self.waypoints.machine.newest
             members = matching_members(
                 roster,
                 self.signer.peer,
                 self.measuring,
-                cut_off,
+                self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )

@@ -33,6 +33,9 @@ REST_S = 0.02
 """A replica that refuses work is left alone; each time in a row twice as long."""
 LEAST_LATE_S = 2.0
 """Nothing is late sooner."""
+LEAST_LATE_AGAIN_S = 0.5
+"""Nor at a replica that has brought nothing lately: each that sends to it tries it again, and each
+time its stage waits."""
 MOST_TIMES = 3.0
 """What takes so many times the usual is late, however much times vary. A replica that has not shown
 what it needs may need so many times what its slowest sibling does."""
@@ -280,10 +283,11 @@ class NextHop:
 
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
+        least_s = LEAST_LATE_AGAIN_S if peer in self.overdue() else LEAST_LATE_S
         if (own := self.timing(peer)).measured:
-            return max(LEAST_LATE_S, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
+            return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
         known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
-        return max(LEAST_LATE_S, MOST_TIMES * max(known)) if known else UNMEASURED_S
+        return max(least_s, MOST_TIMES * max(known)) if known else UNMEASURED_S
 
     def overdue(self) -> list[PeerId]:
         """Return the replicas that bring nothing while their siblings do."""

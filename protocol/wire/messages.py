@@ -199,10 +199,6 @@ class Heartbeat(Message, frozen=True):
 
     seq: Count
     seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
-    lost: Annotated[list[PeerText], Meta(max_length=limits.MAX_LOST)] = msgspec.field(
-        default_factory=list
-    )
-    """Peers the sender has lost: silent for too long, or their connection ended."""
     echo: Count = 0
     """One more than the newest ``seq`` that the sender has received from the other side."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,9 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
+from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import times_read
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import say
 from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
@@ -78,6 +80,7 @@ class Created(Struct, frozen=True):
     """Of the run with the volunteers that the stages should have, one such thread each."""
 
 
+@answered
 def create(
     *,
     run: RunChoices = RunChoices(),  # noqa: B008  (frozen)
@@ -86,8 +89,7 @@ def create(
     out: Annotated[Path | None, Parameter(name=("--out", "-o"), group=RUN)] = None,
     announce: Annotated[tuple[str, ...], Parameter(group=RUN)] = (),
     force: Annotated[bool, Parameter(group=RUN)] = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Found a swarm: write its signed .swarm file and print an invite.
 
     Parameters
@@ -99,8 +101,6 @@ def create(
         (default: this machine's address and the configured port).
     force
         Replace the file if it is there.
-    json
-        Print JSON instead of the invite alone.
     """
     home = find_home({"announce": announce or None})
     signer = home.signer()
@@ -128,9 +128,8 @@ def create(
     if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
     write_swarm_file(path, swarm)
-    for warning in founding.warnings:
-        say(f"note: {warning}")
-    _report(swarm, path, text, founding, json)
+    created = _created(swarm, path, text, founding)
+    return Answer(created, created.invite, list(_notes(swarm, path, text, founding)))
 
 
 def default_file(name: str) -> Path:
@@ -239,42 +238,37 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
-def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_json: bool) -> None:
+def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Created:
     manifest = swarm.manifest
-    invite = str(swarm.invite)
-    if as_json:
-        created = Created(
-            swarm=swarm.swarm,
-            name=manifest.name,
-            invite=invite,
-            file=str(path),
-            text=str(text),
-            layers_per_stage=list(manifest.layers_per_stage),
-            stages=list(founding.prices),
-            parameters=sum(stage.parameters for stage in manifest.stages),
-            warnings=list(founding.warnings),
-            averaging=list(founding.averaging),
-            epochs=times_read(manifest.data, _tokens(manifest)),
-            seconds_alone=alone_s(manifest, founding.prices),
-            seconds_at_best=together_s(manifest, founding.prices),
-        )
-        print_json(created)
-        return
-    for line in introduction(manifest, swarm.swarm):
-        say(line)
-    say(table(founding.prices))
-    for line in (*founding.averaging, *outlook(manifest, founding.prices)):
-        say(line)
+    tokens = manifest.steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    return Created(
+        swarm=swarm.swarm,
+        name=manifest.name,
+        invite=str(swarm.invite),
+        file=str(path),
+        text=str(text),
+        layers_per_stage=list(manifest.layers_per_stage),
+        stages=list(founding.prices),
+        parameters=sum(stage.parameters for stage in manifest.stages),
+        warnings=list(founding.warnings),
+        averaging=list(founding.averaging),
+        epochs=times_read(manifest.data, tokens),
+        seconds_alone=alone_s(manifest, founding.prices),
+        seconds_at_best=together_s(manifest, founding.prices),
+    )
+
+
+def _notes(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Iterator[str]:
+    manifest = swarm.manifest
+    yield from (f"note: {warning}" for warning in founding.warnings)
+    yield from introduction(manifest, swarm.swarm)
+    yield table(founding.prices)
+    yield from (*founding.averaging, *outlook(manifest, founding.prices))
     size = human_bytes(founding.corpus.size)
     if manifest.data.source == "tokens":
-        say(f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the")
-        say("parts that they need from you")
+        yield f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the"
+        yield "parts that they need from you"
     else:
-        say(f"the text, {size}, is copied to {text}; members of stage 0 copy it from you")
-    say(f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}")
-    say("others join with this invite, or with a copy of the file:")
-    print(invite)
-
-
-def _tokens(manifest: Manifest) -> int:
-    return manifest.steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+        yield f"the text, {size}, is copied to {text}; members of stage 0 copy it from you"
+    yield f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}"
+    yield "others join with this invite, or with a copy of the file:"

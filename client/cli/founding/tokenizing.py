@@ -128,16 +128,15 @@ def say_left_out(files: list[str]) -> None:
         say(f"note: and {len(files) - SHOWN_LEFT_OUT} more")
 
 
-def say_skipped(rows: int, names: Sequence[str]) -> None:
-    """Say which rows could not be used: ``names`` are those of the first."""
+def skipped(rows: int, names: Sequence[str]) -> Iterator[str]:
+    """Yield lines about rows that could not be used: ``names`` are those of the first."""
     if not rows:
         return
     counted = "one unusable row is" if rows == 1 else f"{rows:,} unusable rows are"
-    say(f"note: {counted} left out:")
-    for name in names:
-        say(f"  {name}")
+    yield f"note: {counted} left out:"
+    yield from (f"  {name}" for name in names)
     if rows > len(names):
-        say(f"  and {rows - len(names):,} more")
+        yield f"  and {rows - len(names):,} more"
 
 
 class BuildLine:

@@ -44,20 +44,12 @@ from protocol.relay.messages import (
     WhereIs,
 )
 from protocol.relay.server import (
-    Admitted,
-    Agreed,
     Answer,
     Asked,
     AskTarget,
     End,
-    Ended,
-    HalfClosed,
     Join,
-    LinkEnded,
-    Moved,
-    Offering,
     RelayEffect,
-    RelayEvent,
     RelayLimits,
     RelayServer,
     Tell,
@@ -129,22 +121,27 @@ class PassingOn:
         """Relay from now on, or no longer.
 
         Args:
-            relays, rate_bytes_per_s, drain_s: see `Offering`.
+            relays: whether we do.
+            rate_bytes_per_s: what circuits share; 0: no limit.
+            drain_s: if we do no longer, when circuits end.
             line: bytes per second of our line; 0: not known.
         """
         lent = rate_bytes_per_s if relays else 0.0
         if (lent, line) != (self._lent, self._line):
             self._lent, self._line = lent, line
             self._shares.set_rate(self._left * lent, trio.current_time())
-        self._do(Offering(relays, rate_bytes_per_s, drain_s))
+        if relays:
+            self.machine.offer(rate_bytes_per_s)
+        else:
+            self._do(self.machine.drain(drain_s, trio.current_time()))
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
-        self._do(LinkEnded(peer))
+        self._do(self.machine.link_ended(peer))
 
     def admitted(self, peer: PeerId) -> None:
         """A peer has become a member."""
-        self._do(Admitted(peer))
+        self.machine.admitted(peer)
 
     async def serve(
         self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
@@ -169,10 +166,11 @@ class PassingOn:
     ) -> None:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
-        self._do(Asked(number, peer, message, member, relayed, _prefix(connection)))
+        asked = Asked(number, peer, message, member, relayed, _prefix(connection))
+        self._do(self.machine.asked(asked, trio.current_time()))
         if request.ask is not None:
             agrees = await self._ask_target(number, request, request.ask, connection.ip)
-            self._do(Agreed(number, agrees))
+            self._do(self.machine.agreed(number, agrees, trio.current_time()))
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and request.answer == Status("ok"):
             request.answer = Status("ok", self._host_of(PeerId(message.target)))
@@ -241,11 +239,12 @@ class PassingOn:
                 await self._apart(partial(to.send_all, [data], STALL_S))
                 now = trio.current_time()
                 source.release(len(data), holding.passed(len(data), source.trip_s, now))
-                self.machine.receive(Moved(number, len(data)), now)
+                self.machine.moved(number, len(data), now)
         finally:
             holding.close()
         to.send_eof()
-        self._do(HalfClosed(number))
+        self.machine.half_closed(number, trio.current_time())
+        self._due.set()
 
     async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something on another peer's link; whose circuit ends does not wait for its end.
@@ -324,8 +323,8 @@ class PassingOn:
             with trio.move_on_at(math.inf if due is None else due):
                 await self._due.wait()
 
-    def _do(self, event: RelayEvent) -> None:
-        self._perform(self.machine.receive(event, trio.current_time()))
+    def _do(self, effects: Sequence[RelayEffect]) -> None:
+        self._perform(effects)
         self._due.set()
 
     def _perform(self, effects: Sequence[RelayEffect]) -> None:
@@ -360,7 +359,7 @@ class PassingOn:
         with suppress(RemoteProtocolError):
             if request.target is not None and not request.target.done:
                 request.target.reset()
-        self._do(Ended(number))
+        self.machine.ended(number)
 
 
 def _prefix(connection: Connection | None) -> str:

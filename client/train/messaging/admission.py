@@ -161,7 +161,7 @@ class Vouching:
 
     def look_at_ourselves(self) -> None:
         """Report if we were expelled."""
-        if not (answer := self.register.own_answer()):
+        if not (answer := self.register.standing(self.register.me)):
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
@@ -169,7 +169,7 @@ class Vouching:
         invite has been used, why we are out is not the word of whoever refuses us."""
         if self.register.belongs:
             return
-        answer = self.register.own_answer()
+        answer = self.register.standing(self.register.me)
         known = not answer and self.register.is_used_up(self._ticket)
         self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 

@@ -20,13 +20,13 @@ from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
+from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
-from protocol.reachability.patience import Patience
-from protocol.reachability.prober import Prober
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
+FLOOD_POINTS: Final = 10
 State = Literal["unknown", "reachable", "mapped", "unreachable", "local"]
 
 
@@ -71,8 +71,7 @@ class Reach:
     ) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery
         self._is_member = is_member
-        self.machine = Reachability()
-        self._prober, self._patience = Prober(), Patience()
+        self.machine, self._budgets = Reachability(), Budgets()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
         self._mapped: dict[str, Mapped] = {}  # by kind of host
@@ -107,9 +106,9 @@ class Reach:
         """Dial a member back, within our budget."""
         if self._is_flood(peer):
             return
-        ends = self._network.ends(peer)
+        ends, now = self._network.ends(peer), self._engine.now()
         granted = ends is not None and self._is_member(peer)
-        if ends is None or not granted or not self._prober.grants(ends.host, self._engine.now()):
+        if ends is None or not granted or not self._budgets.dials_back(ends.host, now):
             self._engine.send(peer, Probed(message.number, None))
             return
         self._nursery.start_soon(self._dial_back, peer, message)
@@ -127,10 +126,10 @@ class Reach:
         self._network.seen_at(self.machine.outer_hosts(), known)
 
     def _is_flood(self, peer: PeerId) -> bool:
-        blame = self._patience.hears(peer, self._engine.now())
-        if blame is not None:
-            self._engine.perform(blame)
-        return blame is not None
+        hears = self._budgets.hears(peer, self._engine.now())
+        if not hears:
+            self._engine.perform(Penalise(peer, "reach-flood", FLOOD_POINTS))
+        return not hears
 
     async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
         reached = await self._network.probe(peer, message.port)

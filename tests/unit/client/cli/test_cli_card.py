@@ -32,7 +32,6 @@ def facts() -> Facts:
         has_tokenizer=False,
         held_out=StepPoint(49, 0.0, 1.5, 0.0),
         own_microbatches=1234,
-        own_tokens=5_678_900,
     )
 
 
@@ -83,7 +82,7 @@ def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
 
 
 def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
-    nothing = {"held_out": None, "own_microbatches": 0, "own_tokens": 0}
+    nothing = {"held_out": None, "own_microbatches": 0}
     text = card(msgspec.structs.replace(facts, **nothing))
     assert "held-out loss: not known here" in text
     assert "who exported this" not in text

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.next_hop import LEAST_LATE_S, MOST_TIMES, NextHop
+from protocol.pipeline.next_hop import LEAST_LATE_AGAIN_S, LEAST_LATE_S, MOST_TIMES, NextHop
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S, Timing
 
 
@@ -61,6 +61,10 @@ def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() ->
     for _ in range(9):
         hops.settle(fast, 0.1, 1, 0.0)
     assert hops.late_s(new, 1) == hops.late_s(fast, 1) == LEAST_LATE_S
+    hops.struck(other, 0.0)
+    assert hops.late_s(other, 1) == LEAST_LATE_AGAIN_S
+    hops.brought(other, 1.0)
+    assert hops.late_s(other, 1) == LEAST_LATE_S
     for _ in range(9):
         hops.settle(slow, 4.0, 1, 0.0)
     assert hops.late_s(new, 1) == MOST_TIMES * 4.0

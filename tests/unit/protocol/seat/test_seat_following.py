@@ -365,12 +365,12 @@ def test_who_was_left_behind_does_not_lead() -> None:
 def test_whom_a_plan_names_is_lost_though_we_have_never_met() -> None:
     """All who had met it have restarted since: nobody else would ever list it."""
     contacts = Contacts()
-    contacts.heard(SIBLING, (), (STAGE,), 0, 9.0)
+    contacts.heard(SIBLING, (STAGE,), 0, 9.0)
     contacts.expect((SIBLING, OTHER), 10.0)
-    assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == (SIBLING,), "it was heard at 9"
-    assert contacts.lost(10.0 + LOST_AFTER_S) == (OTHER, SIBLING)
-    contacts.heard(OTHER, (), (STAGE,), 0, 15.5)
-    assert contacts.lost(16.0) == (SIBLING,)
+    assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == {SIBLING}, "it was heard at 9"
+    assert contacts.lost(10.0 + LOST_AFTER_S) == {OTHER, SIBLING}
+    contacts.heard(OTHER, (STAGE,), 0, 15.5)
+    assert contacts.lost(16.0) == {SIBLING}
 
 
 def test_a_sibling_that_is_ahead_alone_is_named_where_its_stage_needs_it() -> None:

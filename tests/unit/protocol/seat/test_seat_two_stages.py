@@ -118,7 +118,7 @@ def test_a_seat_that_has_ended_needs_nobody_and_ignores_nobody() -> None:
     contacts.vacated(1)
     assert not contacts.is_shunned(THIRD)
     contacts.said(1, 2.0)
-    contacts.heard(THIRD, (), (), 1, 2.5)
+    contacts.heard(THIRD, (), 1, 2.5)
     assert contacts.present(THIRD, 2.0 + CONTACT_S / 2)
     made[0].accuse(OTHER, "it sleeps", 3.0)
     assert made[0].is_aside(OTHER)
