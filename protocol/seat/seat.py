@@ -925,9 +925,12 @@ class Seat:
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
+        near = (self.place.stage - 1, self.place.stage + 1)
+        others = (r for stage in near for r in self._whole.serving(stage))
+        beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
-        return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
+        return [*self._following.look(ahead, beside, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 

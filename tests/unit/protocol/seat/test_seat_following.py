@@ -50,7 +50,7 @@ class TestWhoIsAhead:
     def look(
         self, now: float, *ahead: PeerId, known: bool = False, alone: bool = False
     ) -> list[Send | Fault]:
-        return self.following.look(ahead, STEP, now, known=known, alone=alone)
+        return self.following.look(ahead, (), STEP, now, known=known, alone=alone)
 
     def test_nobody(self) -> None:
         assert self.look(0.0) == []
@@ -62,6 +62,14 @@ class TestWhoIsAhead:
         assert self.look(LOOK_S - 0.1, SIBLING) == []
         assert self.look(LOOK_S, SIBLING) == asked
         assert self.following.next_deadline() == 2 * LOOK_S
+
+    def test_who_is_two_versions_ahead_beside_us_is_asked_too(self) -> None:
+        beside = [PeerId("beside")]
+        asked = [Send(beside[0], CommitRequest(STAGE, STEP))]
+        for now in (0.0, LOOK_S):
+            said = self.following.look((), beside, STEP, now, known=False, alone=False)
+            assert said == asked
+        assert not self.following.unanswered, "no sibling has left us behind"
 
     def test_is_asked_in_turns(self) -> None:
         asked = set[PeerId]()
