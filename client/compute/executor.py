@@ -17,7 +17,7 @@ from typing import assert_never
 import msgspec
 import torch
 
-from client.compute import allowance, device, passes, samples, saving
+from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.compiling import CompiledBlocks, compile_blocks
@@ -39,7 +39,6 @@ from client.compute.requests import (
     Loaded,
     LoadStart,
     OpenStage,
-    PrepareData,
     Probe,
     Save,
     SetThreads,
@@ -72,7 +71,7 @@ _PASSES = _DEPARTING | PassTask
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | PrepareData | SetThreads
+_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | SetThreads
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
@@ -178,8 +177,6 @@ class Executor:
                 return self._open(request), ()
             case Probe():
                 return device.probe(request), ()
-            case PrepareData():
-                return samples.prepare(request), ()
             case Load() | LoadStart():
                 return self._load(request), ()
             case ForwardTask():

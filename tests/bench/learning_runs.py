@@ -18,7 +18,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from client.compute.requests import OpenStage
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec

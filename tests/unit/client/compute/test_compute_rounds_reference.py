@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ContributeTask, ForwardTask, LossTask
@@ -34,7 +35,7 @@ Replicas = list[LocalWorker]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     path = tmp_path_factory.mktemp("corpus") / "text"
     path.write_bytes(np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8).tobytes())
-    return Corpus.from_bytes_file(path)
+    return open_source(str(path))
 
 
 def dealt_to(count: int) -> Dealt:
