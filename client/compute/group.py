@@ -36,10 +36,9 @@ import trio
 from msgspec.structs import replace
 
 from client.compute.process import (
-    Pending,
+    Call,
     Rank,
     RequestFailed,
-    Submitted,
     Worker,
     WorkerDied,
     open_worker,
@@ -213,7 +212,7 @@ class WorkerGroup(Worker):
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    def _pass_on(self, call: Pending, nursery: trio.Nursery) -> None:
+    def _pass_on(self, call: Call[Any], nursery: trio.Nursery) -> None:
         """Have one rank execute a request, beside those of others."""
         request = call.request
         rank = self._home(request) if _is_dealt(request) else 0
@@ -226,14 +225,14 @@ class WorkerGroup(Worker):
         self._busy[rank] += 1
         nursery.start_soon(self._finish_computing, call, rank, submitted)
 
-    def _pass_to_all(self, call: Pending, nursery: trio.Nursery) -> None:
+    def _pass_to_all(self, call: Call[Any], nursery: trio.Nursery) -> None:
         """Have all ranks execute a request together."""
         asked = [rank.submit(call.request, call.payloads) for rank in self._processes]
         call.payloads = ()
         self._begun += 1
         nursery.start_soon(self._finish_together, call, asked)
 
-    async def _finish_together(self, call: Pending, asked: Sequence[Submitted[Any]]) -> None:
+    async def _finish_together(self, call: Call[Any], asked: Sequence[Call[Any]]) -> None:
         outcomes = await self._together(asked)
         self._begun -= 1
         if _is_dealt(call.request):
@@ -242,7 +241,7 @@ class WorkerGroup(Worker):
         if not self._begun:
             self._quiet.set()
 
-    async def _together(self, asked: Sequence[Submitted[Any]]) -> list[_Outcome]:
+    async def _together(self, asked: Sequence[Call[Any]]) -> list[_Outcome]:
         """Return the outcomes of a request that either all ranks have executed or none.
 
         Raises:
@@ -282,7 +281,7 @@ class WorkerGroup(Worker):
             self._ledger.steps[request.microbatch] = request.step
         return homes[request.microbatch]
 
-    async def _finish_computing(self, call: Pending, rank: int, submitted: Submitted[Any]) -> None:
+    async def _finish_computing(self, call: Call[Any], rank: int, submitted: Call[Any]) -> None:
         outcome = await self._outcome(submitted)
         self._begun -= 1
         self._busy[rank] -= 1
@@ -297,7 +296,7 @@ class WorkerGroup(Worker):
         if not self._begun:
             self._quiet.set()
 
-    async def _finish(self, call: Pending, submitted: Submitted[Any]) -> None:
+    async def _finish(self, call: Call[Any], submitted: Call[Any]) -> None:
         self._answer(call, await self._outcome(submitted))
 
     def _note(self, request: _Asked, rank: int) -> None:
@@ -308,12 +307,12 @@ class WorkerGroup(Worker):
             case PassTask(into="less"):
                 self._ledger.counted.pop(request.microbatch, None)
 
-    def _answer(self, call: Pending, outcome: _Outcome) -> None:
+    def _answer(self, call: Call[Any], outcome: _Outcome) -> None:
         self._waiting.pop(call.id, None)
         call.answer = outcome
         call.done.set()
 
-    async def _outcome(self, submitted: Submitted[Any]) -> _Outcome:
+    async def _outcome(self, submitted: Call[Any]) -> _Outcome:
         try:
             return await submitted.wait()
         except RequestFailed as failure:
@@ -323,7 +322,7 @@ class WorkerGroup(Worker):
 
     # --- requests that nothing overlaps --------------------------------------------------------
 
-    async def _alone(self, call: Pending) -> None:
+    async def _alone(self, call: Call[Any]) -> None:
         while self._begun:
             self._quiet = trio.Event()
             await self._quiet.wait()

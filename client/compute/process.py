@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 import trio
@@ -140,23 +140,39 @@ class Rank:
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
-    """A call that has not been answered."""
+class Call(Generic[AnswerT]):
+    """A request on its way to the worker."""
 
     id: int
     request: Request[Any] | Task
     payloads: Sequence[Buffer]
     done: trio.Event = field(default_factory=trio.Event)
     answer: tuple[Answer, list[bytes]] | None = None
+    death: "WorkerDied | None" = None
+    """Why there will be no answer."""
     abandoned: bool = False
+
+    async def wait(self) -> tuple[AnswerT, list[bytes]]:
+        """Wait for the reply and its payloads; raises what `Worker.call` raises."""
+        try:
+            await self.done.wait()
+        except trio.Cancelled:
+            self.abandoned, self.payloads = True, ()
+            raise
+        if self.answer is None:
+            raise self.death or WorkerDied(0, ())
+        reply, payloads = self.answer
+        if isinstance(reply, Failed):
+            raise RequestFailed(reply)
+        return cast(AnswerT, reply), payloads
 
 
 class Worker(ABC):
     """A running worker as its owner sees it: one process, or a group of them (`group`)."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Pending] = {}
-        self._unsent: deque[Pending] = deque()
+        self._waiting: dict[int, Call[Any]] = {}
+        self._unsent: deque[Call[Any]] = deque()
         self._something_unsent = trio.Event()
         self._next_id = 0
         self._death: WorkerDied | None = None
@@ -202,14 +218,10 @@ class Worker(ABC):
         return await self.submit(request, payloads).wait()
 
     @overload
-    def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> "Submitted[Outcome]": ...
+    def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> Call[Outcome]: ...
     @overload
-    def submit(
-        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> "Submitted[ReplyT]": ...
-    def submit(
-        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
-    ) -> "Submitted[Any]":
+    def submit(self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()) -> Call[ReplyT]: ...
+    def submit(self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()) -> Call[Any]:
         """Queue a request now, wait for it later: requests run in the order of these calls.
 
         Raises:
@@ -217,21 +229,12 @@ class Worker(ABC):
         """
         if self._death is not None:
             raise self._death
-        call = Pending(self._next_id, request, payloads)
+        call = Call[Any](self._next_id, request, payloads)
         self._next_id += 1
         self._waiting[call.id] = call
         self._unsent.append(call)
         self._something_unsent.set()
-        return Submitted(self, call)
-
-    def outcome_of(self, call: Pending) -> tuple[Any, list[bytes]]:
-        """The answer to a call that is done; raises what `call` raises."""
-        if call.answer is None:
-            raise self._death or WorkerDied(0, ())
-        reply, payloads = call.answer
-        if isinstance(reply, Failed):
-            raise RequestFailed(reply)
-        return reply, payloads
+        return call
 
     async def wait_death(self) -> WorkerDied:
         """Wait until the worker is gone."""
@@ -250,6 +253,7 @@ class Worker(ABC):
         self._death = death
         self._dead.set()
         for call in self._waiting.values():
+            call.death = death
             call.done.set()
         self._waiting.clear()
         self._unsent.clear()
@@ -316,7 +320,7 @@ class WorkerProcess(Worker):
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    async def _send(self, call: Pending) -> None:
+    async def _send(self, call: Call[Any]) -> None:
         read_up_to = self._incoming.read_up_to
         buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
         call.payloads = ()
@@ -365,22 +369,6 @@ class WorkerProcess(Worker):
             *lines, rest = (self._stderr_rest + data).split(b"\n")
             self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
             self._stderr.extend(line.decode(errors="replace") for line in lines)
-
-
-class Submitted(Generic[AnswerT]):
-    """A request on its way to the worker; made by `Worker.submit`."""
-
-    def __init__(self, worker: Worker, call: Pending) -> None:
-        self._worker, self._call = worker, call
-
-    async def wait(self) -> tuple[AnswerT, list[bytes]]:
-        """Wait for the reply and its payloads; raises what `Worker.call` raises."""
-        try:
-            await self._call.done.wait()
-        except trio.Cancelled:
-            self._call.abandoned, self._call.payloads = True, ()
-            raise
-        return self._worker.outcome_of(self._call)
 
 
 @asynccontextmanager

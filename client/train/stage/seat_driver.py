@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -18,13 +17,12 @@ import numpy as np
 import trio
 
 from client.compute.payload import Header, sealed_digest
-from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
-from client.store.boundaries import StoreFull
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
+from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
 from client.train.machine.time_spent import TimeSpent
 from client.train.machine.utilization import Utilization, pass_costs
 from client.train.ports import Ports
 from client.train.stage import failpoints
-from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import results, sources
@@ -138,7 +136,7 @@ class SeatDriver:
         seat: Seat,
         manifest: Manifest,
         worker: Worker,
-        payloads: Payloads,
+        payloads: BoundaryStore,
         ports: Ports,
         hooks: SeatHooks,
         nursery: trio.Nursery,
@@ -147,7 +145,9 @@ class SeatDriver:
         samples: Samples | None = None,
     ) -> None:
         self.seat, self._samples, self._time_spent = seat, samples, time_spent
-        self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
+        self._gate = scheduler.open(
+            seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
+        )
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
         self._place = seat.place
@@ -362,7 +362,7 @@ class SeatDriver:
     def _enter(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS):
             self._samples.begin(task.microbatch)
-        self._gate.enter(partial(self._start, task), in_round=_in_round(task))
+        self._gate.enter(task, in_round=_in_round(task))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
         try:
@@ -403,25 +403,6 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
-        started = self._given(task)
-        if not started:
-            self._has_read(task)
-        return started
-
-    def _has_read(self, task: Task) -> None:
-        if self._samples is not None and isinstance(task, READS) and not self._closed:
-            self._samples.end(task.microbatch)
-
-    def _start_beside(self, task: HashTask) -> None:
-        """Give the worker a task that no other waits for."""
-        try:
-            submitted = self._worker.submit(task)
-        except WorkerDied as death:
-            self._hooks.worker_died(death)
-        else:
-            self._nursery.start_soon(self._take_outcome, task, submitted)
-
-    def _given(self, task: Task) -> bool:
         stage, first = self.seat.place.stage, self._place.first
         failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
@@ -436,9 +417,23 @@ class SeatDriver:
             self._time_spent.begins(self._ports.now())
             self._nursery.start_soon(self._finish, task, submitted)
             return True
+        self._has_read(task)
         return False
 
-    async def _finish(self, task: Task, submitted: Submitted[Outcome]) -> None:
+    def _has_read(self, task: Task) -> None:
+        if self._samples is not None and isinstance(task, READS) and not self._closed:
+            self._samples.end(task.microbatch)
+
+    def _start_beside(self, task: HashTask) -> None:
+        """Give the worker a task that no other waits for."""
+        try:
+            submitted = self._worker.submit(task)
+        except WorkerDied as death:
+            self._hooks.worker_died(death)
+        else:
+            self._nursery.start_soon(self._take_outcome, task, submitted)
+
+    async def _finish(self, task: Task, submitted: Call[Outcome]) -> None:
         """Wait for a task's end, tell the seat, and start the next one."""
         try:
             await self._take_outcome(task, submitted)
@@ -447,7 +442,7 @@ class SeatDriver:
             self._has_read(task)
             self._gate.ended()
 
-    async def _take_outcome(self, task: Task, submitted: Submitted[Outcome]) -> None:
+    async def _take_outcome(self, task: Task, submitted: Call[Outcome]) -> None:
         """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)

@@ -3,10 +3,13 @@
 import os
 import socket
 import struct
-from typing import cast, get_args
+import traceback
+from pathlib import Path
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
+import torch
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +27,14 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.process import Pending, WorkerProcess
+from client.compute.process import Call, WorkerProcess
 from client.compute.requests import Done, Reply, Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
-from client.compute.worker import copy_beside
-from protocol.pipeline.effects import Outcome, Task
+from client.compute.worker import copy_beside, serve
+from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome, Task
+from tests.support.compute_stages import open_request, opened, tokens_of
 
+PRODUCT = Path(requests.__file__).parent
 RING = 4096
 MESSAGE = SetThreads(threads=2)
 
@@ -177,6 +182,33 @@ def test_a_channel_receives_and_answers(connected) -> None:
         channel.send(4, MESSAGE, [bytes(100)])
 
 
+def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> None:
+    """Between the frame of a backward and the model five functions run, and no more."""
+    channel, node, to_worker, _ = connected
+    first = opened(0, [2, 2])
+    shape = first.replica.wire.boundary_shape
+    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward"))
+    asked = [
+        (open_request(0, [2, 2]), ()),
+        (ForwardTask(0, 7), (tokens_of(7),)),
+        (BackwardTask(0, 7), (gradient,)),
+    ]
+    for number, (request, payloads) in enumerate(asked):
+        for buffer in pack(number, request, payloads, to_worker, 0):
+            node.sendall(buffer)
+    node.shutdown(socket.SHUT_WR)
+    ways, run_back = [], torch.autograd.backward
+
+    def traced(*given) -> None:
+        stack = traceback.extract_stack()
+        ways.append([f.name for f in stack if f.filename.startswith(str(PRODUCT))])
+        run_back(*given)
+
+    monkeypatch.setattr(torch.autograd, "backward", traced)
+    serve(channel)
+    assert ways[-1] == ["serve", "execute", "_run", "backward", "run_back"]
+
+
 def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
     channel, node, to_worker, _ = connected
     node.sendall(pack(3, MESSAGE, [bytes(RING + 1)], to_worker, 0)[0])
@@ -237,10 +269,10 @@ async def test_frames_are_read_from_a_stream_however_it_is_cut(size: int) -> Non
         await short.read()
 
 
-def waiting() -> tuple[WorkerProcess, Pending]:
+def waiting() -> tuple[WorkerProcess, Call[Any]]:
     """What talks to a worker, without one; it waits for the answer to request 7."""
     made = WorkerProcess.__new__(WorkerProcess)
-    call = Pending(7, MESSAGE, ())
+    call = Call[Any](7, MESSAGE, ())
     made._waiting = {7: call}
     return made, call
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from client.compute import group as module
 from client.compute.group import WorkerGroup, together
-from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
     Answer,
     Done,
@@ -86,7 +86,7 @@ class FakeRank(Worker):
         return submitted
 
     def answer(self, reply: Answer, place: int = -1) -> None:
-        call: Pending = list(self._waiting.values())[place]
+        call: Call[Any] = list(self._waiting.values())[place]
         del self._waiting[call.id]
         call.answer = (reply, [])
         call.done.set()

@@ -15,7 +15,6 @@ from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.store.boundaries import BoundaryStore
 from client.train.machine.time_spent import TimeSpent
-from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.audit.commitment import CONTENTS, root_of
@@ -72,7 +71,7 @@ class Driven:
             serving=True,
         )
         self.time_spent = TimeSpent()
-        around = [Payloads(self.store), self.ports, self.hooks, self.nursery]
+        around = [self.store, self.ports, self.hooks, self.nursery]
         around += [TaskScheduler(), self.time_spent]
         self.of = SeatDriver(seat, manifest(stages=stages), self.worker, *cast(Any, around))
         self.computed = Mock(return_value=[])
@@ -165,7 +164,7 @@ class TestPayloads:
     def test_without_room_the_seat_is_at_fault(self) -> None:
         driven = Driven()
         driven.store.close()
-        driven.of._payloads = Payloads(BoundaryStore(2, 0))
+        driven.of._payloads = BoundaryStore(2, 0)
         driven.of._perform([Keep((KEY,))], (b"too much",))
         fault = driven.hooks.fault.call_args.args[0]
         assert fault.kind == "internal"
@@ -222,7 +221,7 @@ class TestTasks:
 
     def test_a_task_whose_payloads_are_gone_is_over(self) -> None:
         driven = Driven()
-        assert driven.of._given(TASK) is False
+        assert driven.of._start(TASK) is False
         assert driven.outcomes() == [Outcome(error="gone")]
         assert not driven.worker.submit.called
 
@@ -230,7 +229,7 @@ class TestTasks:
         driven, death = Driven(), WorkerDied(-9, ())
         driven.of._perform([Keep((KEY,))], (b"tensor",))
         driven.worker.submit.side_effect = death
-        assert driven.of._given(TASK) is False
+        assert driven.of._start(TASK) is False
         driven.hooks.worker_died.assert_called_once_with(death)
 
     @pytest.mark.parametrize(
@@ -286,7 +285,7 @@ class TestTheWorker:
         driven = Driven(stage=0)
         driven.of.tick()
         driven.ports.now.return_value += 1.0
-        assert driven.of._given(LOSS)
+        assert driven.of._start(LOSS)
         driven.ports.now.return_value += 2.0
         [(finish, *task)] = [one.args for one in driven.nursery.start_soon.mock_calls]
         task[-1].wait = AsyncMock(side_effect=RequestFailed(Failed(kind="codec", message="")))
@@ -326,7 +325,8 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
     driven, samples = Driven(stage=0, nursery=nursery), Samples()
     driven.of._samples = samples
     entered = list[object]()
-    driven.of._gate.enter = lambda start, in_round: entered.append(in_round)  # type: ignore[method-assign,assignment]
+    enter = Mock(side_effect=lambda task, in_round: entered.append(in_round))
+    driven.of._gate = Mock(enter=enter)
     assert not driven.of._can_read(TASK, samples)
     nursery.start_soon(driven.of._enter_later, TASK, samples)
     await trio.testing.wait_all_tasks_blocked()
