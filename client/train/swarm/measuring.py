@@ -202,7 +202,7 @@ class Measuring:
                 words = f"{short(peer)} does 1/{belief.overstated:.1f} of what it claims"
                 effects.append(Explain("membership", words, members=(peer,)))
         if revised:
-            effects.append(ViewChanged(roster.revision, "partners measured"))
+            effects.append(ViewChanged(None))
         return effects
 
     def _measurements(self, now: float) -> Measurements:
