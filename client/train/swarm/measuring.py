@@ -230,7 +230,7 @@ def subject_of(member: Member) -> Subject:
     """Return a member's claims and the stages it serves."""
     advert = member.advert
     claim = Belief(
-        max(advert.flops.fp32, advert.flops.bf16),
+        advert.flops,
         advert.upload_bytes_per_s,
         advert.download_bytes_per_s,
     )
