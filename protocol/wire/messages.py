@@ -571,7 +571,7 @@ class Admit(SeatMessage, frozen=True):
 
 
 BlobKind = Literal["state", "data", "start"]
-"""A stage's state at a version, the training text, and the parameters that a stage of an imported
+"""A stage's state at a version, the training data, and the parameters that a stage of an imported
 model begins with."""
 
 
