@@ -407,10 +407,6 @@ class Libp2pNetwork:
         connection = link.connection if link is not None and link.works else None
         return None if connection is None or connection.relay is not None else connection
 
-    def connections(self) -> list[Connection]:
-        """Return the connections of all links that work without a relay. See `Links`."""
-        return [found for peer in self._links if (found := self.direct(peer)) is not None]
-
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay. See `Network.relayed`."""
         working = (link for link in self._links.values() if link.works)
@@ -462,7 +458,6 @@ class Libp2pNetwork:
                 link.peer for link in up if link.connection is not None and link.connection.punched
             ),
             rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
-            events_waiting=len(self._events),
         )
 
     def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
@@ -530,7 +525,7 @@ class Libp2pNetwork:
         hello_s = math.inf if connection.dialled else self._hello_s or math.inf
         pacing, unfinished = self._pacing, self._unfinished
         carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
-        connection.session.intake = self._strangers.intake(link.peer).took
+        connection.session.intake = self._strangers.intake(link.peer)
         link.attach(carrier)
         self._settle(link)
         if connection.relay is not None and connection.dialled:
