@@ -203,7 +203,9 @@ class Training:
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_text=not problem)
         self.entered = True
-        self._updater = AdvertUpdater(engine, settings, data, self._site.addresses)
+        self._updater = AdvertUpdater(
+            engine.measuring, engine.own_advert, settings, data, self._site.addresses
+        )
         await self._updater.run()
 
     def limit(self, settings: Settings) -> None:
