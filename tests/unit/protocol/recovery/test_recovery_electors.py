@@ -14,7 +14,6 @@ from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     PATIENCE_S,
     SETTLE_S,
-    STALLED_S,
     TURN_S,
     Adopt,
     FetchLine,
@@ -199,9 +198,9 @@ def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_a
     for peer in GUESTS:
         made.receive(peer, Stored(AGAIN), 40.0)
     made.update(context(39), 41.0)
-    for now in range(42, 42 + int(STALLED_S)):
+    for now in range(42, 42 + int(PATIENCE_S)):
         made.update(context(39), float(now))
         assert made.lineage == FIRST
     serving = dict.fromkeys(GUESTS, (AGAIN.era,))
-    made.update(replace(context(39), eras=serving), 60.0 + STALLED_S)
+    made.update(replace(context(39), eras=serving), 60.0 + PATIENCE_S)
     assert made.lineage == AGAIN

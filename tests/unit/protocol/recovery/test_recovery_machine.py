@@ -16,7 +16,6 @@ from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.evidence import DOUBTED_AFTER, Electorate, Evidence, Kept
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
-    HEALTHY_S,
     IN_VAIN_S,
     LOST_S,
     PATIENCE_S,
@@ -24,7 +23,6 @@ from protocol.recovery.machine import (
     REFUSED_S,
     SETTLE_S,
     SILENT_SHARE,
-    STALLED_S,
     STUCK_S,
     TURN_S,
     Adopt,
@@ -191,7 +189,7 @@ class TestLost:
 
     def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
-        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + HEALTHY_S
+        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + STUCK_S
         for other in PEERS[1:]:
             made.receive(other, stored(lineage=alone), idle)
         assert made.lineage == alone
@@ -205,7 +203,7 @@ class TestLost:
         assert back == FIRST
 
     def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
-        made, idle = running(PEERS[0]), 10.0 + HEALTHY_S + STALLED_S
+        made, idle = running(PEERS[0]), 10.0 + STUCK_S + PATIENCE_S
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
         assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
@@ -444,8 +442,8 @@ class TestBeginning:
         where = dict.fromkeys(PEERS[2:], (lineage.era + elsewhere,))
         seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
         made.update(seen, 1.0)
-        assert adopted(made.tick(1.0 + STALLED_S)) is None
-        begun = adopted(made.tick(1.0 + STALLED_S + LOST_S))
+        assert adopted(made.tick(1.0 + PATIENCE_S)) is None
+        begun = adopted(made.tick(1.0 + PATIENCE_S + LOST_S))
         assert (begun is not None) == elsewhere
 
 

@@ -55,7 +55,6 @@ MAY_LOOK = {
     "protocol/decree/elector.py": "a commit is asked for, or a vote",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",
-    "protocol/membership/gossip.py": "what counts as gossip in its budget",
     "protocol/seat/early_messages.py": "whether two say the same",
     "protocol/seat/seat.py": "whether we are Ready: who is audited is told before",
     "protocol/seat/routing.py": "only the sender of a Forward waits for an answer",
