@@ -152,7 +152,6 @@ class HeldStages:
         held = HeldStageDriver(
             self._context, stage, self.view, sees=self._sees, allowed=self._allowed
         )
-        held.assign()
         self.held[stage] = held
         self._opened.send_nowait(held)
 
