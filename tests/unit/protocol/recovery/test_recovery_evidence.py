@@ -23,6 +23,7 @@ from protocol.recovery.evidence import (
     MAX_PROVEN,
     Evidence,
     Kept,
+    Known,
 )
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
@@ -426,12 +427,12 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
 
 def test_whom_we_work_with_still_is_kept_when_others_are_forgotten() -> None:
     crowd = [peer_id_from_key((1000 + n).to_bytes(32, "big")) for n in range(MAX_PROVEN)]
-    evidence = Evidence(Kept(version=1, stages=(0,), proven=(SIBLING, NEXT)))
+    evidence = Evidence(Kept(version=1, stages=(0,), known=(Known(SIBLING), Known(NEXT))))
     evidence.closed(0, 2, bytes(32), crowd[: MAX_PROVEN - 2], 1.0)
     evidence.closed(0, 3, bytes(32), [SIBLING, crowd[-1], crowd[-2]], 2.0)
     assert evidence.proves(SIBLING)
     assert not evidence.proves(NEXT)
-    assert len(evidence.kept().proven) == MAX_PROVEN
+    assert len(evidence.kept().known) == MAX_PROVEN
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,7 +13,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
-from protocol.recovery.evidence import DOUBTED_AFTER, Electorate, Evidence, Kept
+from protocol.recovery.evidence import DOUBTED_AFTER, Evidence, Kept, Known, StageElectors
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     IN_VAIN_S,
@@ -44,8 +44,8 @@ from protocol.recovery.stored import (
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
 EVERY = 10
-TWO_OTHERS, ELECTORS = tuple(PEERS[1:3]), Electorate(0, tuple(PEERS[:3]))
-WITH_TWO = Kept(stages=(0,), proven=TWO_OTHERS, electorates=(ELECTORS,))
+TWO_OTHERS, ELECTORS = tuple(map(Known, PEERS[1:3])), StageElectors(0, tuple(PEERS[:3]))
+WITH_TWO = Kept(stages=(0,), known=TWO_OTHERS, electors=(ELECTORS,))
 """The first of three that have closed a step together."""
 
 
