@@ -301,6 +301,10 @@ class ChaosWorld(ChaosSwarm):
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)
+        self.opened(volunteer)
+
+    def opened(self, volunteer: Volunteer) -> None:
+        """A volunteer has taken its seat."""
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
         lies, begins = self.config.lies, self.config.lies_from
@@ -552,4 +556,5 @@ class ChaosWorld(ChaosSwarm):
         for volunteer in self.volunteers.values():
             volunteer.recovery.steps = steps
             if volunteer.seat is not None:
-                volunteer.seat.unamended_steps = steps  # a run's length is fixed; a world's is not
+                # a run's length is fixed; a world's is not
+                volunteer.seat.agreeing.unamended_steps = steps
