@@ -97,7 +97,7 @@ REFRESH_S: Final = 180.0
 MOST_FAILURES: Final = 3
 REFUSED_S: Final = 60.0
 """A line whose state could not be had, so many times or in time, or that we have just left, is no
-reason to give up ours for so long."""
+reason to give up ours for so long. Only who sees that it trains goes back to it."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -228,7 +228,7 @@ class Recovery:
         self._fetched_of: Lineage | None = None
         self._failures = 0
         self._refused: dict[Lineage, float] = {}
-        """Lines for which ours is not given up, and until when."""
+        """Lines for which ours is not given up, nor followed anew, and until when."""
         self._greater_since: float | None = None
         """Since when a line is there that stands before ours."""
         self.steps = steps
@@ -877,7 +877,8 @@ class Recovery:
                 return None  # it may have been trained apart from ours
         if self._is_healthy(now):
             return None
-        later = [of for of in count if order(of) > order(self.lineage)]
+        ours = order(self.lineage)
+        later = [of for of in count if order(of) > ours and not self._is_refused(of, now)]
         if serving == self.lineage:
             later = [of for of in later if not self._would_come_back(of)]
         if later and self._may_leave(now):
@@ -920,11 +921,16 @@ class Recovery:
         linked = self._linked()
         said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
         for lineage in sorted(said, key=order, reverse=True):
-            later = order(lineage) > order(self.lineage)
+            later = order(lineage) > order(self.lineage) and not self._is_refused(lineage, now)
             is_next = later and lineage not in apart and self._is_next(lineage)
             if is_next and self._is_credible(lineage) and self._would_choose(lineage):
                 return lineage, f"{short(said[lineage])} decided it"
         return None
+
+    def _is_refused(self, lineage: Lineage, now: float) -> bool:
+        """Whether we have just left a lineage, or could not have its state: whatever led us there
+        would lead us there again, and we would come back in turns."""
+        return self._refused.get(lineage, now) > now
 
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
@@ -1143,7 +1149,7 @@ class Recovery:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has
         not come as far as where ours begins was perhaps left behind by a roll-back; it is joined
         only if nothing is left of ours."""
-        if line.lineage in self._refused:
+        if self._is_refused(line.lineage, now):
             return False
         if self.open:
             return self._meetings.trains(line, self.steps, now)
@@ -1227,7 +1233,7 @@ class Recovery:
             self.evidence.begins_with(lineage.version, self._makers(lineage))
         else:
             self.evidence.go_over(given_up.reached)
-        self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
+        self._refused[self.lineage] = now + REFUSED_S
         begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()

@@ -404,6 +404,22 @@ class TestBeginning:
         seen = replace(context(0, 0), eras={PEERS[1]: (FIRST.era,)}, reached={PEERS[1]: steps})
         assert adopted(made.update(seen, 1.0)) == (None if steps else later)
 
+    def test_who_goes_back_to_the_one_that_trains_does_not_leave_it_again_at_once(self) -> None:
+        """One has decided another where the electors of the first step have gone, and one serves
+        the first all the same."""
+        later = replaced(FIRST, era=FIRST.era + 1, electors=tuple(PEERS[:3]))
+        lineage = replaced(FIRST, electors=(PEERS[3],))
+        made = machine(PEERS[0], lineage=lineage)
+        for other in PEERS[1:]:
+            made.receive(other, Stored(later if other == PEERS[2] else lineage), 0.1)
+        seen = context(0, 0, live=PEERS[:3])
+        gone = replace(seen, is_gone=PEERS[3].__eq__)
+        assert adopted(made.update(replace(gone, eras={}), 1.0)) == later
+        trains = replace(gone, eras={PEERS[1]: (lineage.era,)}, reached={PEERS[1]: 5})
+        assert adopted(made.update(trains, 2.0)) == lineage
+        for at in (2.1, 2.2):  # it sees the trouble, and what the other has decided
+            assert adopted(made.update(trains, at)) is None
+
     def test_who_has_made_a_step_does_not_at_once(self) -> None:
         made = self.new(PEERS[0], ())
         ours = adopted(made.tick(0.2 + SETTLE_S))
