@@ -171,7 +171,7 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
 ) -> None:
     """Who holds the other stage has never asked for it, and follows all the same."""
     monkeypatch.setattr(stage_acquisition, "IDLE_S", 5.0)
-    for name in ("IN_VAIN_S", "PATIENCE_S", "STALLED_S"):
+    for name in ("IN_VAIN_S", "PATIENCE_S"):
         monkeypatch.setattr(machine, name, 20.0)
     async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
         first, disk = await orphaned(swarm)
