@@ -269,8 +269,8 @@ def _of_rules(manifest: Manifest) -> Checks:
     )
     yield (
         manifest.compute != "auto" or not manifest.audits,
-        "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
-        "audits all volunteers compute in bf16, or all in fp32",
+        "audits take the difference between honest passes in bf16 and in fp32 for a lie: take "
+        "--compute-dtype fp32 or bf16, or among friends --audit 0",
     )
     yield (
         manifest.boundary_codec in get_args(BoundaryCodec),
@@ -321,14 +321,9 @@ def _of_the_data(manifest: Manifest) -> Checks:
         "the part of the data that is held out is shorter than one sample",
     )
     yield (
-        data.source != "tokens" or data.vocab <= model.vocab,
+        data.vocab <= model.vocab,
         f"the tokenizer has {data.vocab} tokens, and the model's embedding "
         f"{model.vocab}: the rest could not be learned",
-    )
-    yield (
-        data.source == "tokens" or data.kept_bytes <= limits.MAX_BLOB_BYTES,
-        "the training text is too large to be copied by newcomers: take at most 137 GB of it, "
-        "or make tokens of it with volunteer data build",
     )
     yield (
         data.answers is None or data.answers.context == model.context,

@@ -370,7 +370,7 @@ class Auditing:
             return effects
         record = self._terms.record(plan.stage, member)
         record.note(grade, contributed=bool(audit.of.counted))
-        if record.trusted():
+        if (reason := record.charge()) is None:
             return effects
-        charge = Charge(plan.stage, member, plan.step, plan.attempt, record.reason)
+        charge = Charge(plan.stage, member, plan.step, plan.attempt, reason)
         return [*effects, *self._charging.charge(charge)]

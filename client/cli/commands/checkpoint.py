@@ -19,7 +19,7 @@ from client.cli.command_table import nested_app
 from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.target import as_name, find_swarm
+from client.cli.reach.target import as_name, find_swarm, with_manifest
 from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -28,7 +28,6 @@ from client.store.paths import make_private
 from client.store.swarms import SwarmStore
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
-from protocol.invite import SwarmFile
 
 HASH_CHARS = 12
 
@@ -91,13 +90,7 @@ def restore(
         raise UserError(
             "nothing to restore", "name files or folders, or a --version", ExitCode.USAGE
         )
-    target = find_swarm(home, swarm)
-    if not isinstance(target, SwarmFile):
-        raise UserError(
-            "this swarm is not known on this machine",
-            "join it once, or pass its .swarm file",
-            ExitCode.USAGE,
-        )
+    target = with_manifest(find_swarm(home, swarm))
     sources = verified_sources(places, target)
     with IdentityLock(make_private(home.folders.data)):
         folder = CheckpointFolder(home.folders.checkpoints(target.swarm))

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
-from client.cli.reach.target import find_swarm
+from client.cli.reach.target import find_swarm, with_manifest
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import one_line, say
 from client.cli.terminal.parameters import KnownSwarm
@@ -28,7 +28,6 @@ from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
-from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
 
@@ -110,10 +109,8 @@ def verify(file: Path) -> Answer:
 
 def _kept(text: str | None) -> ShownEvidence:
     home = find_home()
-    target = find_swarm(home, text)
-    if not isinstance(target, SwarmFile):
-        raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
-    path = home.folders.proofs(target.swarm)
+    swarm = with_manifest(find_swarm(home, text)).swarm
+    path = home.folders.proofs(swarm)
     try:
         kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
@@ -121,7 +118,7 @@ def _kept(text: str | None) -> ShownEvidence:
         raise UserError(words, "remove it; the volunteer begins a new one") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
-    return ShownEvidence(kept.proofs, kept.voted_out, swarm=target.swarm)
+    return ShownEvidence(kept.proofs, kept.voted_out, swarm=swarm)
 
 
 def _report(shown: ShownEvidence) -> Answer:

@@ -371,7 +371,7 @@ class ChaosWorld(ChaosSwarm):
         is trusted until then (protocol/SPEC.md, section 21)."""
         if not volunteer.lies:
             return False
-        self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
+        self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
     def _lets_a_liar_in(self, message: Message) -> bool:
