@@ -121,8 +121,6 @@ class NodeOptions:
 
     settings: Settings
     target: Target
-    manifest_bytes: bytes | None = None
-    manifest_signature: bytes | None = None
     data_path: Path | None = None
     exit_when_done: bool = False
     relay_only: bool = False
