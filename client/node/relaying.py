@@ -90,7 +90,6 @@ class Relaying:
                 relays=offers,
                 rate_bytes_per_s=lent if offers else 0.0,
                 drain_s=DRAIN_S,
-                line=self._own_advert.line,
             )
         self._own_advert.lend(lent if offers else 0.0)
         needed = self._needed() and not self._over

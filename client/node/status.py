@@ -30,7 +30,6 @@ from client.control.snapshot import (
     PauseView,
     PeerView,
     RankView,
-    ReachView,
     ReplicaView,
     SeatView,
     Snapshot,
@@ -104,7 +103,7 @@ def take_snapshot(
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
-        reach=_reach(engine),
+        reach=engine.reach.summary(),
         leaving=drain_costs_of(held_stages.view, engine.signer.peer),
         held=_held(held_stages, engine.now()),
         paused=paused,
@@ -164,15 +163,6 @@ def _held_out(engine: Engine) -> HeldOutView | None:
         vouchers=known.vouchers if known else 0,
         claims=known.claims if known else 0,
         time=newest[0].time,
-    )
-
-
-def _reach(engine: Engine) -> ReachView:
-    summary = engine.reach.summary()
-    return ReachView(
-        state=summary.state,
-        words=summary.words,
-        next_step=summary.next_step,
     )
 
 

@@ -20,7 +20,6 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED
-from protocol.waypoints.part import PART, parse_part
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment
@@ -54,7 +53,6 @@ PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
         **dict.fromkeys(RECORDS, _place_of_record),
         **dict.fromkeys(STATEMENTS, lambda body: _number(parse_statement(body))),
-        PART: lambda body: parse_part(body).place,
         commitment.KIND: lambda body: _number(commitment.SIGNED.parse(body)),
         commitment.SEGMENT: _place_of_segment,
     }

@@ -6,11 +6,9 @@ new link gets the kept ones. State: the links, and what each may bring. It signs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from protocol.effects import Effect, Explain, Send
-from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import check, words_of
 from protocol.ids import PeerId, SwarmId
 from protocol.token_bucket import Rate, TokenBuckets
@@ -40,16 +38,6 @@ class Proofs:
         self._links: dict[PeerId, None] = {}
         self._allowance = TokenBuckets[str](MAX_BRINGERS)
         self._told = False
-
-    def restore(self, proofs: Iterable[Proof]) -> tuple[list[Verdict], int]:
-        """Take the proofs of our disk; return the verdicts, and how many proofs are invalid."""
-        found, bad = list[Verdict](), 0
-        for proof in proofs:
-            try:
-                found += [e for e in self.found(proof, member=True) if isinstance(e, Verdict)]
-            except RemoteProtocolError:
-                bad += 1
-        return found, bad
 
     def link_up(self, peer: PeerId) -> list[Effect]:
         """Tell a new link what we know."""

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 
 REST_S = 0.02
-MOST_REST_S = 1.0
 """A replica that refuses work is left alone; each time in a row twice as long."""
 LEAST_LATE_S = 2.0
 """Nothing is late sooner."""
@@ -41,13 +41,10 @@ MOST_TIMES = 3.0
 what it needs may need so many times what its slowest sibling does."""
 STRIKES = 3
 """In a row, until a replica that brings nothing is named to the stage."""
-SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
-FORGET_S = 30.0
-"""Half of what a replica took longer is forgotten after so long without a microbatch."""
 RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
@@ -202,7 +199,7 @@ class NextHop:
     def open_at(self, now: float) -> float:
         """Return when to choose again if all rest."""
         ends = (c.rests_until for c in self._candidates.values() if c.rests_until > now)
-        return min(ends, default=now + MOST_REST_S)
+        return min(ends, default=now + ANSWER_S)
 
     def charge(self, peer: PeerId) -> None:
         """A replica has one microbatch more of us."""
@@ -270,7 +267,7 @@ class NextHop:
         candidate = self._candidates.get(peer)
         if candidate is not None and candidate.rests_until <= now:
             candidate.rests_until = now + candidate.rest_s
-            candidate.rest_s = min(2 * candidate.rest_s, MOST_REST_S)
+            candidate.rest_s = min(2 * candidate.rest_s, ANSWER_S)
 
     def struck(self, peer: PeerId, now: float) -> bool:
         """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
@@ -279,7 +276,7 @@ class NextHop:
         if candidate is None or now < candidate.suspended_until:
             return False
         candidate.strikes += 1
-        candidate.suspended_until = now + SUSPEND_S
+        candidate.suspended_until = now + FORGET_S
         return candidate.strikes >= STRIKES
 
     # --- expecting -------------------------------------------------------------------------

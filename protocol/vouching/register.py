@@ -16,7 +16,6 @@ from contextlib import suppress
 from hmac import compare_digest
 from typing import Annotated, Final, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
@@ -32,7 +31,7 @@ from protocol.vouching.ticket import (
     ticket_proof,
     with_ticket,
 )
-from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical
+from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical, Format
 from protocol.wire.envelope import Signer, verify
 from protocol.wire.fields import Envelope, Hash32, PeerText, Reason, UnixSeconds
 from protocol.wire.parts import Expulsion
@@ -94,8 +93,7 @@ class _Member(NamedTuple):
 
 
 _bodies = Canonical(Expelled, "expulsion")
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ShownChain | ShownTicket)
+_shown = Format[ShownChain | ShownTicket](ShownChain | ShownTicket, "admission")
 
 
 class Register:
@@ -171,7 +169,7 @@ class Register:
                 already is not shown again: nobody but its maker knows it, and who expelled us does.
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
-            return _encoder.encode(ShownChain(self.chain))
+            return _shown.encode(ShownChain(self.chain))
         return show_ticket(ticket, self._swarm, self._signer.peer, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
@@ -189,10 +187,7 @@ class Register:
         Raises:
             RemoteProtocolError: what it shows is malformed or forged.
         """
-        try:
-            proof = _decoder.decode(shown)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError("admission-malformed", str(error), 20) from error
+        proof = _shown.parse(shown)
         if isinstance(proof, ShownTicket):
             return self._redeem(peer, proof, now)
         path = self._path_of(proof.chain)
@@ -399,4 +394,4 @@ class Register:
 
 def show_ticket(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
     """Return what the bearer of an invite shows in its Hello."""
-    return _encoder.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))
+    return _shown.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))

@@ -221,12 +221,12 @@ def show(
         Seed of the run.
     """
     from model_zoo.data import plain_tokens
-    from model_zoo.datasets.corpus import TokenCorpus
+    from model_zoo.datasets.corpus import Corpus
     from model_zoo.datasets.folder import open_folder
 
     with data_errors():
         opened = open_folder(folder)
-        corpus = TokenCorpus.from_folder(opened)
+        corpus = Corpus.from_folder(opened)
         answers = opened.index.answers
         usual = answers.context if answers else USUAL_CONTEXT
         rows = corpus.sample(id, microbatch, context or usual, seed)

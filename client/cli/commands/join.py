@@ -77,7 +77,8 @@ def join(
     json
         With --detach: print JSON.
     data
-        The swarm's training text, where this machine has it; otherwise it is downloaded.
+        A folder with the swarm's training data, where this machine has one; otherwise they are
+        fetched from members.
     exit_when_done
         End when the swarm has done its last step, instead of staying to serve the model.
     handed_over

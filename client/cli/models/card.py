@@ -197,7 +197,7 @@ def _rate(rule: OptimizerSpec) -> str:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
-    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of {_KINDS[data.source]}"
+    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of tokens"
     yield f"digest `{data.digest}`"
     for part, share in zip(data.parts, shares(data.parts), strict=True):
         yield (
@@ -213,14 +213,6 @@ def _data(manifest: Manifest) -> Iterator[str]:
         yield f"tokenizer of {data.vocab:,} tokens, digest `{data.tokenizer.digest}`"
     else:
         yield "a token is a byte of the text, and its id is the byte's value"
-
-
-_KINDS = {
-    "stdlib": "Python's own source",
-    "text": "text",
-    "jsonl": "text in JSON lines",
-    "tokens": "tokens",
-}
 
 
 def _contributors(facts: Facts) -> Iterator[str]:

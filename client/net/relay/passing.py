@@ -3,8 +3,8 @@
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
 back to that side's window only once the other side's connection has taken it, so 256 KiB wait in
 each direction (``Holding``), and a slow reader slows its sender down. The bytes of
-circuits wait for the rate that the owner lends, of which a part is left while our own training
-needs the line (``Lending``), and behind its tensors (``pacing.py``).
+circuits wait for the rate that the owner lends, and behind the tensors of our own training
+(``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -26,14 +26,12 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
-from client.net.relay.own_line import OwnLine
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
-from protocol.relay.lending import LOOK_S, Lending, Looked, Traffic
 from protocol.relay.messages import (
     Connect,
     Drain,
@@ -88,16 +86,16 @@ class PassingOn:
     Args:
         links: the links of this network.
         nursery: ends with the network.
-        pacing: of all that we send, and what it counts of our own tensors.
+        pacing: of all that we send.
         limits: bounds.
     """
 
     def __init__(
         self, links: Links, nursery: trio.Nursery, pacing: Pacing, limits: RelayLimits | None = None
     ) -> None:
-        self._links, self._nursery, self._pacing = links, nursery, pacing
+        self._links, self._nursery = links, nursery
         self._pace = pacing.upload.lanes["background"]
-        self._lent, self._line, self._left = 0.0, Traffic(), 1.0
+        self._lent = 0.0
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
         self._room = Room()
@@ -108,28 +106,19 @@ class PassingOn:
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
-        nursery.start_soon(self._look)
 
-    def offer(
-        self,
-        *,
-        relays: bool,
-        rate_bytes_per_s: float = 0.0,
-        drain_s: float = 0.0,
-        line: Traffic = Traffic(),  # noqa: B008  (frozen)
-    ) -> None:
+    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
         """Relay from now on, or no longer.
 
         Args:
             relays: whether we do.
             rate_bytes_per_s: what circuits share; 0: no limit.
             drain_s: if we do no longer, when circuits end.
-            line: bytes per second of our line; 0: not known.
         """
         lent = rate_bytes_per_s if relays else 0.0
-        if (lent, line) != (self._lent, self._line):
-            self._lent, self._line = lent, line
-            self._shares.set_rate(self._left * lent, trio.current_time())
+        if lent != self._lent:
+            self._lent = lent
+            self._shares.set_rate(lent, trio.current_time())
         if relays:
             self.machine.offer(rate_bytes_per_s)
         else:
@@ -300,20 +289,6 @@ class PassingOn:
                 await self._asked.wait()
             else:
                 await trio.sleep_until(due)
-
-    async def _look(self) -> None:
-        """Leave the line to our own training while that needs it."""
-        lending, line = Lending(), OwnLine()
-        while True:
-            await trio.sleep(LOOK_S)
-            if not self._lent:
-                continue
-            now, pacing = trio.current_time(), self._pacing
-            own = Traffic(pacing.upload.tensor_bytes, pacing.download.tensor_bytes)
-            seen = Looked(own, *line.look(self._links.connections()))
-            before, self._left = self._left, lending.look(seen, self._line, now)
-            if self._left != before:
-                self._shares.set_rate(self._left * self._lent, now)
 
     async def _tick(self) -> None:
         while True:

@@ -25,7 +25,7 @@ from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, sample
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
-from protocol.verdicts import Verdict
+from protocol.verdicts import Certificate, Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
@@ -56,17 +56,22 @@ class Expulsions:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
-        found, bad = self._proofs.restore(kept.proofs)
-        for out in kept.voted_out:
+        found, bad = list[Effect | Verdict](), 0
+        certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
+        for one in certificates:
             try:
-                verdict = check(out, self._swarm)
+                found += self._restored(one)
             except RemoteProtocolError:
                 bad += 1
-            else:
-                found += [verdict] if self.verdicts.add(verdict) else []
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
-        return self._act(found)
+        return self._act([one for one in found if isinstance(one, Verdict)])
+
+    def _restored(self, one: Certificate) -> Sequence[Effect | Verdict]:
+        if isinstance(one, Proof):
+            return self._proofs.found(one, member=True)
+        verdict = check(one, self._swarm)
+        return [verdict] if self.verdicts.add(verdict) else []
 
     def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""

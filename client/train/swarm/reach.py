@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import trio
 
+from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
 from client.net.network import Network
+from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
@@ -22,34 +23,11 @@ from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
-from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+from protocol.wire.messages import Observed, Probed, ProbeRequest
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
 FLOOD_POINTS: Final = 10
-State = Literal["unknown", "reachable", "mapped", "unreachable", "local"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Whether others reach us, and what would help."""
-
-    state: State
-    words: str
-    next_step: str
-
-
-class Outlet(Protocol):
-    """The part of the engine that it uses."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message."""
-
-    def perform(self, effect: Explain | Penalise) -> None:
-        """Tell the user, or count a broken rule."""
 
 
 class Reach:
@@ -64,7 +42,7 @@ class Reach:
 
     def __init__(
         self,
-        engine: Outlet,
+        engine: Ports,
         network: Network,
         is_member: Callable[[PeerId], bool],
         nursery: trio.Nursery,
@@ -208,7 +186,7 @@ class Reach:
         known = self._told.get((standing.host, standing.port))
         return standing.verdict not in (known, Verdict.UNKNOWN)
 
-    def summary(self) -> Summary:
+    def summary(self) -> ReachView:
         """Return how things stand, in words, with what the owner can do."""
         standings = self.machine.standings()
         ports: dict[str, int] = {a.kind: a.port for a in self._network.listening}
@@ -216,14 +194,16 @@ class Reach:
         if public is not None:
             way = " by the router, which maps the port" if public.source == "mapped" else ""
             words = f"reachable{way} at {public.host} port {public.port}"
-            return Summary("mapped" if way else "reachable", f"{words}{_said_by(public)}", "")
+            state, words = "mapped" if way else "reachable", f"{words}{_said_by(public)}"
+            return ReachView(state=state, words=words)
         if not any(_is_open(address) for address in self._network.listening):
-            return Summary("local", "listens on this machine only", "")
+            return ReachView(state="local", words="listens on this machine only")
         if any(s.verdict is Verdict.PRIVATE for s in standings):
             words = "not reachable: members of other networks could not dial this volunteer"
-            return Summary("unreachable", words, self._advice(ports))
+            next_step = self._advice(ports)
+            return ReachView(state="unreachable", words=words, next_step=next_step)
         words = "not known: no member of another network could be asked yet"
-        return Summary("unknown", words, "")
+        return ReachView(words=words)
 
     def _advice(self, ports: Mapping[str, int]) -> str:
         if self._shares_address():

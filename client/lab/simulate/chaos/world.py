@@ -301,6 +301,10 @@ class ChaosWorld(ChaosSwarm):
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)
+        self.opened(volunteer)
+
+    def opened(self, volunteer: Volunteer) -> None:
+        """A volunteer has taken its seat."""
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
         lies, begins = self.config.lies, self.config.lies_from
@@ -367,7 +371,7 @@ class ChaosWorld(ChaosSwarm):
         is trusted until then (protocol/SPEC.md, section 21)."""
         if not volunteer.lies:
             return False
-        self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
+        self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
     def _lets_a_liar_in(self, message: Message) -> bool:
@@ -552,4 +556,5 @@ class ChaosWorld(ChaosSwarm):
         for volunteer in self.volunteers.values():
             volunteer.recovery.steps = steps
             if volunteer.seat is not None:
-                volunteer.seat.unamended_steps = steps  # a run's length is fixed; a world's is not
+                # a run's length is fixed; a world's is not
+                volunteer.seat.agreeing.unamended_steps = steps

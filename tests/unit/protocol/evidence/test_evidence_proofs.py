@@ -81,14 +81,6 @@ def test_only_a_link_brings_proofs() -> None:
     assert linked(ALICE).receive(BORIS, proof_of(9), NOW, member=True) == []
 
 
-def test_proofs_of_the_disk_are_verified_again() -> None:
-    machine = Proofs(ME, SWARM, Verdicts())
-    found, bad = machine.restore([proof_of(8), proof_of(9, OTHER_SWARM)])
-    assert [verdict.culprit for verdict in found] == [peer(8)]
-    assert bad == 1
-    assert machine._verdicts.proofs == (proof_of(8),)
-
-
 def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> None:
     """A home that was copied to a second machine signs with our key, too."""
     machine = linked(ALICE, BORIS)
