@@ -60,17 +60,17 @@ def serve(
     """
     if faults.arm(os.environ):
         say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
+    log = LogFile(home.folders.logs)
+    write = log_writer(settings, log, quiet=quiet)
+    record = RunRecord(home.folders.data)
     options = NodeOptions(
         settings=settings,
         target=target,
         data_path=data,
         exit_when_done=exit_when_done,
         relay_only=relay_only,
+        renewed=_renewal(home, write),
     )
-    log = LogFile(home.folders.logs)
-    write = log_writer(settings, log, quiet=quiet)
-    record = RunRecord(home.folders.data)
-    options = replace(options, renewed=_renewal(home, write))
     try:
         code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
     except BaseException as error:
