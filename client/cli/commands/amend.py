@@ -18,12 +18,8 @@ run, and the last rate keeps its share of the highest.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from client.cli.founding.amending import change_run
-from client.cli.founding.options import ScheduleName
+from client.cli.founding.options import RateChoices
 from client.cli.terminal.answer import Answer, answered
 from protocol.amendments.changes import Changes
 
@@ -31,12 +27,7 @@ from protocol.amendments.changes import Changes
 @answered
 def amend(
     *,
-    learning_rate: Annotated[float | None, Parameter(name=("--learning-rate", "--lr"))] = None,
-    min_lr: float | None = None,
-    schedule: ScheduleName | None = None,
-    warmup_steps: int | None = None,
-    decay_from: int | None = None,
-    decay_steps: int | None = None,
+    rate: RateChoices = RateChoices(),  # noqa: B008  (frozen)
     from_step: int | None = None,
     steps: int | None = None,
     swarm: str | None = None,
@@ -46,18 +37,6 @@ def amend(
 
     Parameters
     ----------
-    learning_rate
-        Highest learning rate.
-    min_lr
-        Last learning rate.
-    schedule
-        How it falls: as a cosine, not at all (constant), or linearly at the end of the run (wsd).
-    warmup_steps
-        Steps, from the beginning of the run, in which it rises.
-    decay_from
-        wsd: step at which it begins to fall; the last fifth of --decay-steps.
-    decay_steps
-        Step at which it is at its last; the end of the run.
     from_step
         Step from which this holds at the earliest; as soon as possible.
     steps
@@ -67,14 +46,5 @@ def amend(
     yes
         Do not ask.
     """
-    changes = Changes(
-        steps=steps,
-        from_step=from_step,
-        lr=learning_rate,
-        min_lr=min_lr,
-        warmup_steps=warmup_steps,
-        decay_steps=decay_steps,
-        schedule=schedule,
-        decay_from=decay_from,
-    )
+    changes = Changes(steps=steps, from_step=from_step, **vars(rate))
     return change_run(swarm, changes, yes=yes)
