@@ -1,6 +1,7 @@
 """Forward and backward of stages against the uncut model, and the ledger of what counts."""
 
 import math
+import sys
 
 import msgspec
 import numpy as np
@@ -345,6 +346,11 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     backward = BackwardTask(step=0, microbatch=2)
     assert first.fails(backward, gradients[0]).kind == "graph"  # given up to free memory
     first.call(backward, gradients[0], inputs[0])
+
+
+def test_a_worker_does_without_sympy(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
+    run_microbatch([opened(stage, [2, 2]) for stage in range(2)], 1)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
