@@ -721,7 +721,8 @@ class Seat:
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
         effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
-        if self.serving and self.member.is_left_out:
+        others = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
