@@ -26,19 +26,12 @@ ADVERT: Final = "advert"
 AddressText = Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]
 
 
-class Flops(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Measured floating point operations per second by dtype; 0 for a dtype it does not use."""
-
-    fp32: NonNegative = 0.0
-    bf16: NonNegative = 0.0
-    fp16: NonNegative = 0.0
-
-
 class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Capacity, limits and seats of one volunteer."""
 
     addresses: Annotated[tuple[AddressText, ...], Meta(max_length=limits.MAX_ADDRESSES)]
-    flops: Flops
+    flops: NonNegative
+    """Measured floating point operations per second, in the fastest format that it uses."""
     memory_bytes: Count
     upload_bytes_per_s: NonNegative
     download_bytes_per_s: NonNegative

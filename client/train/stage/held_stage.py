@@ -21,7 +21,6 @@ from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.machine.disk_room import Lack
 from client.train.ports import Copied, Take
-from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
@@ -491,7 +490,7 @@ class HeldStageDriver:
             seat,
             terms.manifest,
             worker,
-            Payloads(store),
+            store,
             context.owner,
             self._hooks(),
             nursery,
