@@ -30,7 +30,7 @@ from tests.support.tensor_swarms import (
 )
 
 STEPS = 20
-CLOSE = 1e-5
+CLOSE = 5e-6
 CLOSE_IN_BF16 = 1e-3
 
 
@@ -61,7 +61,7 @@ def test_what_is_rounded_by_chance_is_rounded_alike(lab: Lab) -> None:
     plan = plan_for("gpt", 2, STEPS)
     expected = lab.reference(plan, "s4")
     assert largest_difference(train(lab.world(plan, 2, boundary="s4")), expected) < CLOSE
-    assert largest_difference(lab.reference(plan), expected) > 20 * CLOSE
+    assert largest_difference(lab.reference(plan), expected) > 40 * CLOSE
 
 
 @pytest.mark.parametrize("model", usual(1, ["gpt", "lora", "mixtral"]))
@@ -147,7 +147,7 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
     plan = plan_for(model, 2, STEPS)
     losses = train(lab.world(plan, 3, boundary="s8", averaging="s8"))
     apart = largest_difference(losses, lab.reference(plan, "s8"))
-    assert CLOSE < apart < 5e-4  # below: the codec was not in use
+    assert 2 * CLOSE < apart < 5e-4  # below: the codec was not in use
 
 
 class TestExperts:
@@ -203,7 +203,7 @@ def test_other_rules_equal_the_reference(lab: Lab, changes: dict[str, object]) -
     losses = train(lab.world(plan, 2))
     assert losses[-1] < losses[0] - 0.2  # it learns
     assert largest_difference(losses, lab.reference(plan)) < CLOSE
-    assert largest_difference(losses, lab.reference(usual)) > 2 * CLOSE
+    assert largest_difference(losses, lab.reference(usual)) > 4 * CLOSE
 
 
 def test_muon_survives_the_death_of_any_replica(lab: Lab) -> None:
@@ -240,7 +240,7 @@ def test_segments_change_no_bit(
     assert set(counts) == {shards.ENOUGH}
     # more messages, other times: who computes which microbatch differs, and with it what S8 rounds
     # (runs with other seeds, uncut, are 0.6e-5 to 2.4e-5 apart)
-    close = CLOSE if averaging == "fp32" else 5 * CLOSE
+    close = CLOSE if averaging == "fp32" else 10 * CLOSE
     assert largest_difference(losses, whole) < close
 
 
@@ -277,7 +277,7 @@ def test_a_swarm_in_bf16_equals_the_reference_in_bf16(lab: Lab, model: str) -> N
     expected = lab.reference(plan)
     losses = train(lab.world(plan, 2))
     assert largest_difference(losses, expected) < CLOSE_IN_BF16
-    assert largest_difference(expected, lab.reference(plan_for(model, 2, STEPS))) > CLOSE
+    assert largest_difference(expected, lab.reference(plan_for(model, 2, STEPS))) > 2 * CLOSE
     world = lab.world(plan, 2, seed=1)
     kill_one_per_stage(world, 2.0, 1.5)
     assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE_IN_BF16
