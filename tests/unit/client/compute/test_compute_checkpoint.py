@@ -561,7 +561,7 @@ def test_headers_that_are_none_are_refused(tmp_path: Path, text) -> None:
             parse(tmp_path, length.to_bytes(8, "little") + text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damaged_headers_never_crash(tmp_path_factory, data) -> None:
     damaged = bytearray(small_file())
