@@ -15,9 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
-from client.cli.terminal.memory_text import memory_words
 from client.cli.terminal.output import say
-from client.cli.terminal.swarm_text import INDENT, introduction
+from client.cli.terminal.swarm_text import INDENT, introduction, memory_words
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.quantities import plural

@@ -29,6 +29,8 @@ class StageMatch(Struct, frozen=True, kw_only=True):
     """One stage, in the order in which we want them."""
 
     stage: int
+    steward: str
+    """The member that decides who holds it."""
     shared_level: float
     """Microbatches per second of its replicas together, after dual homing."""
     redundancy: int

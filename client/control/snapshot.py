@@ -77,6 +77,10 @@ class SeatView(Struct, frozen=True, kw_only=True):
     state: str
     seat: int = 0
     """0: its home; 1: its second stage."""
+    members: list[str] = field(default_factory=list)
+    """The replicas that made its version together."""
+    electors: list[str] = field(default_factory=list)
+    """The peers of which a majority decides who may close its next step."""
 
 
 class HeldView(Struct, frozen=True, kw_only=True):

@@ -75,6 +75,7 @@ def _seats(matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch
 def _stage(seen: StageOverview, matching: Matching) -> StageMatch:
     return StageMatch(
         stage=seen.stage,
+        steward=seen.steward,
         shared_level=seen.shared_level / MICRO,
         redundancy=seen.r,
         seat=matching.seat_of(seen.stage) if seen.stage in matching.stages else None,

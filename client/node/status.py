@@ -276,8 +276,16 @@ def _waits_for(engine: Engine) -> str:
 
 
 def _seats(held_stages: HeldStages) -> list[SeatView]:
+    quorums = {driver.seat.place.stage: driver.seat.quorum for driver in held_stages.drivers()}
     return [
-        SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
+        SeatView(
+            stage=seat.stage,
+            version=seat.version,
+            state=seat.state,
+            seat=seat.seat,
+            members=sorted(quorums[seat.stage].roll) if seat.stage in quorums else [],
+            electors=sorted(quorums[seat.stage].electors) if seat.stage in quorums else [],
+        )
         for seat in held_stages.seats()
     ]
 

@@ -90,6 +90,7 @@ def example_stage(**changes: object) -> StageMatch:
     """Return a stage of somebody else's."""
     fields: dict[str, object] = {
         "stage": 1,
+        "steward": "12D3KooWsteward",
         "shared_level": 1.1,
         "redundancy": 2,
         "seat": None,

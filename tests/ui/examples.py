@@ -176,6 +176,7 @@ def stage_match(number: int, **changes: object) -> StageMatch:
     """Return one stage as the matching sees it."""
     fields: dict[str, object] = {
         "stage": number,
+        "steward": ANNA,
         "shared_level": 10.0 + number,
         "redundancy": 2,
         "seat": None,

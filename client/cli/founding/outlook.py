@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from client.cli.founding.price_table import StagePrice
-from client.cli.terminal.memory_text import memory_words
+from client.cli.terminal.swarm_text import memory_words
 from client.quantities import plural
 from client.views.words import duration as human_duration
 from protocol.manifest import Manifest

@@ -1,4 +1,4 @@
-"""What a swarm is, in the lines that ``create`` and ``join`` show."""
+"""What a swarm is and takes, in the lines that ``create`` and ``join`` show."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ INDENT: Final = " " * 13
 """Where the words begin, behind what they are about."""
 SLOW_LINE_BYTES_PER_S: Final = 2.5e6
 """20 Mbit/s, the upload of many homes."""
+NODE_BYTES: Final = 100_000_000
+WORKER_BYTES: Final = 350_000_000
+"""What our processes hold before they train, most of it torch: the node, and a worker a stage;
+``volunteer status`` shows the same two amounts as they are measured."""
 COMPUTES: Final[dict[Compute, str]] = {
     "fp32": "",
     "bf16": "; passes compute in bf16",
@@ -107,3 +111,12 @@ def _run(manifest: Manifest) -> Iterator[str]:
         )
     if (terms := manifest.evaluation) is not None:
         yield f"  evaluated  every {terms.every} steps, on {terms.tokens:,} tokens held out"
+
+
+def memory_words(manifest: Manifest) -> str:
+    """Return the memory that a volunteer of the swarm takes at least, for its largest stage."""
+    stage = max(stage.memory_bytes for stage in manifest.stages)
+    return (
+        f"about {human_bytes(NODE_BYTES)} for the program, and "
+        f"{human_bytes(WORKER_BYTES + stage)} or more for each stage"
+    )

@@ -23,8 +23,7 @@ from client.cli.founding.outlook import outlook
 from client.cli.main import run
 from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
-from client.cli.terminal.memory_text import memory_words
-from client.cli.terminal.swarm_text import introduction
+from client.cli.terminal.swarm_text import introduction, memory_words
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.devices import devices_of
