@@ -435,7 +435,7 @@ def breakdown(worker: LocalWorker, one: Work, asked: argparse.Namespace) -> dict
     told: dict[str, float] = {}
     if part.embeds:
         told["tokens in"] = timed(asked.device, lambda: replica.wire.tokens_in(tokens))
-    given: Any = tokens
+    sent: list[Buffer] = [tokens]
     if not (part.embeds and part.has_head):
         there = torch.randn(replica.wire.boundary_shape, device=asked.device)
         payload = replica.wire.boundary_out(there, "forward")
@@ -445,8 +445,8 @@ def breakdown(worker: LocalWorker, one: Work, asked: argparse.Namespace) -> dict
         told["boundary out"] = timed(
             asked.device, lambda: replica.wire.boundary_out(there, "forward")
         )
-        given = tokens if part.embeds else payload
-    given = stage_input(replica, given, 0)
+        sent = [tokens] if part.embeds else [payload, tokens][: 1 + part.has_head]
+    given, _ = stage_input(replica, 0, sent)
 
     def forth() -> Any:
         with replica.module.computing(given.x.device):
@@ -519,7 +519,7 @@ def _pipelined(
             copy_beside(ring[: len(payload)], payload)
         answers.append(len(sent))
 
-    def nothing(tensor: Tensor, direction: Any, like: Any = None) -> memoryview:
+    def nothing(tensor: Tensor, direction: Any, *_: Any) -> memoryview:
         return made[direction]
 
     class Silent(type(wire)):  # type: ignore[misc]
