@@ -258,7 +258,6 @@ class Executor:
         return StageOpened(
             parameters=replica.size,
             state_bytes=replica.held_bytes + averager.residual_bytes,
-            hash=replica.state_hash() if replica.team.leads else "",
             compiled=compiled,
         )
 

@@ -151,9 +151,9 @@ class Phase(enum.Enum):
 
     MEMORY = "making room for stage {stage}"
     WORKER = "starting a compute worker for stage {stage}"
-    TEXT = "preparing the training text"
-    TEXT_DONORS = "asking who has the training text"
-    TEXT_DOWNLOAD = "downloading the training text of stage {stage}"
+    TEXT = "looking for the training data"
+    TEXT_DONORS = "asking who has the training data"
+    TEXT_DOWNLOAD = "downloading the tokenizer of the training data"
     OPENING = "opening stage {stage}"
     HISTORY = "finding out where the run stands"
     ADMISSION = "asking to join stage {stage}"

@@ -47,7 +47,7 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     leaving: bool = False
     """True in its last advert, which ends its membership."""
     unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
-    """Stages it cannot serve because it lacks memory or the training text, in ascending order."""
+    """Stages it cannot serve because it lacks memory or the training data, in ascending order."""
     relay_bytes_per_s: NonNegative = 0.0
     """The rate at which it relays for members that cannot be dialled; 0: it does not."""
     claimed_name: Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)] = ""

@@ -8,9 +8,9 @@ first out: the machines rely on that.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -31,17 +31,14 @@ from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
-    Committed,
     CompareTask,
     Compute,
     ContributeTask,
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     HashTask,
     Keep,
     LossTask,
@@ -56,18 +53,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
-    AgreedOn,
-    Audited,
     CommitTo,
-    Contributions,
-    HeldOutLoss,
     SeatEffect,
     Serving,
     SignCharge,
-    Snapshot,
 )
 from protocol.seat.seat import Seat
-from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
@@ -98,15 +89,9 @@ class SeatHooks:
 
     changed: Callable[[], None]
     """Version or state of the seat changed: tell the neighbours."""
-    committed: Callable[[Committed], None]
-    rerouted: Callable[[Rerouted], None]
-    accepted: Callable[[GradientAccepted], None]
-    snapshot: Callable[[Snapshot], None]
+    effects: Mapping[type, Callable[[Any], None]]
+    """Of the seat, by their types; the engine performs the others."""
     fault: Callable[[Fault], None]
-    convicted: Callable[[Verdict | Contradicted], None]
-    audited: Callable[[Audited | Contributions], None]
-    evaluated: Callable[[HeldOutLoss], None]
-    agreed: Callable[[AgreedOn], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -318,29 +303,14 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Verdict() | Contradicted():
-                self._hooks.convicted(effect)
-            case Audited() | Contributions():
-                self._hooks.audited(effect)
-            case HeldOutLoss():
-                self._hooks.evaluated(effect)
-            case AgreedOn():
-                self._hooks.agreed(effect)
-            case Committed():
-                self._hooks.committed(effect)
-            case Rerouted():
-                failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
-                self._hooks.rerouted(effect)
-            case GradientAccepted():
-                self._hooks.accepted(effect)
-            case Snapshot():
-                self._hooks.snapshot(effect)
             case Serving() | Obstructs() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._hooks.fault(effect)
             case _:
-                self._ports.perform(effect)
+                if isinstance(effect, Rerouted):
+                    failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
+                self._hooks.effects.get(type(effect), self._ports.perform)(effect)
 
     def _can_read(self, task: Task, samples: Samples) -> bool:
         """Whether a task needs no samples that are not here."""

@@ -42,7 +42,7 @@ from protocol.pipeline.effects import (
 from tests.support.compute_stages import open_request
 
 LOSS = Outcome(seconds=4.0, loss_sum=1.0)
-OPENED = StageOpened(parameters=5, state_bytes=100, hash="h")
+OPENED = StageOpened(parameters=5, state_bytes=100)
 
 
 def probed(kind: str) -> Probed:

@@ -52,6 +52,19 @@ STEP = 3
 KEY = PayloadKey(STEP, "input", 12)
 
 
+EVENTS = (
+    Committed(1, 4, "", None, 0.0, 4, 1),
+    Rerouted(STEP, 12, OTHER, None, "it is lost", False),
+    GradientAccepted(STEP, 12, True),
+    Snapshot(4, OTHER),
+    Verdict(OTHER, "it lies", None),
+    Contributions(2),
+    Audited(1, OTHER, STEP, None, "it could not be computed"),
+    AgreedOn(1, cast(Any, Mock())),
+    HeldOutLoss(4, 2.0),
+)
+
+
 class Driven:
     """A driver of a seat; the owner, the network and the seat's answers are written down."""
 
@@ -61,6 +74,7 @@ class Driven:
         self.store, self.ports, self.worker = BoundaryStore(2**20, 0), Mock(), Mock(pid=0)
         self.ports.now.return_value = 100.0
         self.hooks = Mock(spec=[*SeatHooks.__dataclass_fields__])
+        self.hooks.effects = {kind: Mock() for kind in map(type, EVENTS)}
         self.nursery = nursery or Mock()
         seat = Seat(
             Place(ME, stage, stages, 4),
@@ -81,36 +95,22 @@ class Driven:
         return [one.args[1] for one in self.computed.mock_calls]
 
 
-EVENTS: dict[str, object] = {
-    "committed": Committed(1, 4, "", None, 0.0, 4, 1),
-    "rerouted": Rerouted(STEP, 12, OTHER, None, "it is lost", False),
-    "accepted": GradientAccepted(STEP, 12, True),
-    "snapshot": Snapshot(4, OTHER),
-    "fault": Fault("behind", "another version"),
-    "convicted": Verdict(OTHER, "it lies", None),
-    "audited": Contributions(2),
-    "evaluated": HeldOutLoss(4, 2.0),
-}
-
-
-@pytest.mark.parametrize("hook", EVENTS)
-def test_what_happens_in_a_seat_is_told_to_its_owner(hook: str) -> None:
-    driven, event = Driven(), EVENTS[hook]
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_what_happens_in_a_seat_is_told_to_its_owner(event: object) -> None:
+    driven = Driven()
     driven.of._perform([cast(Any, event)])
-    getattr(driven.hooks, hook).assert_called_once_with(event)
-    others = [name for name in SeatHooks.__dataclass_fields__ if name != hook]
-    assert not any(getattr(driven.hooks, name).called for name in others)
+    told = driven.hooks.effects
+    told[type(event)].assert_called_once_with(event)
+    assert not any(hook.called for kind, hook in told.items() if kind is not type(event))
+    assert not driven.hooks.fault.called
     assert not driven.ports.perform.called
 
 
-def test_more_that_is_told_to_its_owner() -> None:
-    driven = Driven()
-    agreed = Mock(spec=AgreedOn)
-    driven.of._perform([cast(Any, agreed)])
-    driven.hooks.agreed.assert_called_once_with(agreed)
-    audited = Mock(spec=Audited)
-    driven.of._perform([cast(Any, audited)])
-    driven.hooks.audited.assert_called_once_with(audited)
+def test_a_fault_is_told_to_its_owner() -> None:
+    driven, fault = Driven(), Fault("behind", "another version")
+    driven.of._perform([fault])
+    driven.hooks.fault.assert_called_once_with(fault)
+    assert not driven.ports.perform.called
 
 
 def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> None:
