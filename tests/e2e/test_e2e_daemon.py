@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from client.errors import ExitCode
 from client.store.paths import home_folders, runtime_folder
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
+from tests.support.cases import usual
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,
@@ -149,17 +151,20 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [
-        (("--device", "cuda:99"), "this machine has no device 'cuda:99'"),
-        (("--data", "/nowhere/text.txt"), "/nowhere/text.txt does not exist"),
-        (("--data", __file__), "the swarm trains on text with"),
-    ],
+    usual(
+        1,
+        [
+            (("--data", __file__), "this machine does not have the swarm's training data"),
+            (("--device", "cuda:99"), "this machine has no device 'cuda:99'"),
+        ],
+    ),
 )
 def test_detach_says_why_a_node_could_not_start(
     folder: Path, flags: tuple[str, str], words: str
 ) -> None:
     """The node answers on its socket before it finds out."""
     home, swarm = folder / "v1", str(folder / "x.swarm")
+    shutil.rmtree(home_folders(home).texts)
     done = volunteer(home, "join", "--swarm", swarm, "--detach", "--yes", *LIMITS, *flags)
     assert done.returncode == ExitCode.CONFIG
     assert words in done.stderr
