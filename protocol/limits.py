@@ -41,8 +41,6 @@ MAX_SEGMENT_ELEMENTS = 15 * 2**20
 MAX_STAGE_PARAMETERS = 7_500_000_000
 """Fill so many segments, cut into equal shards of any number of replicas. 12 bytes each of state,
 the most of all optimizers, fit a blob."""
-MAX_LOST = 32
-"""Peers that a heartbeat lists as lost."""
 MAX_MISSING = MAX_REPLICAS_IN_ROUND
 """Peers that a seat says its step cannot be closed without."""
 MAX_ADDRESSES = 8

@@ -11,6 +11,7 @@ never carries code.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -231,125 +232,135 @@ def needs_newer(error: RemoteProtocolError) -> bool:
 
 def inconsistency(manifest: Manifest) -> str | None:
     """Say in words what contradicts itself in a manifest, or None."""
-    model, layers = manifest.model, manifest.layers_per_stage
-    checks = (
-        (manifest.name.isprintable(), "the name has characters that cannot be shown"),
-        (
-            not (problem := purpose_problem(manifest.purpose)),
-            f"what the model is for is no line for people: {problem}",
-        ),
-        (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
-        (
-            all(_is_plain_name(part.name) for part in manifest.data.parts),
-            "a name of the data's parts is not the plain name of a file",
-        ),
-        (
-            manifest.aggregation in aggregations.RULES,
-            f"aggregation rule {manifest.aggregation[:40]!r} is unknown here; known are "
-            f"{', '.join(aggregations.RULES)}: install the version of this program that has it",
-        ),
-        (
-            manifest.compute != "auto" or not manifest.audits,
-            "audits take the difference between honest passes in bf16 and in fp32 for a lie: with "
-            "audits all volunteers compute in bf16, or all in fp32",
-        ),
-        (
-            manifest.boundary_codec in get_args(BoundaryCodec),
-            f"{manifest.boundary_codec} is for sums within a stage, whose errors the next step "
-            f"pays back; between stages nothing does: take {', '.join(get_args(BoundaryCodec))}",
-        ),
-        (
-            manifest.local_rounds is None or not manifest.audits,
-            "an audit cannot recompute what local rounds contribute, for it follows from momentum "
-            "that no other replica has: leave out --audit, and bound lies with --aggregation "
-            "centred-clipping",
-        ),
-        (
-            CODECS[manifest.averaging_codec].audited or not manifest.audits,
-            f"audits take for a lie what {manifest.averaging_codec} leaves for the next step: "
-            "take --audit 0, or --averaging-codec s8",
-        ),
-        (
-            manifest.local_rounds is None or not manifest.secret,
-            "secret sums take their scale from AdamW's second moment, which local rounds keep to "
-            "themselves: take another --aggregation",
-        ),
-        (not (problem := cut_problem(model, layers)), f"the stages are no cut of it: {problem}"),
-        (
-            model.narrow is None or not manifest.start,
-            "narrow boundaries are learned from the first step: an imported model has none",
-        ),
-        (
-            not model.tied or len(layers) == 1,
-            "the model's output projection is its embedding: one stage has to have both",
-        ),
-        (
-            manifest.evaluation is None
-            or manifest.evaluation.tokens
-            <= manifest.evaluation.microbatches * manifest.tokens_per_microbatch,
-            "the evaluation counts more tokens than its microbatches have",
-        ),
-        (
-            manifest.data.holds_samples(model.context),
-            "the part of the data that is held out is shorter than one sample",
-        ),
-        (
-            manifest.data.source != "tokens" or manifest.data.vocab <= model.vocab,
-            f"the tokenizer has {manifest.data.vocab} tokens, and the model's embedding "
-            f"{model.vocab}: the rest could not be learned",
-        ),
-        (
-            manifest.data.source == "tokens" or manifest.data.kept_bytes <= limits.MAX_BLOB_BYTES,
-            "the training text is too large to be copied by newcomers: take at most 137 GB of it, "
-            "or make tokens of it with volunteer data build",
-        ),
-        (
-            manifest.data.answers is None or manifest.data.answers.context == model.context,
-            "the data's conversations were cut for another context than the model's",
-        ),
-        (
-            fits_a_frame(model, manifest.sequences_per_microbatch, masked=manifest.data.masked),
-            "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
-        ),
-    )
+    about = (_of_names, _of_rules, _of_the_model, _of_the_data, _of_secrets)
+    checks = (check for checks in about for check in checks(manifest))
     stages = (
         _wrong_start(manifest, number)
-        or _miscounted(model, layers, number, stage.parameters)
+        or _miscounted(manifest.model, manifest.layers_per_stage, number, stage.parameters)
         or too_large(stage.parameters)
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
-    return next(found, None) or _exposed(manifest) or next(filter(None, stages), None)
+    return next(found, None) or next(filter(None, stages), None)
 
 
-def _exposed(manifest: Manifest) -> str | None:
-    """Say in words why sums cannot be secret, or contributions cannot be masked, or None."""
-    if not manifest.secret:
-        masked = manifest.averaging_codec == "ring16"
-        return "ring16 is the codec of secret sums: take --aggregation secure" if masked else None
-    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation].replicas
-    checks = (
-        (
-            policy.private,
-            "secret sums are for groups whose members are known, or invented members would be the "
-            "others in the sum: take --private",
-        ),
-        (
-            policy.redundancy >= least,
-            f"a sum is secret among {least} volunteers of a stage: take --redundancy {least}",
-        ),
-        (
-            not manifest.audits,
-            "an audit shows the auditor a contribution, and a secret sum shows it to nobody: leave "
-            "out --audit, or take --aggregation sum",
-        ),
-        (manifest.averaging_codec == "ring16", "secret sums are sent in ring16 and no other codec"),
-        (
-            "second_moment" in OPTIMIZERS[manifest.optimizer.name].vectors,
-            "secret sums take their scale from an optimizer's second moment: take adamw",
-        ),
+Checks = Iterator[tuple[bool, str]]
+"""What has to hold, and words for when it does not."""
+
+
+def _of_names(manifest: Manifest) -> Checks:
+    problem = purpose_problem(manifest.purpose)
+    yield manifest.name.isprintable(), "the name has characters that cannot be shown"
+    yield not problem, f"what the model is for is no line for people: {problem}"
+    yield _is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"
+    yield (
+        all(_is_plain_name(part.name) for part in manifest.data.parts),
+        "a name of the data's parts is not the plain name of a file",
     )
-    return next((words for holds, words in checks if not holds), None)
+
+
+def _of_rules(manifest: Manifest) -> Checks:
+    """How sums are made, sent and audited."""
+    local, codec = manifest.local_rounds is not None, manifest.averaging_codec
+    yield (
+        manifest.aggregation in aggregations.RULES,
+        f"aggregation rule {manifest.aggregation[:40]!r} is unknown here; known are "
+        f"{', '.join(aggregations.RULES)}: install the version of this program that has it",
+    )
+    yield (
+        manifest.compute != "auto" or not manifest.audits,
+        "audits take the difference between honest passes in bf16 and in fp32 for a lie: take "
+        "--compute-dtype fp32 or bf16, or among friends --audit 0",
+    )
+    yield (
+        manifest.boundary_codec in get_args(BoundaryCodec),
+        f"{manifest.boundary_codec} is for sums within a stage, whose errors the next step "
+        f"pays back; between stages nothing does: take {', '.join(get_args(BoundaryCodec))}",
+    )
+    yield (
+        not local or not manifest.audits,
+        "an audit cannot recompute what local rounds contribute, for it follows from momentum "
+        "that no other replica has: leave out --audit, and bound lies with --aggregation "
+        "centred-clipping",
+    )
+    yield (
+        CODECS[codec].audited or not manifest.audits,
+        f"audits take for a lie what {codec} leaves for the next step: "
+        "take --audit 0, or --averaging-codec s8",
+    )
+    yield (
+        not local or not manifest.secret,
+        "secret sums take their scale from AdamW's second moment, which local rounds keep to "
+        "themselves: take another --aggregation",
+    )
+
+
+def _of_the_model(manifest: Manifest) -> Checks:
+    model, layers, evaluation = manifest.model, manifest.layers_per_stage, manifest.evaluation
+    problem = cut_problem(model, layers)
+    yield not problem, f"the stages are no cut of it: {problem}"
+    yield (
+        model.narrow is None or not manifest.start,
+        "narrow boundaries are learned from the first step: an imported model has none",
+    )
+    yield (
+        not model.tied or len(layers) == 1,
+        "the model's output projection is its embedding: one stage has to have both",
+    )
+    yield (
+        evaluation is None
+        or evaluation.tokens <= evaluation.microbatches * manifest.tokens_per_microbatch,
+        "the evaluation counts more tokens than its microbatches have",
+    )
+
+
+def _of_the_data(manifest: Manifest) -> Checks:
+    data, model = manifest.data, manifest.model
+    yield (
+        data.holds_samples(model.context),
+        "the part of the data that is held out is shorter than one sample",
+    )
+    yield (
+        data.vocab <= model.vocab,
+        f"the tokenizer has {data.vocab} tokens, and the model's embedding "
+        f"{model.vocab}: the rest could not be learned",
+    )
+    yield (
+        data.answers is None or data.answers.context == model.context,
+        "the data's conversations were cut for another context than the model's",
+    )
+    yield (
+        fits_a_frame(model, manifest.sequences_per_microbatch, masked=data.masked),
+        "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
+    )
+
+
+def _of_secrets(manifest: Manifest) -> Checks:
+    """Sums can be secret, and contributions be masked."""
+    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation].replicas
+    masked = manifest.averaging_codec == "ring16"
+    if not manifest.secret:
+        yield not masked, "ring16 is the codec of secret sums: take --aggregation secure"
+        return
+    yield (
+        policy.private,
+        "secret sums are for groups whose members are known, or invented members would be the "
+        "others in the sum: take --private",
+    )
+    yield (
+        policy.redundancy >= least,
+        f"a sum is secret among {least} volunteers of a stage: take --redundancy {least}",
+    )
+    yield (
+        not manifest.audits,
+        "an audit shows the auditor a contribution, and a secret sum shows it to nobody: leave "
+        "out --audit, or take --aggregation sum",
+    )
+    yield masked, "secret sums are sent in ring16 and no other codec"
+    yield (
+        "second_moment" in OPTIMIZERS[manifest.optimizer.name].vectors,
+        "secret sums take their scale from an optimizer's second moment: take adamw",
+    )
 
 
 def _miscounted(model: ModelSpec, layers: tuple[int, ...], stage: int, claimed: int) -> str | None:

@@ -97,9 +97,8 @@ def traffic_bytes(manifest: Manifest) -> float:
 
 
 def _text_bytes(manifest: Manifest, settings: Settings) -> int:
-    """Return the disk for training data: a text is copied, tokens are as they are needed."""
-    size = manifest.data.kept_bytes
-    return min(size, settings.data_cache_bytes) if manifest.data.source == "tokens" else size
+    """Return the disk for training data, which are copied as they are needed."""
+    return min(manifest.data.kept_bytes, settings.data_cache_bytes)
 
 
 def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import platform
 from importlib import metadata
 
-PACKAGES = ("libp2p", "trio", "torch", "msgspec", "pynacl", "textual")
+from msgspec import Struct
+
+PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil", "textual")
 """Packages whose versions matter in a report."""
+
+
+class Versions(Struct, frozen=True):
+    """What a report is about."""
+
+    volunteer: str
+    python: str
+    platform: str
+    packages: dict[str, str]
+
+
+def versions() -> Versions:
+    """Return the versions of this installation."""
+    found = {name: package_version(name) or "missing" for name in PACKAGES}
+    return Versions(software_version(), platform.python_version(), platform.platform(), found)
 
 
 def software_version() -> str:

@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 import torch
 
-from client.compute import allowance, device, passes, samples, saving
+from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.compiling import CompiledBlocks, compile_blocks
@@ -54,7 +54,6 @@ from client.compute.requests import (
     LoadStart,
     OpenStage,
     Pass,
-    PrepareData,
     Probe,
     Reduce,
     Save,
@@ -75,7 +74,7 @@ _ROUND = Contribute | Reduce | DecodeSum | Apply
 _TASKS = _PASSES | _ROUND | KeepVersion | CompareContribution
 _CHANGES = Apply | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | CompareContribution | Forward | Save | Probe | PrepareData | SetThreads
+_NO_GRADIENTS = _ROUND | CompareContribution | Forward | Save | Probe | SetThreads
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
@@ -191,8 +190,6 @@ class Executor:
                 return self._open(request), ()
             case Probe():
                 return device.probe(request), ()
-            case PrepareData():
-                return samples.prepare(request), ()
             case Load() | LoadStart():
                 return self._load(request), ()
             case Forward():

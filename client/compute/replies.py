@@ -29,12 +29,6 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     compiled: str = ""
 
 
-class DataReady(Reply, frozen=True, kw_only=True):
-    """The training text lies at the path that was asked for and has the digest."""
-
-    size_bytes: int
-
-
 class Forwarded(Reply, frozen=True, kw_only=True):
     """One payload: the boundary tensor for the next stage; then the tokens, if they were read
     from the corpus."""
@@ -202,7 +196,6 @@ AnyReply = (
     | SumGathered
     | VersionShared
     | StageOpened
-    | DataReady
     | Forwarded
     | LossComputed
     | BackwardDone

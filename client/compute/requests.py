@@ -17,7 +17,6 @@ from client.compute.replies import (
     BackwardDone,
     Contributed,
     ContributionCompared,
-    DataReady,
     Forwarded,
     GroupJoined,
     Hashed,
@@ -102,9 +101,9 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""
-    """Path of the training text, for the first stage: as `PrepareData` answered it."""
+    """Folder of the training data, or of leaves of them, for the first stage."""
     token_data: DataSpec | None = None
-    """What the file has, where it has tokens and not a text."""
+    """What the manifest says of the data; None: they are bytes, and all are learned."""
     local_rounds: LocalRounds | None = None
     """How the replica steps between two versions; None: it does not."""
     ranks: Positive = 1
@@ -170,19 +169,6 @@ class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):
 
     version: Count
     advanced: bool
-
-
-class PrepareData(Request[DataReady], frozen=True, kw_only=True):
-    """Check the training text against its digest and keep it as a file of plain bytes.
-
-    Fields:
-        source: `stdlib`, or the path of a text or `.jsonl` file.
-        digest: of the text, hex; `path`: where to keep the file.
-    """
-
-    source: str
-    digest: str
-    path: str
 
 
 class Forward(Request[Forwarded], frozen=True, kw_only=True):
@@ -418,7 +404,6 @@ AnyRequest = (
     | Load
     | LoadStart
     | Probe
-    | PrepareData
     | SetThreads
     | JoinGroup
     | GatherSum

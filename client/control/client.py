@@ -216,9 +216,13 @@ def _refused(error: _Refusal) -> ControlError:
 
 
 def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with their status."""
+    """Return the sockets of nodes that answer, with their status; none in another user's folder."""
     found = []
-    for path in live_sockets(folder):
+    try:
+        paths = live_sockets(folder)
+    except PermissionError:
+        return []
+    for path in paths:
         try:
             with ControlClient(path, timeout_s=2.0) as client:
                 found.append((path, client.greeting))

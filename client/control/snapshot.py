@@ -104,7 +104,6 @@ class DrainCostView(Struct, frozen=True, kw_only=True):
     """Replicas that would still serve it."""
     last: bool
     """Whether none would: the swarm would wait."""
-    words: str
 
 
 class PeerView(Struct, frozen=True, kw_only=True):
@@ -112,7 +111,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
 
     peer: str
     state: str
-    """``connected``, ``suspect`` or ``known``."""
+    """``connected`` or ``known``."""
     rtt_ms: float | None = None
     relay: str = ""
     """The member through which the link goes; empty: it is direct."""
@@ -125,8 +124,6 @@ class RelayView(Struct, frozen=True, kw_only=True):
 
     through: list[str] = field(default_factory=list)
     """Members through which it is reached; empty: it is dialled."""
-    line_bytes_per_s: float = 0.0
-    """Its own upload, which a port that others can dial would open."""
     rate_bytes_per_s: float = 0.0
     """Upload that it lends to members that cannot be dialled; 0: none now."""
     members: int = 0
@@ -183,7 +180,6 @@ class NetworkView(Struct, frozen=True, kw_only=True):
     sent_tensor_bytes: int = 0
     """Of these, activations, gradients and shards."""
     received_bytes: int = 0
-    sent_messages: int = 0
     links: int = 0
 
 

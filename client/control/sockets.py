@@ -66,18 +66,12 @@ def prepare_folder(folder: Path) -> None:
         raise SocketFolderError(f"other users can enter {folder}; run: chmod 700 {folder}")
 
 
-def is_alive(path: Path, timeout_s: float = 0.5) -> bool:
+def is_alive(path: Path) -> bool:
     """Whether a node listens on ``path``; a busy one counts as alive."""
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    probe.settimeout(timeout_s)
     try:
-        probe.connect(str(path))
-    except (TimeoutError, BlockingIOError):
-        return True
+        listener(path)
     except OSError:
         return False
-    finally:
-        probe.close()
     return True
 
 

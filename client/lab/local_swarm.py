@@ -27,6 +27,8 @@ from client.store.paths import HOME_VARIABLE, runtime_folder
 
 STOP_TIMEOUT_S = 90.0
 """An orderly stop hands off and writes a checkpoint; after this it is killed."""
+DATA = "data"
+"""A folder beside the swarm file with the training data, which every volunteer is given."""
 _POLL_S = 0.1
 
 
@@ -191,6 +193,8 @@ class LocalSwarm:
         log = self._logs / f"{log_name or name}.log"
         how = ["relay"] if relay_only else ["join", "--headless"]
         command = [*volunteer_command(), *how, "--swarm", str(self._swarm_file)]
+        if not relay_only and (data := self._swarm_file.with_name(DATA)).exists():
+            command += ["--data", str(data)]
         with log.open("wb") as stderr, interrupts_wait():
             process = subprocess.Popen(
                 [*within, *command, *arguments],

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from client.lab.twins import twin
-from model_zoo.data import NO_TARGET, Corpus, beginnings, inputs_and_targets
+from model_zoo.data import NO_TARGET, beginnings, inputs_and_targets
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.models.family import State
 from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.local_rounds import LocalRounds

@@ -64,7 +64,8 @@ def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> float | None:
 
     Groups of version 2 are read, with all visible ancestors.
     """
-    return min(_limits(_read(own), mounts), default=None)
+    found = (_cores_of(folder) for folder in control_groups(own, mounts))
+    return min((cores for cores in found if cores is not None), default=None)
 
 
 def check_threads(threads: int) -> None:
@@ -87,20 +88,14 @@ def plural_cores(count: int) -> str:
     return f"{count} {'core' if count == 1 else 'cores'}"
 
 
-def _limits(own: str, mounts: Path) -> Iterator[float]:
-    """Yield the processor time that each control group around this process allows, in cores."""
-    for line in own.splitlines()[:64]:
+def control_groups(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Iterator[Path]:
+    """Yield the folders of this process's control group (version 2) and of all above it."""
+    for line in _read(own).splitlines()[:64]:
         if line.startswith("0::"):
-            for folder in _ancestry(mounts, line.removeprefix("0::")):
-                if (cores := _cores_of(folder)) is not None:
-                    yield cores
-
-
-def _ancestry(mount: Path, path: str) -> Iterator[Path]:
-    """Yield the group's folder and all above it, the mount included."""
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for length in range(len(parts), -1, -1):
-        yield mount.joinpath(*parts[:length])
+            names = line.removeprefix("0::").split("/")
+            parts = [name for name in names if name not in ("", "..")]
+            for length in range(len(parts), -1, -1):
+                yield mounts.joinpath(*parts[:length])
 
 
 def _cores_of(folder: Path) -> float | None:

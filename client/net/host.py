@@ -30,7 +30,6 @@ from client.net.addresses import (
 )
 from client.net.connection_limiter import ConnectionLimiter, HostLimits, InboundConnection, Refusal
 from client.net.errors import (
-    AddressError,
     ConnectionLost,
     DialError,
     HandshakeFailed,
@@ -42,7 +41,7 @@ from client.net.errors import (
     TurnedAway,
 )
 from client.net.handshake import Identity, handshake, make_identity
-from client.net.racing import Attempt, Race
+from client.net.racing import Race
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP, TcpListener
 from client.net.transport import ByteStream, closing
@@ -133,11 +132,6 @@ class Connection:
     def bytes_out(self) -> int:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
-
-    @property
-    def queue_s(self) -> float:
-        """See `ByteStream.queue_s`."""
-        return self._channel.queue_s
 
     def admitted(self) -> None:
         """Note that the peer's Hello was accepted."""
@@ -284,33 +278,18 @@ class Host:
         task_status: Any = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run a race, and then the connection of its winner."""
-        race = Race()
 
-        async def attempt_at(target: Destination, attempt: Attempt) -> None:
-            with attempt.scope:
-                try:
-                    await self._attempt(target, attempt, may_call, task_status)
-                except NotCalled:
-                    attempt.over.set()
-                except (DialError, AddressError) as error:
-                    attempt.fail(str(error), turned_away=isinstance(error, TurnedAway))
+        async def attempt(target: Destination, claim: Callable[[], None]) -> None:
+            await self._attempt(target, claim, may_call, task_status)
 
-        async with trio.open_nursery() as nursery:
-            for target in targets:
-                attempt = race.attempt()
-                nursery.start_soon(attempt_at, target, attempt)
-                await attempt.head_start()
-                if race.won:
-                    break
-        if not race.answered:
-            raise race.error()
+        await Race(attempt).run(targets)
 
     async def _attempt(
         self,
         target: Destination,
-        attempt: Attempt,
+        claim: Callable[[], None],
         may_call: Callable[[Destination], bool],
-        task_status: Any = trio.TASK_STATUS_IGNORED,
+        task_status: Any,
     ) -> None:
         """Dial one address; if that wins the race, run the connection to its end."""
         numeric = await numeric_host(target)
@@ -319,7 +298,7 @@ class Host:
         dialler: Dialler = TCP if numeric.relay is None else self.circuits
         async with dialler.dial(numeric) as stream:
             try:
-                proved = await handshake(stream, self._identity, target.peer, attempt.claim)
+                proved = await handshake(stream, self._identity, target.peer, claim)
             except NotAnswered as error:
                 raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
@@ -337,7 +316,6 @@ class Host:
                 relay=numeric.relay,
                 host_by_relay=stream.host_by_relay,
             )
-            attempt.answered()
             task_status.started(connection)
             self.limiter.dialled += 1
             try:

@@ -97,8 +97,6 @@ class Pacer:
 
     def __init__(self, rate_bytes_per_s: int) -> None:
         self._yielding = Yielding()
-        self.tensor_bytes = 0
-        """Of tensors that have had their turn."""
         self.lanes: Mapping[str, Pace] = {
             "control": self._pass,
             "bulk": self._tensor,
@@ -124,7 +122,6 @@ class Pacer:
         return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
 
     async def _tensor(self, size_bytes: int) -> None:
-        self.tensor_bytes += size_bytes
         self._yielding.sent(size_bytes)
         await self._wait_turn(size_bytes)
 

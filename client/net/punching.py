@@ -2,7 +2,7 @@
 
 Who dialled a circuit tries to replace it by a direct connection as soon as the peer is admitted,
 and again after growing pauses. The direct connection takes over in the midst of the link, as any
-that was announced does (``links.py``). State: our own place, the allowance, what is under way.
+that was announced does (``links.py``). State: our own place, the budgets, what is under way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, kind_of
 from protocol.ids import PeerId
-from protocol.punching.allowance import Allowance
 from protocol.punching.machine import Attempt, Meet, Over, PunchEffect, Tell
+from protocol.reachability.budgets import Budgets
 from protocol.relay.messages import Punch, PunchRefused, Status, WhereIs
 
 AGAIN_FIRST_S: Final = 2.0
@@ -69,7 +69,7 @@ class Punching:
 
     def __init__(self, links: Meeting) -> None:
         self._links = links
-        self._allowance = Allowance()
+        self._budgets = Budgets()
         self._serving = 0
         self._own: tuple[Outer, ...] = ()
         self._known = trio.Event()
@@ -206,7 +206,7 @@ class Punching:
     async def _meet(self, effect: Meet, connection: Connection, own: Outer) -> bool:
         """Dial, if that is allowed; return whether we have met."""
         peer = connection.peer
-        if not self._allowance.grants(peer, effect.host, trio.current_time()):
+        if not self._budgets.tries(peer, effect.host, trio.current_time()):
             self.refused["too-often"] += 1
             raise StreamReset("too many tries")
         target = Destination(kind_of(effect.host), effect.host, effect.port, peer)

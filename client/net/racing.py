@@ -9,19 +9,27 @@ The attempt in which the peer proves its identity first wins, at the moment befo
 ours; the others end then. So a peer never sees two connections of ours, which would replace each
 other.
 
-State of a race: the attempts under way, and whether one has won.
+State of a race: the attempts under way, what became of others, and whether one has won.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Final, TypeVar
 
 import trio
 
 from client.net.addresses import Destination
-from client.net.errors import DialError, HandshakeFailed, NotCalled, TurnedAway
+from client.net.errors import (
+    AddressError,
+    DialError,
+    HandshakeFailed,
+    NetworkError,
+    NotCalled,
+    TurnedAway,
+)
 from protocol.hosts import is_global, machine_of, number_of
 
 HEAD_START_S: Final = 0.25
@@ -29,74 +37,67 @@ HEAD_START_S: Final = 0.25
 T = TypeVar("T")
 
 
+Attempt = Callable[[Destination, Callable[[], None]], Awaitable[None]]
+"""Dials an address, and returns once the connection that came of it is over. It calls the function
+when the peer has proved its identity and is about to learn ours."""
+
+
 class Race:
     """One dial at several addresses."""
 
-    def __init__(self) -> None:
-        self.won = False
-        self.answered = False
-        """Whether the winner has become a connection."""
-        self.failures: list[str] = []
-        """What became of the attempts that failed, each in words with its address."""
-        self.turned_away = False
-        """Whether somebody was there, and has turned us away."""
-        self._running: set[Attempt] = set()
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._won = self._succeeded = False
+        self._failures: list[NetworkError] = []
+        self._scopes: list[trio.CancelScope] = []
+        self._next = trio.Event()
+        """Set when an attempt has failed, or one has won."""
 
-    def attempt(self) -> Attempt:
-        """Begin an attempt."""
-        attempt = Attempt(self)
-        self._running.add(attempt)
-        return attempt
-
-    def claim(self, winner: Attempt) -> None:
-        """Let an attempt win, unless another one has.
+    async def run(self, targets: Iterable[Destination]) -> None:
+        """Try the addresses until one has become a connection, and that is over.
 
         Raises:
-            HandshakeFailed: another one has.
+            NotCalled: no address may be called.
+            TurnedAway: none has; somebody was there, and has turned us away.
+            DialError: none has; names what became of each.
         """
-        if self.won:
+        async with trio.open_nursery() as nursery:
+            for target in targets:
+                self._next = trio.Event()
+                nursery.start_soon(self._try, target)
+                with trio.move_on_after(HEAD_START_S):
+                    await self._next.wait()
+                if self._won:
+                    break
+        if self._succeeded:
+            return
+        if not self._failures:
+            raise NotCalled("none of its addresses is called now")
+        turned_away = any(isinstance(error, TurnedAway) for error in self._failures)
+        kind = TurnedAway if turned_away else DialError
+        raise kind("; ".join(map(str, self._failures)))
+
+    async def _try(self, target: Destination) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes.append(scope)
+            try:
+                await self._attempt(target, partial(self._claim, scope))
+                self._succeeded = True
+            except NotCalled:
+                pass
+            except (DialError, AddressError) as error:
+                self._failures.append(error)
+        self._next.set()
+
+    def _claim(self, winner: trio.CancelScope) -> None:
+        """Let an attempt win, unless another one has."""
+        if self._won:
             raise HandshakeFailed("another address was faster")
-        self.won = True
-        for attempt in self._running - {winner}:
-            attempt.scope.cancel()
-        for attempt in self._running:
-            attempt.over.set()
-
-    def error(self) -> DialError:
-        """Return why no attempt has become a connection."""
-        if self.failures:
-            kind = TurnedAway if self.turned_away else DialError
-            return kind("; ".join(self.failures))
-        return NotCalled("none of its addresses is called now")
-
-
-class Attempt:
-    """One address of a race; made by `Race.attempt`."""
-
-    def __init__(self, race: Race) -> None:
-        self._race = race
-        self.scope = trio.CancelScope()
-        self.over = trio.Event()
-        """Set once it has failed, or one has won."""
-
-    def claim(self) -> None:
-        """Win, if nobody has. See `Race.claim`."""
-        self._race.claim(self)
-
-    def answered(self) -> None:
-        """Note that the winner has become a connection."""
-        self._race.answered = True
-
-    def fail(self, words: str, *, turned_away: bool = False) -> None:
-        """Give up; ``turned_away``: somebody is there, but closed the connection."""
-        self._race.failures.append(words)
-        self._race.turned_away |= turned_away
-        self.over.set()
-
-    async def head_start(self) -> None:
-        """Wait until the next attempt may begin."""
-        with trio.move_on_after(HEAD_START_S):
-            await self.over.wait()
+        self._won = True
+        for scope in self._scopes:
+            if scope is not winner:
+                scope.cancel()
+        self._next.set()
 
 
 def in_order(targets: Iterable[Destination], own: Collection[str]) -> list[Destination]:

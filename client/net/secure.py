@@ -81,11 +81,6 @@ class SecureChannel:
         self.bytes_in = 0
         self.bytes_out = 0
 
-    @property
-    def queue_s(self) -> float:
-        """See `ByteStream.queue_s`."""
-        return self._stream.queue_s
-
     def keep_unsent(self, most_bytes: int) -> None:
         """See `ByteStream.keep_unsent`."""
         self._stream.keep_unsent(most_bytes)

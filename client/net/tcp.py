@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -37,8 +36,6 @@ IPV6_ADDR_PREFERENCES, LASTING = 72, 2
 """Linux: leave from an address that lasts (RFC 5014), which we advertise, and not from one that was
 made up to be thrown away: so others see us where we listen."""
 SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
-TCP_ROUND_TRIPS = struct.Struct("=68xI76xI")
-"""Of ``struct tcp_info`` (linux/tcp.h): the smoothed round trip and the shortest, microseconds."""
 TCP_NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}
 """By system: the socket module names it only from Python 3.12 on."""
 
@@ -73,20 +70,6 @@ class TcpStream(ByteStream):
             return int(socket_.getsockname()[1]), int(socket_.getpeername()[1])
         except OSError:
             return 0, 0
-
-    @property
-    def queue_s(self) -> float:
-        """See `ByteStream.queue_s`. Linux measures it; elsewhere it is not known."""
-        if sys.platform != "linux":
-            return 0.0
-        try:
-            info = self.stream.socket.getsockopt(
-                socket.IPPROTO_TCP, socket.TCP_INFO, TCP_ROUND_TRIPS.size
-            )
-            smoothed, shortest = map(int, TCP_ROUND_TRIPS.unpack(info))
-        except (OSError, struct.error):  # it has ended, or the kernel is older
-            return 0.0
-        return max(0.0, (smoothed - shortest) / 1e6)
 
     def keep_unsent(self, most_bytes: int) -> None:
         """See `ByteStream.keep_unsent`; at most `UNSENT_BYTES`."""

@@ -42,12 +42,6 @@ class ByteStream(trio.abc.AsyncResource):
         """The address of our end, a number; empty where there is no such thing."""
         return ""
 
-    @property
-    def queue_s(self) -> float:
-        """Seconds that packets wait on their way now, beyond the shortest round trip; 0: they do
-        not, or it is not known."""
-        return 0.0
-
     def keep_unsent(self, most_bytes: int) -> None:
         """Keep about so many bytes at most that have not left the machine: nothing overtakes them.
 

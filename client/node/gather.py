@@ -25,10 +25,10 @@ from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
-from client.train.messaging.admission import Admission, Open, Vouching
+from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import Handshake
-from client.train.ports import Copied, Take
+from client.train.ports import Copied, StageHolder
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
@@ -44,8 +44,7 @@ from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery, Message
-from protocol.wire.parts import SeatStatus
+from protocol.wire.messages import BlobOffer, BlobQuery
 
 CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
@@ -62,11 +61,11 @@ Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 """Vouches for a key of our own that only observes."""
 
 
-class Observer:
+class Observer(StageHolder):
     """Sits on an engine without a seat: collects offers, feeds the download under way."""
 
     def __init__(self, stages: int) -> None:
-        self.view = SwarmView(((),) * stages)
+        super().__init__(stages)
         self.wanted: list[Candidate] = []
         """Versions that are asked for now, the best first."""
         self.offers: dict[tuple[int, int], set[PeerId]] = {}
@@ -75,10 +74,6 @@ class Observer:
         self.tokenizer_bytes = 0
         """Size of the tokenizer that is copied; offers of other sizes are ignored."""
         self.changed = trio.Event()
-
-    def taker(self, message: Message) -> Take | None:
-        """Return None: an observer holds no stage."""
-        return None
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
@@ -118,9 +113,6 @@ class Observer:
             for one in self.wanted
         )
 
-    def amended(self) -> None:
-        """A longer run is the same to an observer."""
-
     def peer_lost(self, peer: PeerId) -> None:
         """A donor was lost."""
         if self.download is not None:
@@ -128,28 +120,8 @@ class Observer:
 
     def update_view(self, view: SwarmView) -> None:
         """Note the replicas of every stage."""
-        self.view = view
+        super().update_view(view)
         self._notify()
-
-    def assign(self, stage: int) -> None:
-        """Never happens: an observer does not take part in the matching."""
-
-    def drain(self, stage: int, reason: str) -> None:
-        """Never happens."""
-
-    def allow_training(self) -> None:
-        """Nothing to do."""
-
-    def seats(self) -> list[SeatStatus]:
-        """Return no seats."""
-        return []
-
-    def tick(self, now: float) -> None:
-        """Nothing to do."""
-
-    def next_deadline(self) -> float | None:
-        """Return None: no deadlines."""
-        return None
 
     def _notify(self) -> None:
         self.changed.set()
@@ -226,16 +198,16 @@ def _engine(
     engine = Engine(
         network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
     )
-    admission: Admission = Open()
+    vouching = None
     if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
         linked, greet = lambda: engine.handshake.admitted, engine.greet_all
-        admission = Vouching(
+        vouching = Vouching(
             register, None, engine, engine.wall, _drop, linked, greet, engine.expel, _drop
         )
     engine.handshake = Handshake(
-        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, admission
+        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, vouching
     )
     engine.held_stages = observer
     return engine

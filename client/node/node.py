@@ -71,7 +71,7 @@ from client.train.machine.capacity import kept_line, relay_advert
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
-from client.train.messaging.admission import Admission, Open, Vouching
+from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -319,8 +319,7 @@ class Node(ControlApi):
         """Begin to drain; return the consequences for our stages."""
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
-        steps = self._engine.amending.book.steps
-        return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
+        return drain_costs_of(self._training.held_stages.view, self._signer.peer)
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
@@ -344,8 +343,7 @@ class Node(ControlApi):
         Where members vouch for those they invite, it names us alone, because the newcomer has to
         show it to us.
         """
-        if isinstance(self._engine.handshake.admission, Vouching):
-            vouching = self._engine.handshake.admission
+        if (vouching := self._engine.handshake.vouching) is not None:
             return self._ticket_invite(vouching, once, life_s or TICKET_LIFE_S)
         if once or life_s is not None:
             raise Impossible(NEEDS_VOUCHING)
@@ -367,29 +365,29 @@ class Node(ControlApi):
 
     def members(self) -> Membership:
         """Return who belongs to the swarm, and through whom."""
-        swarm, admission = self._swarm, self._engine.handshake.admission
+        swarm, vouching = self._swarm, self._engine.handshake.vouching
         found: list[InvitedMember] = []
-        if isinstance(admission, Vouching):
+        if vouching is not None:
             linked = self._engine.handshake.admitted | {self._signer.peer}
-            found = describe_members(admission.register, linked)
+            found = describe_members(vouching.register, linked)
         return Membership(
             swarm=swarm.swarm,
             swarm_name=swarm.manifest.name,
-            by_invitation=isinstance(admission, Vouching),
+            by_invitation=vouching is not None,
             members=found,
         )
 
     def expel(self, member: str, reason: str = "") -> InvitedMember:
         """Expel a member, named by its peer id or the end of that."""
-        admission = self._engine.handshake.admission
-        if not isinstance(admission, Vouching):
+        vouching = self._engine.handshake.vouching
+        if vouching is None:
             raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
         fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
         if len(fitting) != 1:
             what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
             raise Impossible(f"{what} {member}; see: volunteer status members")
         try:
-            admission.expel(PeerId(fitting[0]), reason)
+            vouching.expel(PeerId(fitting[0]), reason)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
         return next(one for one in self.members().members if one.peer == fitting[0])
@@ -482,7 +480,7 @@ class Node(ControlApi):
             nursery,
         )
         engine.handshake = Handshake(
-            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._admission(engine)
+            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._vouching(engine)
         )
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
@@ -583,17 +581,17 @@ class Node(ControlApi):
             return None
         kept = Persisted(self._folders.vouches(swarm.swarm), KeptRegister).load(self._warn)
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
-        if not (answer := register.own_answer()) and register.is_used_up(swarm.ticket):
+        if not (answer := register.standing(register.me)) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
         if not register.is_member and swarm.ticket is None:
             words = f"{swarm.manifest.name} is entered by invitation, and nobody has invited us"
             raise UserError(words, ASK_FOR_INVITE, ExitCode.REFUSED)
         return register
 
-    def _admission(self, engine: Engine) -> Admission:
-        """Return how the swarm admits its members."""
+    def _vouching(self, engine: Engine) -> Vouching | None:
+        """Return what admits members to the swarm; None: it is open."""
         if self._register is None:
-            return Open()
+            return None
         return Vouching(
             self._register,
             self._swarm.ticket,

@@ -90,7 +90,6 @@ class Relaying:
                 relays=offers,
                 rate_bytes_per_s=lent if offers else 0.0,
                 drain_s=DRAIN_S,
-                line=self._own_advert.line,
             )
         self._own_advert.lend(lent if offers else 0.0)
         needed = self._needed() and not self._over
@@ -110,7 +109,6 @@ class Relaying:
         machine = self._network.passing.machine
         return RelayView(
             through=list(self._network.reaching.machine.relays),
-            line_bytes_per_s=self._own_advert.upload_bytes_per_s,
             rate_bytes_per_s=self._lent_bytes_per_s() if machine.offers else 0.0,
             members=len(machine.reservations),
             circuits=machine.circuits,

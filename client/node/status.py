@@ -30,7 +30,6 @@ from client.control.snapshot import (
     PauseView,
     PeerView,
     RankView,
-    ReachView,
     ReplicaView,
     SeatView,
     Snapshot,
@@ -106,9 +105,9 @@ def take_snapshot(
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
-        reach=_reach(engine),
+        reach=engine.reach.summary(),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(held_stages.view, engine.signer.peer, engine.amending.book.steps),
+        leaving=drain_costs_of(held_stages.view, engine.signer.peer),
         held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
@@ -170,15 +169,6 @@ def _held_out(engine: Engine) -> HeldOutView | None:
     )
 
 
-def _reach(engine: Engine) -> ReachView:
-    summary = engine.reach.summary()
-    return ReachView(
-        state=summary.state,
-        words=summary.words,
-        next_step=summary.next_step,
-    )
-
-
 def _audits(held_stages: HeldStages) -> AuditsView | None:
     """Return what our audits came to; None: the run has none."""
     terms, log = held_stages.audits, held_stages.audit_log
@@ -211,11 +201,11 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) 
     )
 
 
-def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostView]:
+def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
     """Return the consequences for the stages of ``me`` if it left a run of ``steps`` steps."""
     return [
-        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
-        for p in drain_costs(view, me, steps)
+        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last)
+        for p in drain_costs(view, me)
     ]
 
 
@@ -236,7 +226,6 @@ def _network(engine: Engine) -> NetworkView:
         sent_bytes=statistics.bytes_out,
         sent_tensor_bytes=statistics.tensor_bytes_out,
         received_bytes=statistics.bytes_in,
-        sent_messages=statistics.frames_out,
         links=len(statistics.peers),
     )
 
@@ -320,7 +309,7 @@ def _stages(engine: Engine) -> list[StageView]:
             ReplicaView(
                 peer=r.peer,
                 version=r.seat.version,
-                state="suspect" if r.suspect else r.seat.state,
+                state=r.seat.state,
                 rate=r.seat.rate,
             )
             for r in replicas
@@ -335,7 +324,7 @@ def _peers(engine: Engine) -> list[PeerView]:
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
-        state = "suspect" if member.suspect else "connected" if member.linked else "known"
+        state = "connected" if member.linked else "known"
         seconds = network.rtt_s.get(member.peer)
         milliseconds = None if seconds is None else 1000 * seconds
         relay = network.relays.get(member.peer, "")

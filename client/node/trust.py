@@ -7,7 +7,6 @@ from typing import Literal
 
 from client.control.snapshot import ExpelledView, TrustView
 from client.train.engine import Engine
-from client.train.messaging.admission import Vouching
 from client.train.reporting.audit_log import OfMember
 from client.train.stage.held_stages import HeldStages
 from protocol.audit.draw import PROVEN, UNPROVEN
@@ -47,8 +46,8 @@ def trust_of(engine: Engine, held_stages: HeldStages) -> list[TrustView]:
 
 def _register(engine: Engine) -> Register | None:
     """Return the register of members; None: members do not vouch for each other."""
-    admission = engine.handshake.admission
-    return admission.register if isinstance(admission, Vouching) else None
+    vouching = engine.handshake.vouching
+    return None if vouching is None else vouching.register
 
 
 def _taken_back(register: Register | None) -> list[ExpelledView]:

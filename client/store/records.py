@@ -15,7 +15,6 @@ from protocol.contributions.board import Vouched
 from protocol.ids import PeerId
 from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
-from protocol.recovery import evidence
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
 from protocol.wire.fields import SwarmText
@@ -28,14 +27,6 @@ EVIDENCE: Final = "evidence.bin"
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=0, lt=2**60)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
-
-
-class Seen(Struct, frozen=True, array_like=True):
-    """This volunteer's evidence of the run."""
-
-    kept: evidence.Kept = evidence.Kept()
-    wall: float = 0.0
-    """Unix seconds at which it was written."""
 
 
 # --- contributions ----------------------------------------------------------------------------

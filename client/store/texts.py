@@ -1,9 +1,8 @@
-"""The training texts of this volunteer, and the weights that imported models begin with, each in a
-file named by the digest of its bytes. Tokens are a folder, named by their root.
+"""The training data of this volunteer, in folders named by their roots, and the weights that
+imported models begin with, in files named by the digest of their bytes.
 
-The text of a swarm founded here is a copy of the founder's file, so that the original may change or
-move afterwards. The original's path is kept beside the copy, as a second place to look. Readers
-check the digest.
+Beside the data of a swarm founded here lies a note of the data folder that the founder named, as a
+second place to look. Readers check the digest.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ ORIGIN_SUFFIX: Final = ".origin"
 
 @dataclass(frozen=True, slots=True)
 class TextStore:
-    """The texts in ``folder``; raises ``OSError`` where the disk does."""
+    """The data in ``folder``; raises ``OSError`` where the disk does."""
 
     folder: Path
 
     def path(self, digest: str) -> Path:
-        """Return the path for the text with a digest, whether it exists or not."""
+        """Return the path for weights with a digest, whether they exist or not."""
         return self.folder / f"{digest}{SUFFIX}"
 
     def tokens(self, digest: str) -> Path:
@@ -48,7 +47,7 @@ class TextStore:
         return self.folder / f"{digest}{TOKENIZER_SUFFIX}"
 
     def origin(self, digest: str) -> Path | None:
-        """Return the founder's original file, if the swarm of this text was founded here."""
+        """Return the data folder that the founder named, if the swarm was founded here."""
         try:
             name = self._origin(digest).read_bytes()
         except OSError:
@@ -56,7 +55,7 @@ class TextStore:
         return Path(os.fsdecode(name)) if name else None
 
     def remember(self, digest: str, origin: Path | None) -> None:
-        """Save the path of the file that a text was copied from; None: there is no other copy."""
+        """Note that data are a founder's, and the folder that it named; None: there is no other."""
         write_atomic(self._origin(digest), os.fsencode(origin) if origin else b"")
 
     def _origin(self, digest: str) -> Path:
@@ -98,6 +97,6 @@ def keep_folder(folder: Path, data: DataSpec, store: TextStore) -> Path:
 
 
 def is_founders(path: Path) -> bool:
-    """Whether a file is the text of a swarm founded here, or of its data folder."""
+    """Whether a file is of the data folder of a swarm founded here."""
     text = path.parent if path.parent.suffix == TOKENS_SUFFIX else path
     return text.with_suffix(ORIGIN_SUFFIX).exists()

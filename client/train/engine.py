@@ -22,7 +22,6 @@ import trio
 from client.clock import SET_CLOCK
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
-from client.train.messaging.admission import Vouching
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
@@ -77,7 +76,7 @@ from protocol.recovery.stored import STORED
 from protocol.seat.effects import AgreedOn, HeldOutLoss
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.waypoints.part import WAYPOINT
+from protocol.waypoints.part import PART, WAYPOINT, encode_part
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -156,7 +155,7 @@ class Engine:
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
-        self.held_stages: StageHolder | None = None
+        self.held_stages = StageHolder(manifest.stage_count)
         self.kept_links = KeptLinks()
         self.started = False
         """Every stage was covered at some time: training goes on."""
@@ -184,8 +183,7 @@ class Engine:
             self.signer.peer,
             self.manifest,
             self.swarm,
-            self.notary.signed_part,
-            lambda held, other: self._members(self.expulsions.contradicted(held, other)),
+            lambda part: self.signer.sign(PART, encode_part(part), self.swarm).signature,
             lambda: self.history,
         )
 
@@ -325,12 +323,11 @@ class Engine:
         self._view_dirty |= now >= self._view_at
         self.expulsions.tick(now)
         self.text.tick(now)
-        if self.held_stages is not None:
-            self.held_stages.tick(now)
-            seats = self.held_stages.seats()
-            self._members(self.measuring.tick(seats, now, self.wall()))
-            served = [seat.stage for seat in seats if seat.state == "serving"]
-            self.contributions.tick(served, now, self.wall())
+        self.held_stages.tick(now)
+        seats = self.held_stages.seats()
+        self._members(self.measuring.tick(seats, now, self.wall()))
+        served = [seat.stage for seat in seats if seat.state == "serving"]
+        self.contributions.tick(served, now, self.wall())
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
         if self._look_due:
@@ -366,7 +363,7 @@ class Engine:
             return handler if route.payload_limit else _without_payload(handler)
         if route.taker == "elector":
             return self._elect
-        if route.taker != "seat" or self.held_stages is None:
+        if route.taker != "seat":
             return None
         taker = self.held_stages.taker(message)
         return self._learn if taker is None and isinstance(message, Commit) else taker
@@ -385,13 +382,12 @@ class Engine:
 
     def _serving(self, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as we see."""
-        seen = self.held_stages.view.serving(stage) if self.held_stages is not None else ()
-        return {replica.peer: replica.version for replica in seen}
+        return {replica.peer: replica.version for replica in self.held_stages.view.serving(stage)}
 
     def _may_be(self, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as we see."""
-        seen = self.held_stages.view if self.held_stages is not None else None
-        if seen is None or self.history is None or era != self.history.lineage.era:
+        seen = self.held_stages.view
+        if self.history is None or era != self.history.lineage.era:
             return False
         return stage < self.manifest.stage_count and abs(step - seen.committed(stage)) <= 1
 
@@ -420,8 +416,7 @@ class Engine:
             self._members(down)
             self.expulsions.link_down(peer)
             self.waypoints.link_down(peer)
-            if self.held_stages is not None:
-                self.held_stages.peer_lost(peer)
+            self.held_stages.peer_lost(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
@@ -454,17 +449,17 @@ class Engine:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words, members=(peer,)))
-        if isinstance(self.handshake.admission, Vouching):
-            self.handshake.admission.refused(message.reason)
+        if self.handshake.vouching is not None:
+            self.handshake.vouching.refused(message.reason)
 
     def on_statements(self, peer: PeerId, message: Statements) -> None:
         """Take the signed statements that a peer passes on."""
-        envelopes, admission = message.envelopes, self.handshake.admission
+        envelopes, vouching = message.envelopes, self.handshake.vouching
         match message.kind:
-            case "vouches" if isinstance(admission, Vouching):
-                admission.vouched(envelopes)
-            case "expulsion" if isinstance(admission, Vouching):
-                admission.expelled(peer, Expulsion(envelopes[0], list(envelopes[1:])))
+            case "vouches" if vouching is not None:
+                vouching.vouched(envelopes)
+            case "expulsion" if vouching is not None:
+                vouching.expelled(peer, Expulsion(envelopes[0], list(envelopes[1:])))
             case "amendments":
                 self.amending.receive(peer, envelopes)
             case "proof":
@@ -476,8 +471,7 @@ class Engine:
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
         self._note_steps()
-        if self.held_stages is not None:
-            self.held_stages.amended()
+        self.held_stages.amended()
         self._view_dirty = True
 
     def agreed_on(self, said: AgreedOn) -> None:
@@ -513,7 +507,7 @@ class Engine:
 
     def _siblings(self, stage: int) -> list[PeerId]:
         """Return the other holders of a stage that we are linked with."""
-        held = self.held_stages.view.stages if self.held_stages is not None else ()
+        held = self.held_stages.view.stages
         there = held[stage] if stage < len(held) else ()
         return [replica.peer for replica in there if replica.peer != self.signer.peer]
 
@@ -533,8 +527,7 @@ class Engine:
 
     def on_chunk(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
         """Pass a part of a blob to its download."""
-        if self.held_stages is not None:
-            self.held_stages.copied(peer, message, payload)
+        self.held_stages.copied(peer, message, payload)
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self.error_boundary.against(peer, "ChunkRequest"):
@@ -592,8 +585,7 @@ class Engine:
             self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason, in_order=in_order)
-        if self.held_stages is not None:
-            self.held_stages.peer_lost(peer)
+        self.held_stages.peer_lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind in (PROGRESS, HELD_OUT):
@@ -621,11 +613,9 @@ class Engine:
         self._view_at, self._look_due = math.inf, True
         self._unseen.clear()
         self._look_at_members()
-        if self.held_stages is not None:
-            era, view = self._lineage_view()
-            self.held_stages.update_view(view)
-            self.text.view_changed(served=bool(view.serving(0)))
-            self.waypoints.update(era, view)
+        era, view = self._lineage_view()
+        self.held_stages.update_view(view)
+        self.waypoints.update(era, view)
 
     def _lineage_view(self) -> tuple[int, SwarmView]:
         """Return the lineage that we follow, and its live replicas."""
@@ -648,8 +638,8 @@ class Engine:
 
     def _path_of(self, peer: PeerId) -> Sequence[PeerId]:
         """Return a member's chain of vouches, where members vouch for each other."""
-        admission = self.handshake.admission
-        return admission.register.path(peer) if isinstance(admission, Vouching) else ()
+        vouching = self.handshake.vouching
+        return () if vouching is None else vouching.register.path(peer)
 
     def _look_at_members(self) -> None:
         """Look at every member if one has changed and the last look is long enough ago."""
@@ -662,23 +652,23 @@ class Engine:
         self.network.trust(proven, guests)
         roster.trust(proven, guests)
         wanted = {**self._electors_to_reach(), **self.kept_links.wanted(roster)}
-        self.network.want({p: w for p, w in wanted.items() if not self.handshake.admission.bars(p)})
+        if (vouching := self.handshake.vouching) is not None:
+            wanted = {p: w for p, w in wanted.items() if not vouching.bars(p)}
+        self.network.want(wanted)
         if self.matching is not None:
-            cut_off = self.membership.cut_off()
             newest = self.waypoints.machine.newest
             members = matching_members(
                 roster,
                 self.signer.peer,
                 self.measuring,
-                cut_off,
+                self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
             self.matched(self.matching.update_members(members, self.now()))
-        if self.held_stages is not None:
-            self._lines = self.measuring.lines()
-            if self.history is not None:
-                self.history.update(roster, self._lineage_view()[1])
+        self._lines = self.measuring.lines()
+        if self.history is not None:
+            self.history.update(roster, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
 
     def _electors_to_reach(self) -> dict[PeerId, Sequence[str]]:
@@ -704,7 +694,7 @@ class Engine:
 
     def seats_changed(self) -> None:
         """Tell the neighbours the state of our seats."""
-        seats = self.held_stages.seats() if self.held_stages else []
+        seats = self.held_stages.seats()
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
         self.measuring.seated(seats, self.now())
@@ -719,25 +709,22 @@ class Engine:
             match effect:
                 case Assign(stage, reason):
                     self.event_sink.assigned(stage, "held", reason)
-                    if self.held_stages is not None:
-                        self.held_stages.assign(stage)
+                    self.held_stages.assign(stage)
                 case Unassign(stage, reason):
                     self.event_sink.assigned(stage, "left", reason)
-                    if self.held_stages is not None:
-                        self.held_stages.drain(stage, reason)
+                    self.held_stages.drain(stage, reason)
                 case GangStart():
                     self._start()
                 case _:
                     self.perform(effect)
-        seats = self.held_stages.seats() if self.held_stages else []
+        seats = self.held_stages.seats()
         if any(self._seat_numbers.get(seat.stage) != seat.seat for seat in seats):
             self.seats_changed()  # the second stage has become our home
 
     def _start(self) -> None:
         self.started = True
         self._clock.settle()
-        if self.held_stages is not None:
-            self.held_stages.allow_training()
+        self.held_stages.allow_training()
 
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
@@ -776,8 +763,7 @@ class Engine:
         self.waypoints.closed(committed)
         self.contributions.closed(committed)
         self.measuring.closed(committed, self.now())
-        if self.held_stages is not None:
-            self._loss_reports.closed(committed, self.held_stages.view)
+        self._loss_reports.closed(committed, self.held_stages.view)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

@@ -24,6 +24,9 @@ class Ports(Protocol):
     def now(self) -> float:
         """Monotonic seconds."""
 
+    def wall(self) -> float:
+        """Unix seconds, by the swarm's clock."""
+
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; an unreachable peer is membership's business, not the caller's."""
 
@@ -37,13 +40,15 @@ class Ports(Protocol):
         """Perform an effect that every machine may return."""
 
 
-class StageHolder(Protocol):
-    """The part above the engine: a volunteer's stages (``HeldStages``) or an observer."""
+class StageHolder:
+    """The part above the engine: nothing here; an observer, or a volunteer's stages."""
 
-    view: SwarmView
+    def __init__(self, stages: int) -> None:
+        self.view = SwarmView(((),) * stages)
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to one of our stages, if we hold it."""
+        return None
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take an answer or a part of a blob that may be downloaded here."""
@@ -53,6 +58,7 @@ class StageHolder(Protocol):
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
+        self.view = view
 
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
@@ -68,9 +74,11 @@ class StageHolder(Protocol):
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
+        return []
 
     def tick(self, now: float) -> None:
         """Handle deadlines that have passed."""
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
+        return None

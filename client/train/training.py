@@ -47,7 +47,6 @@ from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import advertised_bytes, check_fits
 from client.train.workers.pool import OpenWorker, opener
-from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain
 
 USUAL_SEATS = 2
@@ -64,7 +63,7 @@ class Site:
 
     settings: Settings
     data_path: Path | None
-    """The training text that the user gave."""
+    """The folder of training data that the user gave."""
     data: Path
     """The folder of the files beside the identity."""
     checkpoints: CheckpointFolder
@@ -93,7 +92,7 @@ class Training:
         self._leaving = trio.Lock()
         self._over = False
         self.entered = False
-        """Whether the machine is measured, the text looked at, and the swarm entered with both."""
+        """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
@@ -109,17 +108,22 @@ class Training:
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
                 snapshots=site.data / Entry.SNAPSHOTS,
-                data=texts.path(manifest.data.digest),
                 starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
             ),
-            data_source=_source(site, manifest.data),
             text=engine.text,
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             history=history,
             amendments=lambda: engine.amending.book,
-            leaves=_leaves(engine, site, texts),
+            leaves=LeafSupply(
+                engine,
+                manifest,
+                engine.text,
+                texts,
+                [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path],
+                site.settings.data_cache_bytes,
+            ),
         )
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
@@ -185,7 +189,7 @@ class Training:
         try:
             capacity, problem = await self._measured()
             if problem and self._site.data_path is not None:
-                next_step = "give --data the swarm's text, or leave it out to copy it from a member"
+                next_step = "give --data the folder of the swarm's data, or leave it out"
                 raise UserError(problem, next_step, ExitCode.CONFIG)
         except UserError as error:
             self.held_stages.failure = error
@@ -221,7 +225,7 @@ class Training:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
     async def _measured(self) -> tuple[Capacity, str]:
-        """Return the measured capacity, and why the training text is not here; empty: it is here.
+        """Return the measured capacity, and why the training data are not here; empty: they are.
 
         Raises:
             UserError: this machine is too small for any stage, the device is unusable, or one
@@ -238,7 +242,7 @@ class Training:
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
                 check_fits(manifest, self._terms.usable_bytes(), self._terms.devices())
-                self.phase = "reading the training text"
+                self.phase = "looking for the training data"
                 return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 words = f"this machine cannot be measured: {_said(failure)}"
@@ -305,28 +309,6 @@ def check_threads(settings: Settings) -> None:
     if settings.device.startswith("cpu") and 0 < settings.threads < processes:
         words = f"{settings.device} are {processes} processes, and --threads is {settings.threads}"
         raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
-
-
-def _leaves(engine: Engine, site: Site, texts: TextStore) -> LeafSupply | None:
-    """Return what supplies stages with tokens; None: the manifest names a text."""
-    manifest = engine.manifest
-    if manifest.data.source != "tokens":
-        return None
-    sources = (site.data_path, texts.origin(manifest.data.digest))
-    folders = [folder for folder in sources if folder is not None]
-    budget = site.settings.data_cache_bytes
-    return LeafSupply(engine, manifest, engine.text, texts, folders, budget)
-
-
-def _source(site: Site, data: DataSpec) -> str:
-    """Return the paths at which this machine may have the training text: the user's, a founder's on
-    this machine, or Python's own source. Empty: only the store."""
-    if site.data_path is not None:
-        return str(site.data_path)
-    origin = TextStore(site.data / Entry.TEXTS).origin(data.digest)
-    if origin is not None:
-        return str(origin)
-    return data.source if data.source == "stdlib" else ""
 
 
 def _said(failure: RequestFailed) -> str:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
+from textual.filter import LineFilter, NoColor
 from textual.notifications import SeverityLevel
 from textual.widgets import ContentSwitcher, Input
 
@@ -30,7 +30,6 @@ from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.source.live import NOT_DONE, LiveSource
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
-from client.ui.terminal import Colourless, prefers_light
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.record import Record
@@ -85,9 +84,8 @@ class VolunteerApp(App[int]):
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
     #legend { height: 1; border: none; padding: 0 2; }
-    #parts { height: 2fr; }
+    #sentences { height: 1fr; }
     #decisions { height: 1fr; }
-    .-low #decisions { display: none; }
     #peer-table { height: 3fr; }
     #leaderboard { height: 2fr; }
     #recovery-head { height: 4; }
@@ -136,7 +134,7 @@ class VolunteerApp(App[int]):
     ) -> None:
         super().__init__()
         self._source = source
-        self._light = prefers_light() if light is None else light
+        self._light = themes.prefers_light() if light is None else light
         self.record = Record()
         self.mailbox = Mailbox()
         self.link = Link("connecting")
@@ -155,10 +153,7 @@ class VolunteerApp(App[int]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters of every line before it is written."""
-        found = list(super().get_line_filters())
-        if self.no_color:
-            found.append(Colourless())
-        return found
+        return [*super().get_line_filters(), *([NoColor()] if self.no_color else [])]
 
     def compose(self) -> ComposeResult:
         """Place the bars and the tabs."""

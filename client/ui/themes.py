@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -77,6 +79,11 @@ THEMES: Final = (
 )
 DEFAULTS: Final = dict(THEMES[0].variables)
 """For any other theme: stylesheets need every variable."""
+
+
+def prefers_light(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal says that its background is light (``COLORFGBG``, ``15;0`` is dark)."""
+    return environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
 
 
 @lru_cache

@@ -27,11 +27,10 @@ from client.views.span import (
 from client.views.text import clean, width
 
 SORTS = ("state", "round trip", "stage", "rate", "name")
-_ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3, "gone": 4}
+_ORDER = {"you": 0, "connected": 1, "known": 2, "gone": 3}
 _TONES: dict[str, tuple[str, Tone]] = {
     "you": ("◆", "key"),
     "connected": ("●", "good"),
-    "suspect": ("✗", "warn"),
     "known": ("○", "muted"),
     "gone": ("○", "muted"),
 }

@@ -41,7 +41,7 @@ def leaderboard_report(found: Sequence[ContributorView], own: str) -> str:
 
 
 def matches_report(now: Snapshot, found: MatchesSnapshot) -> str:
-    """Return who does which part of the model and why."""
+    """Return which stages are ours and why, and what was decided."""
     record = Record(snapshot=now, matches=found)
     decided = (one for row in matching.decisions(record, BOX) for one in row.lines)
     return plain([*matching.sentences(record, BOX), (), *decided])

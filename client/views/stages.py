@@ -18,12 +18,11 @@ SERVING = "serving"
 _MARKS: dict[str, tuple[str, Tone]] = {
     "serving": ("●", "good"),
     "fetching": ("◐", "accent"),
-    "suspect": ("✗", "warn"),
     "leaving": ("○", "warn"),
 }
 LEGEND = line(
     ("◆", "key"), (" you  ", "muted"), ("●", "good"), (" serves  ", "muted"),
-    ("◐", "accent"), (" fetches  ", "muted"), ("✗", "warn"), (" silent  ", "muted"),
+    ("◐", "accent"), (" fetches  ", "muted"),
     ("○", "muted"), (" other", "muted"), ("   /s: microbatches a second", "muted"),
 )  # fmt: skip
 

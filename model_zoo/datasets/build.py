@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from model_zoo.data import DataError
+from model_zoo.data import BUILT_IN, DataError, built_in_text
 from model_zoo.datasets import sources
 from model_zoo.datasets.assembly import (
     COPY_BYTES,
@@ -42,6 +42,7 @@ from model_zoo.datasets.assembly import (
     write,
 )
 from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import (
     MAX_ROW_CHARS,
     Folder,
@@ -166,6 +167,23 @@ def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
     except BadTokenizer as error:
         raise DataError(str(error)) from error
     return np.frombuffer(b"".join(made), token_dtype(tokenizer.vocab if tokenizer else 256))
+
+
+def open_source(source: str) -> Corpus:
+    """Open Python's own source, a data folder, or any file with text, whose bytes are its tokens.
+
+    Args:
+        source: `stdlib`, or a path.
+
+    Raises:
+        DataError: the source is missing, empty, unreadable or no text.
+    """
+    if source == BUILT_IN:
+        return Corpus.from_tokens(source, np.frombuffer(built_in_text(), np.uint8))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Corpus.from_folder(open_folder(path))
+    return Corpus.from_tokens(str(path), tokens_of(path, None))
 
 
 # --- the plan ------------------------------------------------------------------------------------

@@ -8,20 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from model_zoo.data import BUILT_IN, Corpus, DataError, plain_tokens
-from model_zoo.datasets.folder import Folder, leaves_of, open_folder
-from model_zoo.datasets.sources import read_text
+from model_zoo.data import DataError, plain_tokens
+from model_zoo.datasets.folder import Folder, leaves_of, name_of
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_digest, root
 from model_zoo.specs.mixture import Mixture
-from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
+from model_zoo.specs.tokens import BYTE_VOCAB, NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
 from model_zoo.tokenizers.arrays import Bytes, Tokens
 from model_zoo.tokenizers.bpe import Bpe
 
 
-class TokenCorpus(Corpus):
-    """Tokens in shards, and what made them.
+class Corpus:
+    """Tokens in shards, and what made them. Holds no position and no random state.
 
     Samples are those of `specs.windows`: a window comes once in an epoch, and held-out ones never.
 
@@ -36,48 +35,73 @@ class TokenCorpus(Corpus):
         self, name: str, shards: list[Bytes], spec: DataSpec, tokenizer: Bpe | None
     ) -> None:
         self.name, self.spec, self.tokenizer = name, spec, tokenizer
-        self.size = spec.size_bytes
         self._shards = shards
         self._width = spec.token_bytes
         self._dtype = token_dtype(spec.vocab, masked=spec.masked)
         self._windows_of = lru_cache(maxsize=4)(self._new_windows)
 
     @classmethod
-    def from_folder(cls, folder: Folder) -> TokenCorpus:
+    def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
         spec = folder.index.spec()
         return cls(str(folder.path), list(folder.shards), spec, folder.tokenizer)
 
+    @classmethod
+    def from_tokens(cls, name: str, tokens: Tokens) -> Corpus:
+        """Tokens that are bytes of a text, in memory.
+
+        Raises:
+            DataError: there are none.
+        """
+        if not tokens.size:
+            raise DataError(f"{name} is empty; a corpus needs text")
+        data = tokens.astype(token_dtype(BYTE_VOCAB)).view(np.uint8)
+        found = root(map(leaf_digest, leaves_of([data]))).hex()
+        return cls(name, [data], DataSpec(name_of(Path(name)), data.size, found), None)
+
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]
+    def digest(self) -> str:
         """Root over the leaves of the tokens, in hex, computed from their bytes."""
         return root(leaf_digest(leaf) for leaf in leaves_of(self._shards)).hex()
 
-    def read(self, offset: int, size: int) -> bytes:
-        """See `Corpus`."""
-        if offset < 0 or size < 0:
-            raise ValueError(f"offset and size must not be negative: {offset}, {size}")
-        return self._read_tokens(offset, size)
+    def check(self, context: int) -> None:
+        """Raise DataError unless there are samples of that context, to train on and held out."""
+        self._windows_of(context)
 
     def sample(self, microbatch_id: int, sequences: int, context: int, seed: int) -> Tokens:
-        """See `Corpus`: the microbatch's samples are the next in the run's order."""
+        """Return a microbatch's samples, (B, T + 1) integers: inputs [:, :-1], targets [:, 1:].
+
+        A pure function of its arguments and the data: the next samples in the run's order.
+
+        Args:
+            microbatch_id: number of the microbatch in the run.
+            sequences: B.
+            context: T.
+            seed: of the run.
+
+        Raises:
+            DataError: there are too few tokens, or they were cut for another context.
+        """
         windows, first = self._windows_of(context), microbatch_id * sequences
         starts = [windows.training_start(first + row, seed) for row in range(sequences)]
         return self._read_windows(starts, context)
 
     def held_out_batch(self, index: int, sequences: int, context: int) -> Tokens:
-        """See `Corpus`."""
+        """Return held-out samples (B, T + 1), the same in every swarm on these data.
+
+        ``index`` numbers the batches, ``sequences`` is B, ``context`` is T.
+        """
         windows, first = self._windows_of(context), index * sequences
         starts = [windows.held_out_start(first + row) for row in range(sequences)]
         return self._read_windows(starts, context)
 
     @property
     def loss_weight(self) -> float:
-        """See `Corpus`."""
+        """What the loss of a learned token is multiplied with: see `DataSpec.loss_weight`."""
         return self.spec.loss_weight
 
     def bytes_of(self, tokens: Tokens) -> int:
-        """See `Corpus`."""
+        """Return the bytes of text that tokens stand for, without those that are not learned."""
         tokens = tokens[tokens < NOT_LEARNED]
         return int(self.tokenizer.byte_counts[tokens].sum()) if self.tokenizer else tokens.size
 
@@ -114,7 +138,7 @@ class TokenCorpus(Corpus):
             ) from error
 
 
-class LeafCorpus(TokenCorpus):
+class LeafCorpus(Corpus):
     """Tokens of which some leaves are here; samples of these can be read.
 
     Args:
@@ -134,11 +158,6 @@ class LeafCorpus(TokenCorpus):
         super().__init__(name, [], spec, tokenizer)
         self._read_leaf = read_leaf
 
-    @property
-    def digest(self) -> str:  # type: ignore[override]
-        """Root that every leaf was proven against when it was fetched, in hex."""
-        return self.spec.digest
-
     def _read_tokens(self, offset: int, size: int) -> bytes:
         found, end = b"", offset + size
         while offset < end:
@@ -146,23 +165,6 @@ class LeafCorpus(TokenCorpus):
             found += self._read_leaf(leaf, at, min(end - offset, LEAF_BYTES - at))
             offset = (leaf + 1) * LEAF_BYTES
         return found
-
-
-def open_source(source: str) -> Corpus:
-    """Open Python's own source, a data folder, or any file with text.
-
-    Args:
-        source: `stdlib`, or a path.
-
-    Raises:
-        DataError: the source is missing, empty, unreadable or no text.
-    """
-    if source == BUILT_IN:
-        return Corpus.from_stdlib()
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return TokenCorpus.from_folder(open_folder(path))
-    return Corpus(str(path), read_text(path))
 
 
 def _slice(shards: list[Bytes], offset: int, size: int) -> bytes:

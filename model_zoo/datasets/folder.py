@@ -101,7 +101,6 @@ class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
             ValueError: the numbers contradict each other.
         """
         return DataSpec(
-            "tokens",
             self.name,
             self.size_bytes,
             self.root,

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import msgspec
-import numpy as np
 
 from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.tokenizers.arrays import Bytes
 
 Kind = Literal["text", "jsonl", "parquet"]
 FRAGMENT_BYTES = 64 * 1024
@@ -219,21 +217,6 @@ def as_bytes(found: Iterable[Fragment]) -> bytes:
         part.text + (b"\n" if part.ends and not part.text.endswith(b"\n") else b"")
         for part in found
     )
-
-
-def read_text(path: Path) -> Bytes:
-    """Return the text of a file: a plain one as it is, mapped and not copied, so do not shorten it
-    until then; other kinds held in memory.
-
-    Raises:
-        DataError: it cannot be read, or has no text.
-    """
-    (source,), _ = find_files([path])
-    kind = _kind(source.path)
-    if kind == "text" and not _packing(source.path):
-        return np.memmap(source.path, dtype=np.uint8, mode="r")
-    parts = (as_bytes(fragments(piece, "text")) for piece in pieces(source, "text"))
-    return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
 
 # --- kinds of files ------------------------------------------------------------------------------

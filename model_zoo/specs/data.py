@@ -1,8 +1,8 @@
-"""The training text of a run: where it comes from, how it becomes tokens, and what is held out."""
+"""The training data of a run: tokens, what made them, and which of them are learned."""
 
 from fractions import Fraction
 from math import gcd
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -11,13 +11,8 @@ from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Mixture, Part, Sche
 from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
 from model_zoo.specs.windows import Windows, training_windows, window_count
 
-TRAINING_SHARE = 0.9
-"""The first part of the text trains, the rest is held out."""
-
 MOST_BYTES = 2**44
 """17.6 TB."""
-
-Source = Literal["stdlib", "text", "jsonl", "tokens"]
 
 
 class Answers(Description, frozen=True):
@@ -36,15 +31,12 @@ class Answers(Description, frozen=True):
 
 
 class DataSpec(Description, frozen=True):
-    """The training text; any peer whose bytes have the digest can serve it.
+    """The tokens of a run; any peer that has some can serve them.
 
     Fields:
-        source: Python's own source, a file of text, the `text` fields of JSON lines, or tokens that
-            were made of a text before.
-        name: of the file, for people.
-        size_bytes, digest: of the text or of the tokens, in hex. A text's digest is its
-            BLAKE2b-256, that of tokens the root of `specs.merkle`.
-        tokenizer: what made the tokens, and travels with them; None: they are bytes.
+        name: of what they were made of, for people.
+        size_bytes, digest: of the tokens; the digest is the root of `specs.merkle`, in hex.
+        tokenizer: what made the tokens, and travels with them; None: they are bytes of text.
         answers: None: all tokens are learned.
         parts: of a mixture, in the order in which they lie; empty: it is none.
 
@@ -52,7 +44,6 @@ class DataSpec(Description, frozen=True):
         ValueError: tokens, their bytes and their parts do not go together.
     """
 
-    source: Source
     name: Annotated[str, Meta(max_length=64)]
     size_bytes: Annotated[int, Meta(ge=2, le=MOST_BYTES)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -62,15 +53,6 @@ class DataSpec(Description, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.source == "tokens":
-            self._check_tokens()
-            return
-        if self.tokenizer is not None:
-            raise ValueError(f"a text of the source {self.source} brings no tokenizer")
-        if self.masked or self.parts:
-            raise ValueError(f"a text of the source {self.source} has no answers and no parts")
-
-    def _check_tokens(self) -> None:
         if self.size_bytes % self.token_bytes:
             raise ValueError(f"{self.size_bytes} bytes end within a token")
         if self.parts:
@@ -116,12 +98,12 @@ class DataSpec(Description, frozen=True):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a token of token data."""
+        """Bytes of a token."""
         return token_bytes(self.vocab, masked=self.masked)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of token data."""
+        """Number of tokens."""
         return self.size_bytes // self.token_bytes
 
     @property
@@ -147,11 +129,11 @@ class DataSpec(Description, frozen=True):
 
     @property
     def kept_bytes(self) -> int:
-        """Size of the file that volunteers copy: a text, or tokens and their tokenizer."""
+        """Size of all that volunteers copy: tokens and their tokenizer."""
         return self.size_bytes + (self.tokenizer.size_bytes if self.tokenizer else 0)
 
     def windows(self, context: int) -> Windows | Mixture:
-        """Return which tokens the samples of token data have.
+        """Return which tokens the samples have.
 
         Raises:
             ValueError: there are too few for two windows, of a mixture in one of its parts.
@@ -184,9 +166,7 @@ class DataSpec(Description, frozen=True):
         part, as far as the sizes tell."""
         if self.parts:
             return all(window_count(self.part_tokens(part), context) > 1 for part in self.parts)
-        if self.source == "tokens":
-            return window_count(self.tokens, context) > 1
-        return holds_samples(self.size_bytes, context)  # a token is a byte or more
+        return window_count(self.tokens, context) > 1
 
 
 def _check_answers(tokens: int, learned: int, context: int) -> None:
@@ -195,14 +175,3 @@ def _check_answers(tokens: int, learned: int, context: int) -> None:
         raise ValueError(f"{tokens} tokens end within a window of conversations")
     if not windows <= learned < tokens:
         raise ValueError(f"{learned} of {tokens} tokens are no answers")
-
-
-def training_size(size: int) -> int:
-    """Return how many of so many tokens train; the others are held out."""
-    return int(TRAINING_SHARE * size)
-
-
-def holds_samples(size: int, context: int) -> bool:
-    """Whether both parts of a text of so many tokens hold a sample: a context and its target."""
-    training = training_size(size)
-    return min(training, size - training) > context

@@ -15,7 +15,6 @@ disk (``KeptAmendments``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -251,7 +250,3 @@ class Amendments:
         if all(one.from_step > step for one in agreed):
             return None
         return self.course(agreed).learning_rate(step)
-
-    def pending(self) -> Sequence[Known]:
-        """Return the amendments that count and on which our stages have not agreed yet."""
-        return self.chain()[len(self.agreed) :]

@@ -27,8 +27,7 @@ from protocol.wire.parts import VotedOut
 KIND: Final = "audit-charge"
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
-MAX_MEMBERS: Final = 64
-MAX_AUTHORS: Final = MAX_REPLICAS_IN_ROUND
+MAX_CHARGES: Final = 64 * MAX_REPLICAS_IN_ROUND
 VERIFIED: Final = Rate(1.0, 16)
 """Charges of an author that are verified: half of a full stage may be found out in one step."""
 
@@ -96,8 +95,9 @@ class Charges:
 
     def __init__(self, swarm: SwarmId) -> None:
         self._swarm = swarm
-        self._kept: dict[tuple[int, PeerId], dict[PeerId, Kept]] = {}
-        self._verified = TokenBuckets[PeerId](MAX_MEMBERS * MAX_AUTHORS)
+        self._kept: dict[tuple[int, PeerId, PeerId], Kept] = {}
+        """By stage, member and author, the oldest first."""
+        self._verified = TokenBuckets[PeerId](MAX_CHARGES)
         """By author."""
 
     def take(self, envelope: Envelope, now: float) -> Charge | None:
@@ -107,40 +107,37 @@ class Charges:
             RemoteProtocolError: it is malformed, or not signed by its author.
         """
         charge, author = CHARGE.parse(envelope.body), PeerId(envelope.signer)
-        about = charge.stage, PeerId(charge.member)
-        known = self._kept.get(about, {}).get(author)
+        known = self._kept.get((charge.stage, PeerId(charge.member), author))
         if author == charge.member or (known is not None and known.envelope == envelope):
             return None
         if envelope.kind != KIND or not self._verified.has(author, VERIFIED, now):
             return None
         verify(envelope, self._swarm)
-        self._put(about, author, Kept(charge, envelope, now))
+        self._put(charge, envelope, now)
         self._verified.take({author: VERIFIED}, now)
         return charge
 
     def restore(self, out: VotedOut, now: float) -> None:
         """Take the charges that have expelled a member; they are verified already (``check``)."""
         for envelope in out.charges:
-            kept = Kept(CHARGE.parse(envelope.body), envelope, now)
-            self._put((out.stage, PeerId(out.member)), PeerId(envelope.signer), kept)
+            self._put(CHARGE.parse(envelope.body), envelope, now)
 
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
         """Return the charge of an author against a member."""
-        kept = self._kept.get((stage, member), {}).get(author)
+        kept = self._kept.get((stage, member, author))
         return None if kept is None else kept.charge
 
     def found_out_by(self, author: PeerId) -> set[PeerId]:
         """Return whom an author has found out without a doubt."""
         return {
-            PeerId(against[author].charge.member)
-            for against in self._kept.values()
-            if author in against and against[author].charge.reason != "fails"
+            member
+            for (_, member, who), one in self._kept.items()
+            if who == author and one.charge.reason != "fails"
         }
 
     def all(self, now: float) -> list[Kept]:
         """Return every charge that counts."""
-        kept = [one for against in self._kept.values() for one in against.values()]
-        return [one for one in kept if now < one.at + COUNTS_S]
+        return [one for one in self._kept.values() if now < one.at + COUNTS_S]
 
     def charged(self, now: float) -> list[tuple[int, PeerId]]:
         """Return the members that somebody charges, with their stages."""
@@ -159,22 +156,22 @@ class Charges:
             now: monotonic seconds.
         """
         counting, most = list[Envelope](), 1
-        for author, one in sorted(self._kept.get((stage, member), {}).items()):
+        for one in sorted(self.all(now), key=lambda one: one.envelope.signer):
             members = {*judges_of(one.charge), member}
-            if author in members and now < one.at + COUNTS_S:
+            about = one.charge.stage, one.charge.member
+            if about == (stage, member) and one.envelope.signer in members:
                 counting.append(one.envelope)
                 most = max(most, len(members))
         if 2 * len(counting) <= most:
             return None
         return verdict_of(VotedOut(stage, member, tuple(counting)))
 
-    def _put(self, about: tuple[int, PeerId], author: PeerId, kept: Kept) -> None:
-        if about not in self._kept and len(self._kept) >= MAX_MEMBERS:
+    def _put(self, charge: Charge, envelope: Envelope, now: float) -> None:
+        key = charge.stage, PeerId(charge.member), PeerId(envelope.signer)
+        self._kept.pop(key, None)
+        if len(self._kept) >= MAX_CHARGES:
             del self._kept[next(iter(self._kept))]
-        against = self._kept.setdefault(about, {})
-        if author not in against and len(against) >= MAX_AUTHORS:
-            del against[next(iter(against))]
-        against[author] = kept
+        self._kept[key] = Kept(charge, envelope, now)
 
 
 def words_of(charges: Collection[Charge]) -> str:

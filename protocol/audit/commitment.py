@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from protocol import limits
 from protocol.ids import PeerId
@@ -30,7 +31,6 @@ from protocol.wire.fields import (
     MicrobatchId,
     SegmentIndex,
     StageIndex,
-    StateHash,
     StepIndex,
 )
 from protocol.wire.messages import Commitment, Segment
@@ -61,18 +61,6 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     ]
 
 
-class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body: the list's digest, those of the segments (empty for one without elements),
-    and what it is for."""
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    era: Era
-    root: Hash32
-    segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)]
-
-
 class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed body of a segment that is sent: its digest."""
 
@@ -85,7 +73,8 @@ class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 CONTENTS: Final = Canonical(Contents, "audit-list")
-STATEMENT: Final = Canonical(Statement, "commitment")
+SIGNED: Final = Canonical(Commitment, "commitment")
+"""What is signed of a commitment: the message, without its signature."""
 PIECE: Final = Canonical(Piece, "segment")
 
 
@@ -121,21 +110,20 @@ def largest_list(microbatches: int) -> int:
     return _LIST_BYTES + microbatches * _ROW_BYTES
 
 
-def statement_of(message: Commitment) -> Statement | None:
-    """Return what a commitment states; None if its digest is none."""
-    of = message
-    if len(of.root) != HASH_BYTES:
+def body_of(message: Commitment) -> bytes | None:
+    """Return what is signed of a commitment; None if its digest is none."""
+    if len(message.root) != HASH_BYTES:
         return None
-    return Statement(of.stage, of.step, of.attempt, of.era, of.root, of.segments)
+    return SIGNED.encode(replace(message, signature=b""))
 
 
 def envelope_of(author: PeerId, message: Commitment) -> Envelope | None:
     """Return a commitment as an envelope of its author; None if it cannot be one. The signature is
     not checked."""
-    statement = statement_of(message)
-    if statement is None or len(message.signature) != SIGNATURE_BYTES:
+    body = body_of(message)
+    if body is None or len(message.signature) != SIGNATURE_BYTES:
         return None
-    return Envelope(author, KIND, STATEMENT.encode(statement), message.signature)
+    return Envelope(author, KIND, body, message.signature)
 
 
 def piece_of(message: Segment, digest: bytes) -> bytes | None:

@@ -11,8 +11,6 @@ from collections import deque
 from enum import Enum
 from typing import Literal
 
-from protocol.answer import YES, Answer, no
-
 TOLERANCE = 1e-3
 """Relative L2 distance of honest results of one number format. Measured: other numbers of threads
 1e-7 and less."""
@@ -89,19 +87,11 @@ class Record:
         """Whether the newest audit did not agree, or others doubt it: it is looked at soon."""
         return self.suspected or (bool(self._newest) and self._newest[-1] is not Grade.AGREES)
 
-    @property
-    def reason(self) -> Literal["lies", "sums", "fails"]:
-        """The charge against a member that is not trusted."""
+    def charge(self) -> Literal["lies", "sums", "fails"] | None:
+        """Return what to charge the member with; None: nothing."""
         if Grade.LIES in self._newest:
             return "lies"
-        return "sums" if Grade.SUMS in self._newest else "fails"
-
-    def trusted(self) -> Answer:
-        """Whether we do not charge the member with anything."""
-        for grade in (Grade.LIES, Grade.SUMS):
-            if grade in self._newest:
-                return no(f"its contribution {grade.value}")
-        strikes = [result for result in self._newest if result is not Grade.AGREES]
-        if len(strikes) < STRIKES:
-            return YES
-        return no(f"in {len(strikes)} of {len(self._newest)} audits it {strikes[-1].value}")
+        if Grade.SUMS in self._newest:
+            return "sums"
+        strikes = sum(result is not Grade.AGREES for result in self._newest)
+        return "fails" if strikes >= STRIKES else None

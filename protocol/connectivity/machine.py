@@ -340,10 +340,6 @@ class Connectivity:
         return self._last if now < self._last_at + TOLD_S else ""
 
 
-def _traffic(line: Line) -> tuple[int, int]:
-    return line.number, line.bytes_in
-
-
 def _patience_s(line: Line) -> float:
     return ANSWER_S + ANSWER_TRIPS * (line.rtt_s or 0.0)
 

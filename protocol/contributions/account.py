@@ -10,6 +10,7 @@ State: what is counted, by member. No clock, no IO.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median_low
 from typing import Final
 
 from msgspec import Struct, field
@@ -68,7 +69,7 @@ class StageAccount(Struct):
             for member in one.members if one.version <= self.version else ():
                 words.setdefault(PeerId(member.peer), []).append(member.microbatches)
         lacking = {
-            peer: max(0, lower_median(found) - self.counts.get(peer, 0))
+            peer: max(0, median_low(found) - self.counts.get(peer, 0))
             for peer, found in sorted(words.items())
             if len(found) >= LEAST_VOUCHERS
         }
@@ -92,8 +93,3 @@ class StageAccount(Struct):
 
     def _by_work(self) -> list[tuple[int, PeerId]]:
         return [(count, peer) for peer, count in self.counts.items()]
-
-
-def lower_median(values: list[int]) -> int:
-    """Return the median; of an even number the lower of the two in the middle."""
-    return sorted(values)[(len(values) - 1) // 2]

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final
 
 from msgspec import Struct
 
-from protocol.contributions.account import LEAST_VOUCHERS, lower_median
+from protocol.contributions.account import LEAST_VOUCHERS
 from protocol.contributions.record import Counts
 from protocol.ids import PeerId
 
@@ -81,7 +82,7 @@ class Board:
                         key = PeerId(member.peer), of.stage
                         words.setdefault(key, []).append(member.microbatches)
         for (peer, stage), found in words.items():
-            now = Vouched(peer, stage, lower_median(found), len(found))
+            now = Vouched(peer, stage, median_low(found), len(found))
             known = self._kept.get((peer, stage))
             if now.counts or (not known.counts if known else is_member(peer)):
                 self._kept[peer, stage] = now

@@ -13,17 +13,18 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.audit import commitment
+from protocol.audit.commitment import Piece
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import STATEMENTS
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED
-from protocol.waypoints.part import PART, parse_part
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
+from protocol.wire.messages import Commitment
 from protocol.wire.parts import Proof
-from protocol.wire.statement import parse_statement
+from protocol.wire.statement import Statement, parse_statement
 
 Place = tuple[str | int, ...]
 """The key under which an author may sign one body: a statement's subject and number."""
@@ -32,28 +33,18 @@ FALSE_PROOF_PENALTY: Final = 50
 """An honest peer verifies a proof before it relays it."""
 
 
+def _number(said: Statement | Commitment | Piece) -> Place:
+    return said.stage, said.era, said.step, said.attempt
+
+
 def _place_of_record(body: bytes) -> Place:
     record = parse_record(body)
     return record.key, record.seq
 
 
-def _place_of_statement(body: bytes) -> Place:
-    said = parse_statement(body)
-    return said.stage, said.era, said.step, said.attempt
-
-
-def _place_of_part(body: bytes) -> Place:
-    return parse_part(body).place
-
-
-def _place_of_commitment(body: bytes) -> Place:
-    said = commitment.STATEMENT.parse(body)
-    return said.stage, said.era, said.step, said.attempt
-
-
 def _place_of_segment(body: bytes) -> Place:
     said = commitment.PIECE.parse(body)
-    return said.stage, said.era, said.step, said.attempt, said.segment
+    return *_number(said), said.segment
 
 
 RECORDS: Final = frozenset((ADVERT, STORED))
@@ -61,9 +52,8 @@ RECORDS: Final = frozenset((ADVERT, STORED))
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
         **dict.fromkeys(RECORDS, _place_of_record),
-        **dict.fromkeys(STATEMENTS, _place_of_statement),
-        PART: _place_of_part,
-        commitment.KIND: _place_of_commitment,
+        **dict.fromkeys(STATEMENTS, lambda body: _number(parse_statement(body))),
+        commitment.KIND: lambda body: _number(commitment.SIGNED.parse(body)),
         commitment.SEGMENT: _place_of_segment,
     }
 )
@@ -101,12 +91,10 @@ def _is_of_another(one: Envelope, other: Envelope) -> bool:
     bodies = {one.kind: one.body, other.kind: other.body}
     if bodies.keys() != CONTRIBUTED:
         return False
-    said = commitment.STATEMENT.parse(bodies[commitment.KIND])
+    said = commitment.SIGNED.parse(bodies[commitment.KIND])
     sent = commitment.PIECE.parse(bodies[commitment.SEGMENT])
-    of = said.stage, said.era, said.step, said.attempt
-    if of != (sent.stage, sent.era, sent.step, sent.attempt):
-        return False
-    return said.segments[sent.segment : sent.segment + 1] != (sent.digest,)
+    there = said.segments[sent.segment : sent.segment + 1]
+    return _number(said) == _number(sent) and there != (sent.digest,)
 
 
 def check(proof: Proof, swarm: SwarmId) -> PeerId:

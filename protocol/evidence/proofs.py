@@ -1,33 +1,27 @@
 """Proofs that travel: whoever brings one, it convicts its author everywhere.
 
 A proof is verified, kept with the verdict (``protocol/verdicts.py``), and sent once to all links; a
-new link gets the kept ones. State: the allowance of each link. It never signs and writes nothing
-itself.
+new link gets the kept ones. State: the links, and what each may bring. It signs and writes nothing.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Final
 
 from protocol.effects import Effect, Explain, Send
-from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import check, words_of
 from protocol.ids import PeerId, SwarmId
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
 
-MAX_PROOFS_OF_LINK: Final = 16
-"""Proofs new to us that a link may bring at once; any peer can make identities that convict
-themselves."""
-PROOFS_OF_LINK_PER_S: Final = 0.2
-MAX_PROOFS_OF_STRANGERS: Final = 64
+OF_LINK: Final = Rate(0.2, 16)
+"""Proofs new to us that a link may bring; any peer can make identities that convict themselves."""
+OF_STRANGERS: Final = Rate(1.0, 64)
 """The same for all links together, of proofs about peers that we are not linked with: each proof is
 sent on to all links, and many links could bring many."""
-PROOFS_OF_STRANGERS_PER_S: Final = 1.0
+MAX_BRINGERS: Final = 1024
 
 
 class Proofs:
@@ -41,25 +35,13 @@ class Proofs:
 
     def __init__(self, own: PeerId, swarm: SwarmId, verdicts: Verdicts) -> None:
         self._own, self._swarm, self._verdicts = own, swarm, verdicts
-        self._links: dict[PeerId, TokenBucket] = {}
-        self._of_strangers = TokenBucket(
-            PROOFS_OF_STRANGERS_PER_S, MAX_PROOFS_OF_STRANGERS, -math.inf
-        )
+        self._links: dict[PeerId, None] = {}
+        self._allowance = TokenBuckets[str](MAX_BRINGERS)
         self._told = False
 
-    def restore(self, proofs: Iterable[Proof]) -> tuple[list[Verdict], int]:
-        """Take the proofs of our disk; return the verdicts, and how many proofs are invalid."""
-        found, bad = list[Verdict](), 0
-        for proof in proofs:
-            try:
-                found += [e for e in self.found(proof, member=True) if isinstance(e, Verdict)]
-            except RemoteProtocolError:
-                bad += 1
-        return found, bad
-
-    def link_up(self, peer: PeerId, now: float) -> list[Effect]:
+    def link_up(self, peer: PeerId) -> list[Effect]:
         """Tell a new link what we know."""
-        self._links[peer] = TokenBucket(PROOFS_OF_LINK_PER_S, MAX_PROOFS_OF_LINK, now)
+        self._links[peer] = None
         return [Send(peer, _told(proof)) for proof in self._verdicts.proofs]
 
     def link_down(self, peer: PeerId) -> None:
@@ -92,13 +74,13 @@ class Proofs:
         self, sender: PeerId, proof: Proof, now: float, *, member: bool
     ) -> list[Effect | Verdict]:
         """Take a proof that a link brings, if that has brought few; see ``found``."""
-        allowance = self._links.get(sender)
-        known = PeerId(proof.first.signer) in self._verdicts
-        if known or allowance is None or not allowance.has(1, now):
+        if sender not in self._links or PeerId(proof.first.signer) in self._verdicts:
             return []
-        if not member and not self._of_strangers.take(1, now):
+        rates: dict[str, Rate] = {sender: OF_LINK}
+        if not member:
+            rates["strangers"] = OF_STRANGERS
+        if not self._allowance.take(rates, now):
             return []
-        allowance.take(1, now)
         return self.found(proof, member=member, source=sender)
 
     def _accused(self) -> list[Effect | Verdict]:

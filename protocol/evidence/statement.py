@@ -57,12 +57,12 @@ def body_of(message: Decisive) -> bytes:
         LocalProtocolError: it is a refusal, or a commitment to nothing.
     """
     if isinstance(message, Commitment):
-        of_all = commitment.statement_of(message)
-        if of_all is not None:
-            return commitment.STATEMENT.encode(of_all)
-    elif (said := statement_of(message)) is not None:
-        return encode_statement(said[1])
-    raise LocalProtocolError(f"this {type(message).__name__} states nothing")
+        body = commitment.body_of(message)
+    else:
+        body = encode_statement(said[1]) if (said := statement_of(message)) else None
+    if body is None:
+        raise LocalProtocolError(f"this {type(message).__name__} states nothing")
+    return body
 
 
 def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:

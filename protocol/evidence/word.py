@@ -14,13 +14,11 @@ from typing import Final
 from msgspec import Struct
 
 from protocol.evidence.statement import COMMITMENT, STATEMENTS
-from protocol.waypoints.part import PART
 from protocol.wire.statement import Statement
 
 MAX_MARKS: Final = 256
-"""Four kinds of eight stages in eight lineages; the oldest is forgotten."""
-OF_ROUNDS: Final = STATEMENTS | {COMMITMENT}
-MARKED: Final = OF_ROUNDS | {PART}
+"""Three kinds of eight stages in eight lineages; the oldest is forgotten."""
+MARKED: Final = STATEMENTS | {COMMITMENT}
 """The kinds of which we sign one body for each number."""
 
 
@@ -64,7 +62,7 @@ class OwnWord:
     def promise(self, stage: int, era: int) -> tuple[int, int]:
         """Return step and attempt of the newest statement in a stage and lineage: a seat that is
         opened there follows and plans later attempts only."""
-        said = (self._marks.get((kind, stage, era)) for kind in OF_ROUNDS)
+        said = (self._marks.get((kind, stage, era)) for kind in MARKED)
         return max((_number(mark.said) for mark in said if mark is not None), default=(0, 0))
 
     def _put(self, mark: Mark) -> None:

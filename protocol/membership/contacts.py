@@ -2,9 +2,9 @@
 
 The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
 module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
-by then, which peers it lists as lost, and whether its process ended while we were in contact.
-It outlives our seats. State, all bounded: one entry per peer ever heard, and the send times of our
-own heartbeats. Times are monotonic seconds.
+by then, and whether its process ended while we were in contact. It outlives our seats. State, all
+bounded: one entry per peer ever heard, and the send times of our own heartbeats. Times are
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class _Contact:
     met: bool = True
     end: Literal["", "closed", "crashed", "left"] = ""
     """Of its last link; a crash or a departure is the end of its process."""
-    lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
 
     @property
@@ -115,19 +114,11 @@ class Contacts:
         if len(self._said) > MAX_SAID:
             del self._said[next(iter(self._said))]
 
-    def heard(
-        self,
-        peer: PeerId,
-        lost: Iterable[PeerId],
-        serving: Iterable[int],
-        echo: int,
-        now: float,
-    ) -> None:
+    def heard(self, peer: PeerId, serving: Iterable[int], echo: int, now: float) -> None:
         """Take a heartbeat.
 
         Args:
             peer: its sender.
-            lost: peers that the sender has lost.
             serving: stages that the sender serves.
             echo: number of our newest heartbeat that the sender had received.
             now: monotonic seconds.
@@ -142,7 +133,7 @@ class Contacts:
         contact.heard, contact.met, contact.end = now, True, ""
         if not self.is_shunned(peer):
             contact.echoed = max(contact.echoed, self._said.get(echo, -math.inf))
-            contact.lost, contact.stages = frozenset(lost), frozenset(serving)
+            contact.stages = frozenset(serving)
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Watch peers that a plan names: one that stays silent from now on is lost, even if we
@@ -202,17 +193,10 @@ class Contacts:
             return None
         return stage in self._contacts[peer].stages
 
-    def told_by(self, elector: PeerId) -> frozenset[PeerId]:
-        """Return the peers that a peer's last heartbeat listed as lost."""
-        contact = self._contacts.get(elector)
-        return frozenset() if contact is None or contact.end else contact.lost
-
-    def lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return the peers that we have lost ourselves, the latest first."""
-        lost = [
-            (contact.heard, peer)
+    def lost(self, now: float) -> frozenset[PeerId]:
+        """Return the peers that we have lost."""
+        return frozenset(
+            peer
             for peer, contact in self._contacts.items()
             if contact.ended or self.is_shunned(peer) or now >= contact.heard + LOST_AFTER_S
-        ]
-        lost.sort(reverse=True)
-        return tuple(peer for _, peer in lost)
+        )

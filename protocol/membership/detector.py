@@ -1,113 +1,67 @@
 """The failure detector: tracks how long each linked peer has been silent.
 
-It holds one time per watched peer. Peers send a heartbeat every second. A peer becomes suspect
-after 3 s of silence and dead after 5 s; a lost connection makes it dead at once, and any heartbeat
-makes it alive again. If our own tick comes more than a second late, *this* process was suspended
-(stopped, swapped out), so the time since the last tick is not counted as silence. Monotonic time
-only.
+Peers send a heartbeat every second. A peer is dead after 5 s of silence; a lost connection makes it
+dead at once, and any heartbeat makes it alive again. If our own tick comes more than a second late,
+*this* process was suspended (stopped, swapped out), so the time since the last tick is not counted
+as silence. State: when each watched peer was last heard, and who is dead. Monotonic time only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from protocol.ids import PeerId
 
-Health = Literal["alive", "suspect", "dead"]
-
-SUSPECT_AFTER_S: Final = 3.0
 DEAD_AFTER_S: Final = 5.0
 TICK_S: Final = 1.0
 MAX_LATENESS_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A peer's health changed; ``words`` gives the reason."""
-
-    peer: PeerId
-    before: Health
-    after: Health
-    words: str
-
-
-@dataclass(slots=True)
-class _Watch:
-    heard: float
-    health: Health = "alive"
-
-    @property
-    def due(self) -> float:
-        """When its silence makes it suspect or, if it is suspect already, dead."""
-        return self.heard + (SUSPECT_AFTER_S if self.health == "alive" else DEAD_AFTER_S)
 
 
 class Detector:
     """Watches linked peers."""
 
     def __init__(self) -> None:
-        self._watched: dict[PeerId, _Watch] = {}
+        self._heard: dict[PeerId, float] = {}
+        self._dead: set[PeerId] = set()
         self._last_tick: float | None = None
 
-    def watch(self, peer: PeerId, now: float) -> list[Transition]:
+    def watch(self, peer: PeerId, now: float) -> None:
         """Begin to watch a peer; this counts as a heartbeat."""
-        if peer in self._watched:
-            return self.heard(peer, now)
-        if not self._watched:
+        if not self._heard:
             self._last_tick = now  # no tick was due while nobody was watched
-        self._watched[peer] = _Watch(now)
-        return []
+        self._heard.setdefault(peer, now)
+        self.heard(peer, now)
 
     def forget(self, peer: PeerId) -> None:
         """Stop watching a peer."""
-        self._watched.pop(peer, None)
+        self._heard.pop(peer, None)
+        self._dead.discard(peer)
 
-    def health(self, peer: PeerId) -> Health | None:
-        """Return a peer's health, None if it is not watched."""
-        watch = self._watched.get(peer)
-        return None if watch is None else watch.health
-
-    def heard(self, peer: PeerId, now: float) -> list[Transition]:
+    def heard(self, peer: PeerId, now: float) -> None:
         """A heartbeat came."""
-        watch = self._watched.get(peer)
-        if watch is None:
-            return []
-        watch.heard = max(watch.heard, now)
-        return self._turn(peer, watch, "alive", "heard again")
+        if peer in self._heard:
+            self._heard[peer] = max(self._heard[peer], now)
+            self._dead.discard(peer)
 
-    def tick(self, now: float) -> list[Transition]:
-        """Judge the silence of every peer."""
+    def tick(self, now: float) -> dict[PeerId, float]:
+        """Return the peers that are dead from now on, with the seconds for which they were
+        silent."""
         self._forgive_own_sleep(now)
-        return [
-            transition
-            for peer, watch in self._watched.items()
-            for transition in self._judge(peer, watch, now)
-        ]
+        silent = {peer: now - at for peer, at in self._heard.items() if now >= at + DEAD_AFTER_S}
+        found = {peer: seconds for peer, seconds in silent.items() if peer not in self._dead}
+        self._dead |= found.keys()
+        return found
 
     def next_deadline(self) -> float | None:
         """Return when to tick next, or None if no peer is watched."""
-        if not self._watched:
+        if not self._heard:
             return None
-        due = [watch.due for watch in self._watched.values() if watch.health != "dead"]
+        due = [at + DEAD_AFTER_S for peer, at in self._heard.items() if peer not in self._dead]
         return min([(self._last_tick or 0.0) + TICK_S, *due])
 
     def _forgive_own_sleep(self, now: float) -> None:
         """If this tick is late, ignore all silence since the last one: we were not listening."""
         if self._last_tick is not None and now - self._last_tick > TICK_S + MAX_LATENESS_S:
-            for watch in self._watched.values():
-                watch.heard = min(now, watch.heard + now - self._last_tick)
+            slept_s = now - self._last_tick
+            self._heard = {peer: min(now, at + slept_s) for peer, at in self._heard.items()}
         self._last_tick = now
-
-    def _judge(self, peer: PeerId, watch: _Watch, now: float) -> list[Transition]:
-        words = f"silent for {now - watch.heard:.1f} s"
-        if now >= watch.heard + DEAD_AFTER_S:
-            return self._turn(peer, watch, "dead", words)
-        if watch.health == "alive" and now >= watch.due:
-            return self._turn(peer, watch, "suspect", words)
-        return []
-
-    @staticmethod
-    def _turn(peer: PeerId, watch: _Watch, after: Health, words: str) -> list[Transition]:
-        before, watch.health = watch.health, after
-        return [] if before == after else [Transition(peer, before, after, words)]

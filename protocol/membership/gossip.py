@@ -27,7 +27,7 @@ from protocol.membership.records import Held, RecordStore
 from protocol.membership.view import Contradicted
 from protocol.token_bucket import TokenBucket
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import RecordDigest, Records
+from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
 
 DIGEST_EVERY_S: Final = 5.0
@@ -44,24 +44,11 @@ PART_ENTRIES: Final = 384
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
 ENVELOPE_OVERHEAD_BYTES: Final = 192
 """Signer 52, kind 32, signature 64 and msgpack's own bytes, rounded up."""
-ENTRY_OVERHEAD_BYTES: Final = 26
-
-
-def message_size(message: Records | RecordDigest) -> int:
-    """Return an upper bound of a message's bytes on the wire, close to the true size."""
-    if isinstance(message, Records):
-        return sum(map(envelope_size, message.records))
-    return sum(map(entry_size, message.entries))
 
 
 def envelope_size(envelope: Envelope) -> int:
     """Return an upper bound of an envelope's bytes on the wire, close to the true size."""
     return len(envelope.body) + ENVELOPE_OVERHEAD_BYTES
-
-
-def entry_size(entry: DigestEntry) -> int:
-    """Return an upper bound of a digest entry's bytes on the wire, close to the true size."""
-    return len(entry.kind) + len(entry.key.encode()) + ENTRY_OVERHEAD_BYTES
 
 
 def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
@@ -186,8 +173,9 @@ class Gossip:
         behind = any(self._store.seq(slot) < entry.seq for slot, entry in theirs.items())
         if message.want_reply and behind:
             answer.append(self._digest(part, parts, want_reply=False))
-        affordable = takewhile(lambda part: link.answers.take(message_size(part), now), answer)
-        return [Send(sender, part) for part in affordable]
+        budget = link.answers
+        sends = takewhile(lambda part: budget.take(len(encode_message(part)), now), answer)
+        return [Send(sender, part) for part in sends]
 
     def open_digest(self, peer: PeerId) -> list[Effect]:
         """Send a peer the digest of our whole store and ask for its own."""

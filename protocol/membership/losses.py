@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -92,7 +93,7 @@ def vouched(
         versions: version of each replica of the last stage.
         shown: the loss shown before, nats per token; it decides if there are only two reports.
     """
-    reached = _median(versions)
+    reached = median_low(versions) if versions else 0
     least, most = max(1, reached - RECENT_STEPS), reached + AHEAD_STEPS
     recent = [one for one in said.values() if least <= one.version <= most]
     if not versions or not recent:
@@ -119,7 +120,7 @@ def evaluated(
         steps: the run's last version, which is evaluated as well.
         before: what is known of the loss otherwise, nats; it decides between two.
     """
-    most = _median(versions) + AHEAD_STEPS
+    most = (median_low(versions) if versions else 0) + AHEAD_STEPS
     due = [
         one
         for one in said.values()
@@ -134,13 +135,8 @@ def evaluated(
     return Believed(newest, loss, agreeing, len(losses))
 
 
-def _median(values: Sequence[int]) -> int:
-    """Return the lower median; 0 of none."""
-    return sorted(values)[(len(values) - 1) // 2] if values else 0
-
-
 def _middle(losses: Sequence[float], known: float | None) -> float:
     """Return the lower median; of two the one that is nearer to the ``known`` loss."""
     if len(losses) == 2 and known is not None:
         return min(sorted(losses), key=lambda loss: abs(loss - known))
-    return sorted(losses)[(len(losses) - 1) // 2]
+    return median_low(losses)

@@ -17,7 +17,7 @@ outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import msgspec
@@ -25,8 +25,8 @@ import msgspec
 from protocol.contributions.record import COUNTED
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.ids import PeerId, SwarmId, short
-from protocol.limits import MAX_LOST, MAX_MICROBATCHES_PER_STEP
+from protocol.ids import PeerId, SwarmId
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import TICK_S, Detector
@@ -38,11 +38,9 @@ from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
 from protocol.membership.view import (
-    Member,
     MembershipEffect,
     RecordChanged,
     RecordGone,
-    ViewChanged,
 )
 from protocol.recovery.stored import STORED
 from protocol.token_bucket import TokenBucket
@@ -235,17 +233,15 @@ class Membership:
         self._echoes.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
-        gone = list[MembershipEffect](self.roster.link_down(peer, reason, crashed=crashed))
-        return [*gone, *(self._heartbeat(now) if self._is_known(peer) else [])]
+        return list(self.roster.link_down(peer, reason, crashed=crashed))
 
-    def expel(self, peer: PeerId, now: float) -> list[MembershipEffect]:
-        """Forget a peer that is out and its records, and tell all links at once that we have lost
-        it, so that rounds go on without it."""
+    def expel(self, peer: PeerId) -> list[MembershipEffect]:
+        """Forget a peer that is out and its records."""
         self.contacts.expel(peer)
         effects: list[MembershipEffect] = []
         for held in self.records.drop_author(peer):
             effects += self._forget(held, "it is expelled")
-        return [*effects, *(self._heartbeat(now) if self._linked else [])]
+        return effects
 
     def receive(
         self,
@@ -275,10 +271,8 @@ class Membership:
     def tick(self, now: float, wall: float) -> list[MembershipEffect]:
         """Send due heartbeats and digests, renew our advert, and expire records and peers."""
         effects: list[MembershipEffect] = []
-        for transition in self.detector.tick(now):
-            effects += self.roster.judged(transition)
-            if transition.after == "dead" and self._is_known(transition.peer):
-                self._next_heartbeat = now
+        for peer, silent_s in self.detector.tick(now).items():
+            effects += self.roster.silent(peer, f"silent for {silent_s:.1f} s")
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
         if self._next_heartbeat is not None and now >= self._next_heartbeat:
@@ -298,44 +292,20 @@ class Membership:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def cut_off(self) -> frozenset[PeerId]:
-        """Return the members that decide nothing for others.
+    def unproven(self) -> frozenset[PeerId]:
+        """Return the members, near our own stages or without a stage, with whom we have never
+        worked: they decide nothing for others.
 
-        These are the members that a majority of the holders near their stages has lost. Such a
-        member sees little of the swarm, or was excluded from it, even if we are linked with it
-        ourselves. At least two peers must report the loss.
-
-        Those also, near our own stages or without a stage, with whom we have never worked; but not
-        where a volunteer without a stage sees nobody else: newcomers have to begin alone, then.
+        Where a volunteer without a stage sees nobody else there are none: newcomers have to begin
+        alone, then.
         """
         known = self.proves() or (lambda _peer: True)
-        lost, near = self._lost_to_most(known), self.roster.near(s.stage for s in self._seats)
+        near = self.roster.near(s.stage for s in self._seats)
         others = [m for m in self.roster.members() if m.peer != self._own]
         new = [m for m in others if not known(m.peer)]
         if len(new) == len(others) and not self._seats:
-            return lost
-        return lost.union(m.peer for m in new if m.peer in near or not m.seats)
-
-    def _lost_to_most(self, known: Proves) -> frozenset[PeerId]:
-        members = self.roster.members()
-        lists = {member.peer: self.contacts.told_by(member.peer) for member in members}
-        named = frozenset(peer for lost in lists.values() for peer in lost)
-        return frozenset(
-            member.peer
-            for member in members
-            if member.peer in named and self._is_lost_to_most(member, lists, known)
-        )
-
-    def _is_lost_to_most(
-        self,
-        member: Member,
-        lists: Mapping[PeerId, frozenset[PeerId]],
-        known: Proves,
-    ) -> bool:
-        near = self.roster.near(seat.stage for seat in member.seats) - {member.peer}
-        voices = [p for p in near if p == self._own or (p in self._linked and known(p))]
-        saying = sum(member.peer in lists[peer] for peer in voices)
-        return saying > 1 and 2 * saying > len(voices)
+            return frozenset()
+        return frozenset(m.peer for m in new if m.peer in near or not m.seats)
 
     def losses(self, kind: str) -> dict[PeerId, LossSaid]:
         """Return what each replica of the last stage says in its newest record of a kind."""
@@ -375,12 +345,6 @@ class Membership:
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
 
-    def _is_known(self, peer: PeerId) -> bool:
-        """Whether others may be waiting for us to confirm the loss of a peer: work has proven it.
-        Links of others may come and go all the time, and each heartbeat goes to all of them."""
-        proves = self.proves()
-        return proves is None or proves(peer)
-
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._next_heartbeat = now + TICK_S
         return self._tell(self._linked, now)
@@ -392,9 +356,8 @@ class Membership:
         self._heartbeat_seq += not again
         self.contacts.said(self._heartbeat_seq, now)
         number, seats = self._heartbeat_seq, list(self._seats)
-        lost = list[str](self.contacts.lost(now)[:MAX_LOST])
         return [
-            Send(peer, Heartbeat(number, seats=seats, lost=lost, echo=self._echoes[peer] + 1))
+            Send(peer, Heartbeat(number, seats=seats, echo=self._echoes[peer] + 1))
             for peer in self._linked
             if peer in peers
         ]
@@ -412,15 +375,9 @@ class Membership:
         if not self.contacts.is_shunned(sender):
             self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        lost, lost_before = map(PeerId, message.lost), self.contacts.told_by(sender)
-        self.contacts.heard(sender, lost, serving, message.echo - 1, now)
-        effects: list[MembershipEffect] = []
-        if self.contacts.told_by(sender) != lost_before:
-            words = f"{short(sender)} has lost others"
-            effects.append(ViewChanged(self.roster.revision, words))
-        for transition in self.detector.heard(sender, now):
-            effects += self.roster.judged(transition)
-        return effects + list(self.roster.heard(sender, message.seats))
+        self.contacts.heard(sender, serving, message.echo - 1, now)
+        self.detector.heard(sender, now)
+        return list(self.roster.heard(sender, message.seats))
 
     def _receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float

@@ -17,7 +17,6 @@ from typing import Final
 from protocol import limits
 from protocol.ids import PeerId, rank, short
 from protocol.membership.advert import Advert
-from protocol.membership.detector import Transition
 from protocol.membership.view import (
     HeldSeat,
     Member,
@@ -61,7 +60,6 @@ class _Known:
     advert_seq: int = -1
     heard_seats: tuple[SeatStatus, ...] | None = None
     linked: bool = False
-    suspect: bool = False
     dead_at_seq: int | None = None
 
     def is_dead(self) -> bool:
@@ -106,7 +104,7 @@ class Roster:
     def replicas(self, stage: int) -> tuple[HeldSeat, ...]:
         """Return the live holders of a stage, fetching ones included, in order of peer id."""
         return tuple(
-            HeldSeat(member.peer, seat, member.linked, member.suspect)
+            HeldSeat(member.peer, seat)
             for member in (self._members[peer] for peer in sorted(self._holders.get(stage, ())))
             for seat in member.seats
             if seat.stage == stage
@@ -241,7 +239,7 @@ class Roster:
     def link_up(self, peer: PeerId) -> list[RosterEvent]:
         """Note a new link, which shows that the peer is alive."""
         known = self._known.setdefault(peer, _Known())
-        known.linked, known.suspect, known.dead_at_seq = True, False, None
+        known.linked, known.dead_at_seq = True, None
         return self._update(peer, "linked")
 
     def link_down(self, peer: PeerId, reason: str, *, crashed: bool) -> list[RosterEvent]:
@@ -255,7 +253,7 @@ class Roster:
         known = self._known.get(peer)
         if known is None:
             return []
-        known.linked, known.suspect, known.heard_seats = False, False, None
+        known.linked, known.heard_seats = False, None
         if crashed:
             known.dead_at_seq = known.advert_seq
         return self._update(peer, reason)
@@ -273,21 +271,19 @@ class Roster:
         seats = (seat for known in linked for seat in known.heard_seats or ())
         return max((s.version for s in seats if s.state == "serving"), default=0)
 
-    def judged(self, transition: Transition) -> list[RosterEvent]:
-        """Take a verdict of the failure detector."""
-        known = self._known.get(transition.peer)
-        if known is None:
+    def silent(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+        """The failure detector takes a peer for dead."""
+        if (known := self._known.get(peer)) is None:
             return []
-        known.suspect = transition.after == "suspect"
-        known.dead_at_seq = known.advert_seq if transition.after == "dead" else None
-        return self._update(transition.peer, transition.words)
+        known.dead_at_seq = known.advert_seq
+        return self._update(peer, reason)
 
     def _derive(self, peer: PeerId, known: _Known) -> Member | None:
         advert = known.advert
         if advert is None or advert.leaving or known.is_dead():
             return None
         seats = advert.serves if known.heard_seats is None else known.heard_seats
-        return Member(peer, advert, seats, known.linked, known.suspect)
+        return Member(peer, advert, seats, known.linked)
 
     def _update(self, peer: PeerId, reason: str) -> list[RosterEvent]:
         """Recompute one member and return the changes as events."""
@@ -329,4 +325,4 @@ def _outline(member: Member | None) -> object:
     if member is None:
         return None
     places = tuple((seat.stage, seat.state) for seat in member.seats)
-    return places, member.suspect, member.linked, member.advert.addresses
+    return places, member.linked, member.advert.addresses

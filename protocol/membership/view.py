@@ -20,7 +20,6 @@ class Member:
     seats: tuple[SeatStatus, ...]
     """From its heartbeats if we are linked, else from its advert (then versions lag)."""
     linked: bool
-    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,6 @@ class HeldSeat:
 
     peer: PeerId
     seat: SeatStatus
-    linked: bool
-    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)

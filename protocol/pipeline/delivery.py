@@ -23,24 +23,15 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
 from protocol.pipeline.effects import Obstructs, PayloadKey, Rerouted, SendPayload
 from protocol.pipeline.next_hop import NextHop
 from protocol.wire.messages import Forward, Have, Receipt
 
-ASK_S = 1.0
-"""How long we wait for the next stage to say who holds a microbatch; then we send it again."""
 ABSENT = 3
 """So many times a holder may say that it has not got yet what we sent; then it was lost."""
-SPOILT_RETRY_S = 1.0
-"""Pause before a gradient is asked for again if only the replica that gave a malformed one can have
-it."""
-RECEIPT_S = 8.0
+RECEIPT_S = 2 * HEARD_S
 """A receipt is late then at the latest, however slow the line."""
-LOOK_S = 0.5
-"""How often we look whether another replica may help with what is late."""
-OVERSLEPT_S = 1.0
-"""A deadline noticed so late proves that our process was suspended: what others sent is still to be
-read."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
@@ -252,7 +243,7 @@ class Deliveries:
         if malformed_by:
             delivery.unfit.add(malformed_by)
             if malformed_by in delivery.helpful(self._live, self._committed):
-                delivery.not_before = now + SPOILT_RETRY_S
+                delivery.not_before = now + ANSWER_S
         if delivery.holders:
             return self._redo(delivery, delivery.holders[0], cause, now)
         delivery.again = True
@@ -284,7 +275,7 @@ class Deliveries:
         for delivery in self._wakeful():
             if delivery.at is None or delivery.at > now:
                 continue
-            if now > delivery.at + OVERSLEPT_S:
+            if now > delivery.at + ANSWER_S:  # we were suspended: what others sent is unread
                 self._fair_since = now
             if delivery.holders:
                 effects += self._late(delivery, now)
@@ -373,7 +364,7 @@ class Deliveries:
         delivery.asked = None
         if delivery.step >= self._committed:
             return self._offer(delivery, now)
-        delivery.at = now + ASK_S
+        delivery.at = now + ANSWER_S
         return []
 
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
@@ -404,7 +395,7 @@ class Deliveries:
         delivery.attempt += 1
         delivery.asked = delivery.helpful(self._live, self._committed)
         delivery.sent_to |= delivery.asked  # a gradient in the bulk lane may overtake the answer
-        delivery.at = now + ASK_S
+        delivery.at = now + ANSWER_S
         question = Have(self._stage, delivery.step, delivery.microbatch, delivery.attempt)
         return [Send(peer, question) for peer in sorted(delivery.asked)]
 

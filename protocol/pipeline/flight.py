@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass
 
+from protocol.pipeline.timing import LEAST_S
+
 SPARE = 1.25
 """In flight beyond what fills the way: a quarter more."""
 STEPS = 3
 """Steps whose figures count; what has become slower since is noticed after so many."""
-LEAST_S = 1e-4
 
 
 @dataclass(slots=True)

@@ -21,21 +21,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, HEARD_S
 from protocol.pipeline.newcomers import NOBODY
-from protocol.pipeline.timing import Timing
+from protocol.pipeline.timing import UNMEASURED_S, Timing
 
-REPORTS_S: Final = 1.0
-"""A leader that takes over waits so long for reports; a silent replica delays the step no more."""
-STRAY_S: Final = 10.0
+STRAY_S: Final = 2 * HEARD_S
 """A leased id that its holder has not reported by then is leased again: the lease was lost."""
-HOLD_S: Final = 20.0
-"""Work that newcomers may not have waits so long for others, since one of those did anything."""
 
 MARGIN: Final = 1.5
 """The predicted rest of the wait must exceed the idle replica's time by this factor."""
 LEAST_GAIN_S: Final = 0.1
-DEVIATIONS: Final = 2
-"""From here on a lease is late: few, because a second one displaces no work."""
 SHARE: Final = 4
 """At most one in so many microbatches of a step is leased twice."""
 
@@ -180,10 +175,10 @@ class Leases:
                 if not held.reported and now >= held.at + STRAY_S:
                     self._lose(m)
         granted = self._hand_out(now)
-        self._due = self._next_second(now)
+        self._due = self._next_second()
         if self._due is not None and self._due.at <= now:
             granted.append(self._double(self._due, now))
-            self._due = self._next_second(now)
+            self._due = self._next_second()
         return granted
 
     def next_deadline(self) -> float | None:
@@ -193,7 +188,7 @@ class Leases:
             None if self._whole else self._waits_until,
             self._look_at,
             self._due.at if self._due else None,
-            self._active_at + HOLD_S if held_back and self._active_at is not None else None,
+            self._active_at + UNMEASURED_S if held_back and self._active_at is not None else None,
         ]
         return min((at for at in due if at is not None), default=None)
 
@@ -202,7 +197,7 @@ class Leases:
         if not here:
             return False
         if self._waits_until is None:
-            self._waits_until = now + REPORTS_S
+            self._waits_until = now + ANSWER_S
         if now < self._waits_until and not self._heard.keys() >= set(here):
             return False
         self._whole = True
@@ -215,7 +210,7 @@ class Leases:
         if self._active_at is None and self._wants:
             self._active_at = now
         bound, granted = self.bound, dict[tuple[PeerId, bool], list[int]]()
-        held_back_until = math.inf if self._active_at is None else self._active_at + HOLD_S
+        held_back_until = math.inf if self._active_at is None else self._active_at + UNMEASURED_S
         bounded = bool(bound.named) and now < held_back_until
         while self._free:
             may = (p for p in self._wants if bound.allows(p, self._has, self._per_step))
@@ -303,7 +298,7 @@ class Leases:
 
     # --- what is late ----------------------------------------------------------------------
 
-    def _next_second(self, now: float) -> _Second | None:
+    def _next_second(self) -> _Second | None:
         """Return what an idle replica gets as well next. Of one replica's leases this is the last,
         once its first is late: it has already begun the first ones."""
         peer = self._idle()
@@ -312,25 +307,15 @@ class Leases:
         late: dict[PeerId, _Second] = {}
         for m, held in self._out.items():  # in the order in which they were leased
             if held.also is None and held.peer != peer:
-                before, at = late.get(held.peer), self._late_at(held, self._timings[peer], now)
+                before, at = late.get(held.peer), self._late_at(held, self._timings[peer])
                 late[held.peer] = _Second(min(at, before.at) if before else at, m, peer)
         return min(late.values(), key=lambda second: second.at, default=None)
 
-    def _late_at(self, held: _Held, other: Timing, now: float) -> float:
-        """Return when a lease is late enough to be given to an idle replica as well.
-
-        A late one is expected to take about as long again. That must be clearly more than the idle
-        replica needs. If its holder is known to be that much slower and needs that much longer, it
-        is late at once. A longer queue alone is no reason: equally fast replicas both wait for the
-        stages behind them.
-        """
-        need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
-        known = own = self._timings.get(held.peer, other)
-        if not own.measured:
-            known = other
-        elif min(own.mean_s, own.expected_s(held.queue) - (now - held.at)) > need_s:
-            return now
-        return held.at + max(known.late_s(held.queue, DEVIATIONS), need_s)
+    def _late_at(self, held: _Held, other: Timing) -> float:
+        """Return when a lease is late enough to be given to an idle replica as well: a late one is
+        expected to take about as long again, and that must be clearly more than the idle replica
+        would need with such a queue. Equally fast replicas wait for the same stages behind them."""
+        return held.at + max(LEAST_GAIN_S, MARGIN * other.expected_s(held.queue))
 
     def _idle(self) -> PeerId | None:
         """Return the fastest replica that asks, has nothing, and whose times are known."""

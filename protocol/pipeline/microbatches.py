@@ -58,22 +58,76 @@ READY = (Phase.RETURNED, Phase.QUEUED)
 """Phases in which a microbatch waits for the worker, in order of priority."""
 
 
-class _Step:
-    """Those of one step."""
+class StepWork:
+    """The microbatches of one step. What is returned changes as the step goes on."""
 
     def __init__(self, per_step: int) -> None:
         self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
         self.ledger = bytearray((per_step + 7) // 8)
         """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
+        """Those that are held and not counted."""
         self.in_flight_bits = bytearray((per_step + 7) // 8)
         self.revision = 0
-        self.waiting: list[tuple[bool, int]] = []
+        """Rises when what is counted or in flight changes."""
+        self._waiting: list[tuple[bool, int]] = []
         """A heap of all that have waited; what does no more is dropped when it comes to the top."""
+
+    @property
+    def done(self) -> Set[int]:
+        """Those that are counted."""
+        return self.phases[Phase.DONE]
+
+    def count(self, *phases: Phase) -> int:
+        """Return how many are in one of these phases."""
+        return sum(len(self.phases[phase]) for phase in phases)
+
+    def first_waiting(self) -> int | None:
+        """Return what the worker does next: gradients first, then the oldest."""
+        while self._waiting:
+            queued, microbatch = self._waiting[0]
+            if microbatch in self.phases[READY[queued]]:
+                return microbatch
+            heapq.heappop(self._waiting)
+        return None
+
+    def enter(self, phase: Phase, microbatch: int, offset: int) -> None:
+        """A microbatch, the ``offset``-th of the step, has come to a phase."""
+        self.phases[phase].add(microbatch)
+        if phase in READY:
+            heapq.heappush(self._waiting, (phase is Phase.QUEUED, microbatch))
+        if phase is Phase.DONE:
+            self._land(microbatch, offset)
+            _flip(self.ledger, offset)
+            self.revision += 1
+        elif microbatch not in self.in_flight:
+            self.in_flight.add(microbatch)
+            _flip(self.in_flight_bits, offset)
+            self.revision += 1
+
+    def leave(self, phase: Phase, microbatch: int, offset: int, *, held: bool) -> None:
+        """It leaves a phase; ``held``: for another one."""
+        self.phases[phase].discard(microbatch)
+        if phase is Phase.DONE:
+            _flip(self.ledger, offset)
+        if not held:
+            self._land(microbatch, offset)
+            self.revision += 1
+
+    def _land(self, microbatch: int, offset: int) -> None:
+        """It is in flight no more."""
+        if microbatch in self.in_flight:
+            self.in_flight.remove(microbatch)
+            _flip(self.in_flight_bits, offset)
+
+
+def _flip(bitmap: bytearray, offset: int) -> None:
+    """Say of a microbatch in a bitmap the opposite of what it said."""
+    bitmap[offset >> 3] ^= 1 << (offset & 7)
 
 
 class Microbatches:
-    """See the module's docstring. Sets that are returned change as the step goes on.
+    """See the module's docstring.
 
     Args:
         per_step: microbatches of a step.
@@ -82,7 +136,7 @@ class Microbatches:
     def __init__(self, per_step: int) -> None:
         self._per_step = per_step
         self._by_id: dict[int, MicrobatchState] = {}
-        self._steps: dict[int, _Step] = {}
+        self._steps: dict[int, StepWork] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -94,23 +148,38 @@ class Microbatches:
         """Return a microbatch, None if we do not hold it."""
         return self._by_id.get(microbatch)
 
+    def at(self, step: int) -> StepWork:
+        """Return the sums of a step: empty ones if nothing of it is held."""
+        return self._steps.get(step) or StepWork(self._per_step)
+
+    def of(self, step: int) -> list[MicrobatchState]:
+        """Return those of one step."""
+        return [self._by_id[m] for some in self.at(step).phases.values() for m in some]
+
+    def steps(self) -> list[int]:
+        """Return the steps of which we hold or have held something, oldest first."""
+        return sorted(self._steps)
+
     def add(self, state: MicrobatchState) -> None:
         """Hold a microbatch; one that is held already stays as it is."""
         if state.microbatch not in self._by_id:
             self._by_id[state.microbatch] = state
-            self._enter(state)
+            step = self._steps.setdefault(state.step, self.at(state.step))
+            step.enter(state.phase, state.microbatch, self._offset(state))
 
     def move(self, state: MicrobatchState, phase: Phase) -> None:
         """A microbatch that we hold has come to another phase."""
-        self._leave(state)
+        step, offset = self._steps[state.step], self._offset(state)
+        step.leave(state.phase, state.microbatch, offset, held=True)
         state.phase = phase
-        self._enter(state)
+        step.enter(phase, state.microbatch, offset)
 
     def pop(self, microbatch: int) -> MicrobatchState | None:
         """Hold a microbatch no longer."""
         state = self._by_id.pop(microbatch, None)
         if state is not None:
-            self._leave(state)
+            step = self._steps[state.step]
+            step.leave(state.phase, microbatch, self._offset(state), held=False)
         return state
 
     def forget(self, step: int) -> None:
@@ -119,88 +188,5 @@ class Microbatches:
             del self._by_id[state.microbatch]
         self._steps.pop(step, None)
 
-    # --- what is asked ---------------------------------------------------------------------
-
-    def steps(self) -> list[int]:
-        """Return the steps of which we hold or have held something, oldest first."""
-        return sorted(self._steps)
-
-    def of(self, step: int) -> list[MicrobatchState]:
-        """Return those of one step."""
-        if step not in self._steps:
-            return []
-        return [self._by_id[m] for some in self._steps[step].phases.values() for m in some]
-
-    def done(self, step: int) -> Set[int]:
-        """Return the ids of a step that are counted."""
-        return self._steps[step].phases[Phase.DONE] if step in self._steps else frozenset()
-
-    def ledger(self, step: int) -> bytes:
-        """Return ``done`` as a bitmap."""
-        known = self._steps.get(step)
-        return bytes(known.ledger if known else (self._per_step + 7) // 8)
-
-    def in_flight(self, step: int) -> Set[int]:
-        """Return the ids of a step that are held and not counted."""
-        return self._steps[step].in_flight if step in self._steps else frozenset()
-
-    def in_flight_bits(self, step: int) -> bytes:
-        """Return ``in_flight`` as a bitmap."""
-        known = self._steps.get(step)
-        return bytes(known.in_flight_bits if known else (self._per_step + 7) // 8)
-
-    def revision(self, step: int) -> int:
-        """Return a number that rises when what is counted of a step, or in flight, changes."""
-        return self._steps[step].revision if step in self._steps else 0
-
-    def count(self, step: int, *phases: Phase) -> int:
-        """Return how many of a step are in one of these phases."""
-        known = self._steps.get(step)
-        return sum(len(known.phases[phase]) for phase in phases) if known else 0
-
-    def first_waiting(self, step: int) -> MicrobatchState | None:
-        """Return what the worker does next of a step: gradients first, then the oldest."""
-        known = self._steps.get(step)
-        while known and known.waiting:
-            queued, microbatch = known.waiting[0]
-            if microbatch in known.phases[READY[queued]]:
-                return self._by_id[microbatch]
-            heapq.heappop(known.waiting)
-        return None
-
-    # --- inside ----------------------------------------------------------------------------
-
-    def _enter(self, state: MicrobatchState) -> None:
-        if (step := self._steps.get(state.step)) is None:
-            step = self._steps[state.step] = _Step(self._per_step)
-        step.phases[state.phase].add(state.microbatch)
-        if state.phase in READY:
-            heapq.heappush(step.waiting, (state.phase is Phase.QUEUED, state.microbatch))
-        if state.phase is not Phase.DONE and state.microbatch not in step.in_flight:
-            step.in_flight.add(state.microbatch)
-            self._flip(step.in_flight_bits, state)
-            step.revision += 1
-        elif state.phase is Phase.DONE:
-            self._land(step, state)
-            self._flip(step.ledger, state)
-            step.revision += 1
-
-    def _leave(self, state: MicrobatchState) -> None:
-        step = self._steps[state.step]
-        step.phases[state.phase].discard(state.microbatch)
-        if state.phase is Phase.DONE:
-            self._flip(step.ledger, state)
-        if state.microbatch not in self._by_id:  # it is not about to come to another phase
-            self._land(step, state)
-            step.revision += 1
-
-    def _land(self, step: _Step, state: MicrobatchState) -> None:
-        """It is in flight no more."""
-        if state.microbatch in step.in_flight:
-            step.in_flight.remove(state.microbatch)
-            self._flip(step.in_flight_bits, state)
-
-    def _flip(self, bitmap: bytearray, state: MicrobatchState) -> None:
-        """Say of it in a bitmap the opposite of what it said."""
-        offset = state.microbatch - state.step * self._per_step
-        bitmap[offset >> 3] ^= 1 << (offset & 7)
+    def _offset(self, state: MicrobatchState) -> int:
+        return state.microbatch - state.step * self._per_step

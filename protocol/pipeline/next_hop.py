@@ -25,26 +25,26 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 
 REST_S = 0.02
-MOST_REST_S = 1.0
 """A replica that refuses work is left alone; each time in a row twice as long."""
 LEAST_LATE_S = 2.0
 """Nothing is late sooner."""
+LEAST_LATE_AGAIN_S = 0.5
+"""Nor at a replica that has brought nothing lately: each that sends to it tries it again, and each
+time its stage waits."""
 MOST_TIMES = 3.0
 """What takes so many times the usual is late, however much times vary. A replica that has not shown
 what it needs may need so many times what its slowest sibling does."""
 STRIKES = 3
 """In a row, until a replica that brings nothing is named to the stage."""
-SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
-FORGET_S = 30.0
-"""Half of what a replica took longer is forgotten after so long without a microbatch."""
 RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
@@ -199,7 +199,7 @@ class NextHop:
     def open_at(self, now: float) -> float:
         """Return when to choose again if all rest."""
         ends = (c.rests_until for c in self._candidates.values() if c.rests_until > now)
-        return min(ends, default=now + MOST_REST_S)
+        return min(ends, default=now + ANSWER_S)
 
     def charge(self, peer: PeerId) -> None:
         """A replica has one microbatch more of us."""
@@ -267,7 +267,7 @@ class NextHop:
         candidate = self._candidates.get(peer)
         if candidate is not None and candidate.rests_until <= now:
             candidate.rests_until = now + candidate.rest_s
-            candidate.rest_s = min(2 * candidate.rest_s, MOST_REST_S)
+            candidate.rest_s = min(2 * candidate.rest_s, ANSWER_S)
 
     def struck(self, peer: PeerId, now: float) -> bool:
         """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
@@ -276,17 +276,18 @@ class NextHop:
         if candidate is None or now < candidate.suspended_until:
             return False
         candidate.strikes += 1
-        candidate.suspended_until = now + SUSPEND_S
+        candidate.suspended_until = now + FORGET_S
         return candidate.strikes >= STRIKES
 
     # --- expecting -------------------------------------------------------------------------
 
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
+        least_s = LEAST_LATE_AGAIN_S if peer in self.overdue() else LEAST_LATE_S
         if (own := self.timing(peer)).measured:
-            return max(LEAST_LATE_S, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
+            return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
         known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
-        return max(LEAST_LATE_S, MOST_TIMES * max(known)) if known else UNMEASURED_S
+        return max(least_s, MOST_TIMES * max(known)) if known else UNMEASURED_S
 
     def overdue(self) -> list[PeerId]:
         """Return the replicas that bring nothing while their siblings do."""

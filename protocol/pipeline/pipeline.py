@@ -31,7 +31,7 @@ from protocol.pipeline.effects import (
     SendPayload,
 )
 from protocol.pipeline.ledger import from_bitmap
-from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase
+from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase, StepWork
 from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
@@ -88,29 +88,19 @@ class Pipeline:
 
     # --- queries ---------------------------------------------------------------------------
 
+    @property
+    def work(self) -> StepWork:
+        """The microbatches of the current step."""
+        return self._microbatches.at(self.step)
+
     def done(self) -> Set[int]:
         """Return the ledger of the current step. It goes on changing."""
-        return self._microbatches.done(self.step)
+        return self.work.done
 
     def in_flight(self) -> Set[int]:
         """Return the microbatches of the current step that we hold and have not counted. They
         change as the step goes on."""
-        return self._microbatches.in_flight(self.step)
-
-    @property
-    def in_flight_bits(self) -> bytes:
-        """What is in flight of the current step, as a bitmap."""
-        return self._microbatches.in_flight_bits(self.step)
-
-    @property
-    def ledger(self) -> bytes:
-        """The ledger of the current step as a bitmap."""
-        return self._microbatches.ledger(self.step)
-
-    @property
-    def revision(self) -> int:
-        """Rises with every change of what is counted of the current step, or in flight."""
-        return self._microbatches.revision(self.step)
+        return self.work.in_flight
 
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
@@ -126,7 +116,7 @@ class Pipeline:
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
         phases = (Phase.BACKWARD, Phase.FORWARD) if self._place.last else (Phase.BACKWARD,)
-        return self._microbatches.count(self.step, *phases) > 0
+        return self.work.count(*phases) > 0
 
     @property
     def idle(self) -> bool:
@@ -136,14 +126,12 @@ class Pipeline:
     @property
     def queued(self) -> int:
         """Forwards that wait for the worker."""
-        return sum(
-            self._microbatches.count(step, Phase.QUEUED) for step in self._microbatches.steps()
-        )
+        return self._queued_until(self.step + 1)
 
     @property
     def waiting(self) -> int:
         """Microbatches that the worker could work on now."""
-        return 0 if self._closed else self._microbatches.count(self.step, *READY)
+        return 0 if self._closed else self.work.count(*READY)
 
     def overdue(self) -> list[PeerId]:
         """Return the replicas of the next stage that bring nothing while their siblings do."""
@@ -164,7 +152,7 @@ class Pipeline:
         """
         effects: list[PipelineEffect] = []
         for before in [before for before in self._microbatches.steps() if before < step]:
-            for microbatch in list(self._microbatches.in_flight(before)):
+            for microbatch in list(self._microbatches.at(before).in_flight):
                 effects += self.drop(microbatch)
         self.step, self._closed = step, False
         self._newcomers.settle()
@@ -371,7 +359,7 @@ class Pipeline:
     def _queued_until(self, step: int) -> int:
         """Return the microbatches queued for steps up to ``step``; those of later ones can wait."""
         until = (known for known in self._microbatches.steps() if known <= step)
-        return sum(self._microbatches.count(known, Phase.QUEUED) for known in until)
+        return sum(self._microbatches.at(known).count(Phase.QUEUED) for known in until)
 
     def _tell_upstreams(self, state: MicrobatchState, verdict: Verdict) -> list[Send]:
         stage = self._place.stage
@@ -384,7 +372,8 @@ class Pipeline:
         """Keep the worker's queue filled."""
         effects: list[PipelineEffect] = []
         while self._computing < WORKER_DEPTH + self._more and not self._closed:
-            state = self._microbatches.first_waiting(self.step)
+            first = self.work.first_waiting()
+            state = None if first is None else self._microbatches.get(first)
             if state is None:
                 break
             self._computing += 1

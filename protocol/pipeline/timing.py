@@ -55,11 +55,11 @@ class Timing:
         """Return how long it should take with so much work there."""
         return self.mean_s * self._scale(queue)
 
-    def late_s(self, queue: int = 1, deviations: float = DEVIATIONS) -> float:
+    def late_s(self, queue: int = 1) -> float:
         """Return after how long it is late: some deviations, and half the mean at least."""
         if not self.measured:
             return UNMEASURED_S
-        over = max(deviations * self.deviation_s, self.mean_s / 2)
+        over = max(DEVIATIONS * self.deviation_s, self.mean_s / 2)
         return (self.mean_s + over) * self._scale(queue)
 
     def _scale(self, queue: int) -> float:

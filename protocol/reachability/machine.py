@@ -3,7 +3,7 @@
 Every linked peer tells us the address at which it sees us. From these, from our own public
 addresses, from those that a router has mapped for us and those that the owner announces come the
 *candidates*. Members that see us at a candidate's host are asked to dial its port from a fresh port
-of theirs (``prober``). Three of different prefixes have to agree, or all there are if there are
+of theirs (``budgets``). Three of different prefixes have to agree, or all there are if there are
 fewer: then the candidate is *public*, or *private*. Until then nothing is known of it.
 
 | a candidate is | when |

@@ -4,10 +4,10 @@ Anybody can publish a record that names any lineage and any checkpoint. So claim
 work. A peer is *proven* once a step that we have applied contains its work: it sent a contribution
 or a sum for our stage's round, or an activation or a gradient that we counted. For our own stage we
 know the hash of every version that we have made; for other stages, the hashes that proven peers
-have named. Our last commit bounds the version that can exist by now.
+have named.
 
-State: proven peers and their last records, hashes, the last commit, and the electors of the latest
-decrees, all bounded. ``Kept`` is its form on disk. Times are monotonic seconds.
+State: proven peers and their last records, hashes, and the electors of the latest decrees, all
+bounded. ``Kept`` is its form on disk. Times are monotonic seconds.
 
 A newcomer has worked with nobody. If a chain of waypoints (``protocol/waypoints``) leads from the
 manifest to a version, the members that the last one names are proven to the newcomer.
@@ -34,7 +34,7 @@ from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.recovery.stored import Copy, Lineage, Stored, belongs
 from protocol.view import SwarmView
-from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
+from protocol.wire.fields import PeerText, StageIndex, StepIndex
 
 MAX_PROVEN: Final = 256
 """Peers; the one proven longest ago is forgotten first."""
@@ -45,11 +45,6 @@ MAX_MADE: Final = 1024
 """Hashes of versions that we made ourselves."""
 AHEAD_STEPS: Final = 2
 """No stage is further ahead of our last commit at the moment at which we make it."""
-FASTER: Final = 8.0
-"""By how much the swarm may have become faster than it ever was while we were there."""
-FASTEST_STEPS_PER_S: Final = 20.0
-"""A swarm's speed that is plausible in any case."""
-SHORTEST_STEP_S: Final = 0.001
 MAX_ELECTORATES: Final = 16
 """Different sets of electors that are remembered, the latest: they change when members come or
 go."""
@@ -74,8 +69,6 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     version: StepIndex = 0
     """Newest version that one of our seats has ever made; 0: none."""
-    step_s: NonNegative = 0.0
-    """Seconds between two of them when the swarm was fastest; 0: not known."""
     stages: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
     """Stages in which we have closed steps."""
     proven: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_PROVEN)] = ()
@@ -96,12 +89,11 @@ class Evidence:
 
     Args:
         kept: what an earlier process had seen.
-        at: when it made its last commit.
     """
 
-    def __init__(self, kept: Kept | None = None, at: float = 0.0) -> None:
+    def __init__(self, kept: Kept | None = None) -> None:
         kept = Kept() if kept is None else kept
-        self.version, self._step_s, self._at = kept.version, kept.step_s, at
+        self.version = kept.version
         self.closed_at: float | None = None
         """When a seat of this process last closed a step of our lineage."""
         self._stages = set(kept.stages)
@@ -135,7 +127,7 @@ class Evidence:
         together = tuple(self._proven.values())
         named = tuple(self._electorates)
         of_others = (proven, records, made, together, named)
-        return Kept(self.version, self._step_s, stages, *of_others, self.saw_training)
+        return Kept(self.version, stages, *of_others, self.saw_training)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -166,11 +158,8 @@ class Evidence:
         if electors:
             news |= self._named(Electorate(stage, tuple(sorted(electors))))
         self.saw_training = True
-        if self.closed_at is not None and version > self.version:
-            usual_s = max(SHORTEST_STEP_S, (now - self.closed_at) / (version - self.version))
-            self._step_s = min(self._step_s or usual_s, usual_s)
         self.version = max(self.version, version)
-        self._at = self.closed_at = now
+        self.closed_at = now
         self._stages.add(stage)
         for peer in sorted(with_whom):
             self._proven.pop(peer, None)
@@ -322,11 +311,3 @@ class Evidence:
             copy in said.copies and belongs(copy.version, said.lineage, lineage)
             for said in self._last_records.values()
         )
-
-    def reach(self, now: float) -> int:
-        """Return the newest version that there can be, as far as we know."""
-        if not self.worked:
-            return limits.MAX_STEP
-        rate = max(FASTEST_STEPS_PER_S, FASTER / self._step_s if self._step_s else 0.0)
-        ahead = min(max(0.0, now - self._at) * rate, limits.MAX_STEP)
-        return min(self.version + AHEAD_STEPS + int(ahead), limits.MAX_STEP)

@@ -18,8 +18,8 @@ its own, from the state that it serves. Times are monotonic seconds.
 
 Any peer can publish a record. So only members whose work we have counted (``evidence``), and
 ourselves, have a voice. A member that has never worked with another, or meets none of them,
-believes the members that it is linked with instead. A lineage is followed only if it lies within
-reach of what we know and agrees with the states that we have made. A member that is training
+believes the members that it is linked with instead. A lineage is followed only if it begins within
+the run's steps and agrees with the states that we have made. A member that is training
 follows none, unless it has trained apart from others and meets them (``meeting``): then the members
 of one line fetch the state of the other before they give up their own steps.
 """
@@ -429,7 +429,7 @@ class Recovery:
         said = {r.peer: r.version for stage in range(self._stages) for r in view.serving(stage)}
         alone = len(said) == 1 and self.evidence.worked
         made = max(self.evidence.version, said.get(self._me, 0))
-        most = made + AHEAD_STEPS if alone else MAX_STEP
+        most = min(self.steps, made + AHEAD_STEPS) if alone else self.steps
         return tuple(
             min(view.committed(stage), most) if view.serving(stage) else None
             for stage in range(self._stages)
@@ -444,12 +444,8 @@ class Recovery:
                 self._closed_since = now
             self._back |= back
         self._now = now
-        reach = self.reach(now)
-        versions = tuple(None if v is None else min(v, reach) for v in context.versions)
-        if versions != context.versions:
-            context = replace(context, versions=versions)
         self._context = context
-        served = [version for version in versions if version is not None]
+        served = [version for version in context.versions if version is not None]
         if served and self.lineage != SEED:
             self.open = True
             if max(served) > self._newest:
@@ -508,7 +504,7 @@ class Recovery:
         same state, or for stages so far from ours that we cannot know their replicas.
         """
         evidence, certified = self.evidence, self._certified(copy.version)
-        if copy.version > self.reach(self._now) or evidence.denies(copy):
+        if copy.version > self.steps or evidence.denies(copy):
             return 0
         if certified and copy.hash != certified[copy.stage]:
             return 0
@@ -518,10 +514,6 @@ class Recovery:
             return 2
         far = author in self._context.eras and not evidence.is_near(copy.stage)
         return int(far or self._goes_by_strangers(self._now))
-
-    def reach(self, now: float) -> int:
-        """Return the newest version of our lineage that there can be, as far as we know."""
-        return min(self.steps, self.evidence.reach(now))
 
     @property
     def newest(self) -> int | None:
@@ -966,8 +958,7 @@ class Recovery:
         if lineage.version and not lineage.number:
             return False  # a run begins at the seed
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
-        most = self.steps if apart else self.reach(self._now)
-        if far or lineage.number > HIGHEST_NUMBER or lineage.version > most:
+        if far or lineage.number > HIGHEST_NUMBER or lineage.version > self.steps:
             return False
         certified = self._certified(lineage.version)
         if certified and certified != lineage.hashes and self._is_next(lineage):

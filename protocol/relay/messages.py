@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from protocol.errors import RemoteProtocolError
+from protocol.wire.canonical import Format
 from protocol.wire.fields import NonNegative, PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
@@ -134,24 +133,5 @@ RelayMessage = (
     | PunchRefused
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[RelayMessage] = msgspec.msgpack.Decoder(RelayMessage)
-
-
-def encode_relay_message(message: RelayMessage) -> bytes:
-    """Return the bytes of a message."""
-    return _encoder.encode(message)
-
-
-def decode_relay_message(data: bytes) -> RelayMessage:
-    """Parse a message.
-
-    Raises:
-        RemoteProtocolError: too long, malformed, or a field out of its range.
-    """
-    if len(data) > MAX_RELAY_MESSAGE_BYTES:
-        raise RemoteProtocolError("relay-message-too-long", f"{len(data)} bytes", penalty=20)
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
-        raise RemoteProtocolError("relay-message-malformed", str(e), penalty=20) from e
+_messages: Final = Format[RelayMessage](RelayMessage, "relay-message")
+encode_relay_message, decode_relay_message = _messages.encode, _messages.parse

@@ -4,7 +4,7 @@ A member that nobody can dial reserves a place at a relay, on a link that it kee
 wants to reach it asks the relay to connect it; the relay asks the member, and if that agrees,
 passes bytes on between the two. The machine sees no byte of them.
 
-Inputs are events, with the clock; outputs are effects. State, all bounded: the reservations, the
+Methods take what happens, with the clock, and return effects. State, all bounded: reservations,
 circuits, and how often peers have asked. A reservation ends with its link. Identities come from the
 links alone, so nobody reserves in another's name, and a link that is itself relayed gets neither
 reservations nor circuits, so relays form no loops.
@@ -101,66 +101,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
-    """The target has answered, or could not be asked."""
-
-    number: int
-    agrees: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Bytes have been passed on in a circuit."""
-
-    number: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class HalfClosed:
-    """One side of a circuit sends no more."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A circuit has ended."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkEnded:
-    """The link with a peer has ended, and the streams on it."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A stranger has become a member."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Offering:
-    """We relay from now on, or no longer: then circuits end in ``drain_s``.
-
-    Attributes:
-        rate_bytes_per_s: the rate that circuits share; 0: no limit.
-    """
-
-    relays: bool
-    rate_bytes_per_s: float = 0.0
-    drain_s: float = 0.0
-
-
-RelayEvent = Asked | Agreed | Moved | HalfClosed | Ended | LinkEnded | Admitted | Offering
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """Answer the request of a stream."""
 
@@ -213,7 +153,6 @@ class _Circuit:
     moved: float
     open: bool = False
     half_closed: float = math.inf
-    passed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,18 +174,15 @@ class RelayServer:
     limits: RelayLimits = field(default_factory=RelayLimits)
     refused: Counter[str] = field(default_factory=Counter)
     passed_bytes: int = 0
-    _offering: Offering = Offering(relays=False)
+    offers: bool = False
+    """Whether we relay."""
+    _rate: float = 0.0
     _until: float = math.inf
     """When all circuits end, if we no longer relay."""
     _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
     _circuits: dict[int, _Circuit] = field(default_factory=dict)
     _asks: TokenBuckets[tuple[str, ...]] = field(default_factory=lambda: TokenBuckets(MAX_ASKS))
     """By asker, by target, and by both; they outlive links, or who comes again would begin anew."""
-
-    @property
-    def offers(self) -> bool:
-        """Whether we relay."""
-        return self._offering.relays
 
     @property
     def reservations(self) -> frozenset[PeerId]:
@@ -258,31 +194,71 @@ class RelayServer:
         """The circuits there are, half-made ones included."""
         return len(self._circuits)
 
-    def receive(self, event: RelayEvent, now: float) -> list[RelayEffect]:
-        """Take an event; return what is to be done."""
-        match event:
-            case Asked():
-                return self._on_asked(event, now)
-            case Agreed(number, agrees):
-                return self._on_agreed(number, agrees, now)
-            case Moved(number, size_bytes):
-                if (circuit := self._circuits.get(number)) is not None:
-                    circuit.moved = now
-                    circuit.passed_bytes += size_bytes
-                    self.passed_bytes += size_bytes
-            case HalfClosed(number):
-                if (circuit := self._circuits.get(number)) is not None:
-                    circuit.half_closed = min(circuit.half_closed, now)
-            case Ended(number):
-                self._circuits.pop(number, None)
-            case LinkEnded(peer):
-                return self._on_link_ended(peer)
-            case Admitted(peer):
-                for circuit in self._circuits.values():
-                    circuit.stranger = circuit.stranger and circuit.asker != peer
-            case Offering():
-                return self._on_offering(event, now)
-        return []
+    # --- what happens ------------------------------------------------------------------------
+
+    def asked(self, asked: Asked, now: float) -> list[RelayEffect]:
+        """A peer has opened a stream with a request."""
+        if not self._asks.take({("of", asked.peer): self.limits.asks}, now):
+            refusal = self._refuse(asked, "too-often")
+            return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
+        if asked.relayed:
+            refusal = self._refuse(asked, "over-a-circuit")
+            return [*refusal, Penalise(asked.peer, "relay-loop", 10)]
+        if isinstance(asked.message, Reserve):
+            return self._on_reserve(asked, now)
+        if isinstance(asked.message, WhereIs):
+            return self._on_where(asked, asked.message)
+        return self._on_connect(asked, asked.message, now)
+
+    def agreed(self, number: int, agrees: bool, now: float) -> list[RelayEffect]:
+        """The target of a circuit has answered, or could not be asked."""
+        circuit = self._circuits.get(number)
+        if circuit is None:
+            return []
+        if not agrees:
+            del self._circuits[number]
+            self.refused["unreachable"] += 1
+            return [Answer(number, Status("unreachable"))]
+        circuit.open, circuit.moved = True, now
+        return [Answer(number, Status("ok")), Join(number)]
+
+    def moved(self, number: int, size_bytes: int, now: float) -> None:
+        """Bytes have been passed on in a circuit."""
+        if (circuit := self._circuits.get(number)) is not None:
+            circuit.moved = now
+            self.passed_bytes += size_bytes
+
+    def half_closed(self, number: int, now: float) -> None:
+        """One side of a circuit sends no more."""
+        if (circuit := self._circuits.get(number)) is not None:
+            circuit.half_closed = min(circuit.half_closed, now)
+
+    def ended(self, number: int) -> None:
+        """A circuit has ended."""
+        self._circuits.pop(number, None)
+
+    def link_ended(self, peer: PeerId) -> list[RelayEffect]:
+        """The link with a peer has ended, and the streams on it."""
+        self._reservations.pop(peer, None)
+        of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
+        return [self._end(number, "link-ended") for number in of_peer]
+
+    def admitted(self, peer: PeerId) -> None:
+        """A stranger has become a member."""
+        for circuit in self._circuits.values():
+            circuit.stranger = circuit.stranger and circuit.asker != peer
+
+    def offer(self, rate_bytes_per_s: float) -> None:
+        """Relay from now on; ``rate_bytes_per_s`` is what circuits share, 0: no limit."""
+        self.offers, self._rate, self._until = True, rate_bytes_per_s, math.inf
+
+    def drain(self, drain_s: float, now: float) -> list[RelayEffect]:
+        """Relay no longer: circuits end in ``drain_s``."""
+        if not self.offers:
+            return []
+        self.offers, self._until = False, now + drain_s
+        leave = Drain(min(3600, max(0, int(drain_s))))
+        return [Tell(peer, leave) for peer in self._reservations]
 
     def tick(self, now: float) -> list[RelayEffect]:
         """Let reservations expire and end circuits that are due."""
@@ -296,30 +272,18 @@ class RelayServer:
         dues = [self._due(circuit)[0] for circuit in self._circuits.values()]
         return min((*dues, *(held.expires for held in self._reservations.values())), default=None)
 
-    def _on_asked(self, asked: Asked, now: float) -> list[RelayEffect]:
-        if not self._asks.take({("of", asked.peer): self.limits.asks}, now):
-            refusal = self._refuse(asked, "too-often")
-            return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
-        if asked.relayed:
-            refusal = self._refuse(asked, "over-a-circuit")
-            return [*refusal, Penalise(asked.peer, "relay-loop", 10)]
-        if isinstance(asked.message, Reserve):
-            return self._on_reserve(asked, now)
-        if isinstance(asked.message, WhereIs):
-            return self._on_where(asked, asked.message)
-        return self._on_connect(asked, asked.message, now)
+    # --- inside ------------------------------------------------------------------------------
 
     def _on_reserve(self, asked: Asked, now: float) -> list[RelayEffect]:
         peer, limits = asked.peer, self.limits
-        if not self._offering.relays:
+        if not self.offers:
             return self._refuse(asked, "not-offered")
         if not asked.member:
             return self._refuse(asked, "not-a-member")
         if peer not in self._reservations and self._has_no_place(asked.prefix):
             return self._refuse(asked, "full")
         self._reservations[peer] = _Reservation(now + limits.reservation_s, asked.prefix)
-        rate = self._offering.rate_bytes_per_s
-        granted = Reserved(limits.reservation_s, rate, limits.circuits_of_member)
+        granted = Reserved(limits.reservation_s, self._rate, limits.circuits_of_member)
         return [Answer(asked.number, granted)]
 
     def _has_no_place(self, prefix: str) -> bool:
@@ -379,33 +343,6 @@ class RelayServer:
             counted.append((sum(one.stranger for one in circuits), most))
             counted.append((sum(one.stranger for one in near), self._share(most)))
         return any(found >= most for found, most in counted)
-
-    def _on_agreed(self, number: int, agrees: bool, now: float) -> list[RelayEffect]:
-        circuit = self._circuits.get(number)
-        if circuit is None:
-            return []
-        if not agrees:
-            del self._circuits[number]
-            self.refused["unreachable"] += 1
-            return [Answer(number, Status("unreachable"))]
-        circuit.open, circuit.moved = True, now
-        return [Answer(number, Status("ok")), Join(number)]
-
-    def _on_link_ended(self, peer: PeerId) -> list[RelayEffect]:
-        self._reservations.pop(peer, None)
-        of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
-        return [self._end(number, "link-ended") for number in of_peer]
-
-    def _on_offering(self, offering: Offering, now: float) -> list[RelayEffect]:
-        before, self._offering = self._offering, offering
-        if offering.relays:
-            self._until = math.inf
-            return []
-        if not before.relays:
-            return []
-        self._until = now + offering.drain_s
-        leave = Drain(min(3600, max(0, int(offering.drain_s))))
-        return [Tell(peer, leave) for peer in self._reservations]
 
     def _due(self, circuit: _Circuit) -> tuple[float, str]:
         """Return when a circuit ends at the latest, and why."""

@@ -1,5 +1,10 @@
 """Estimates one peer's compute speed and bandwidth from partners' reports. Pure arithmetic.
 
+What partners measured is combined to their median, if enough of them agree with it. One slanderer
+or one accomplice changes nothing: a single report does not count, and more than half of the
+partners must lie near the median. For how long each has measured is its own word, and gives it no
+more weight than another. Integers only, so that equal reports give equal beliefs on every machine.
+
 A claim stands while partners measure about as much. A claim far above their measurements is
 corrected after two minutes. A peer that does more than it claims is believed to do so after five
 minutes, when the matching stops capping its claims (``measured_s``). Values are rounded to two
@@ -13,15 +18,18 @@ about its processor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final, NamedTuple
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
 from protocol.membership.measured import LineRate, Partner
-from protocol.reputation.weighing import Sample, Verdict, two_digits, weigh
 
 MICRO: Final = 1_000_000
+MIN_REPORTERS: Final = 2
+NEAR_PERCENT: Final = 35
+"""A partner agrees if its value is within this distance of the median, either way."""
 CORRECT_AFTER_S: Final = 120
 """Seconds of measurement after which a claim is lowered."""
 TRUST_AFTER_S: Final = 300
@@ -49,17 +57,32 @@ class Belief:
     """Seconds, in whole minutes, of partners' measurements; at most ``TRUST_AFTER_S``."""
     overstated: float = 1.0
     """Claimed over measured FLOP/s where the claim was lowered, else 1."""
-    words: str = field(default="nobody has measured it yet", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Service:
-    """A peer's measured speed; ``line_bound``: its bandwidth explains the rates."""
+class Sample(NamedTuple):
+    """A measured value, and the seconds behind it."""
 
-    flops: float
+    value: int
     seconds: int
-    line_bound: bool
-    words: str
+
+
+def weigh(samples: Iterable[Sample]) -> Sample | None:
+    """Return the value that most partners agree on, and the seconds measured by each of at least
+    ``MIN_REPORTERS`` of them; None: they are too few, or disagree."""
+    known = [sample for sample in samples if sample.seconds > 0]
+    if len(known) < MIN_REPORTERS:
+        return None
+    middle = median_low(sample.value for sample in known)
+    near = [s for s in known if 100 * abs(s.value - middle) <= NEAR_PERCENT * middle]
+    if 2 * len(near) <= len(known) or len(near) < MIN_REPORTERS:
+        return None
+    return Sample(middle, sorted((s.seconds for s in near), reverse=True)[MIN_REPORTERS - 1])
+
+
+def two_digits(value: int) -> int:
+    """Round to two significant digits, so that noise changes no match."""
+    scale: int = 10 ** max(0, len(str(value)) - 2)
+    return (value + scale // 2) // scale * scale
 
 
 def believe(
@@ -73,67 +96,47 @@ def believe(
         reports: at most one by each partner, all about this peer.
         costs: cost of a microbatch in each stage, from the manifest.
     """
-    uplink, up_words = _line(claim.uplink_bytes_per_s, (r.uplink for r in reports), "uplink")
-    downlink, down_words = _line(
-        claim.downlink_bytes_per_s, (r.downlink for r in reports), "downlink"
+    uplink = _line(claim.uplink_bytes_per_s, (r.uplink for r in reports))
+    downlink = _line(claim.downlink_bytes_per_s, (r.downlink for r in reports))
+    rates = _rates(serving, reports)
+    seconds = min((rate.seconds for rate in rates.values()), default=0)
+    flops = sum(rate.value * costs[stage].flops for stage, rate in rates.items()) / MICRO
+    line_bound = all(
+        rate.value >= LINE_BOUND * MICRO * _line_rate(costs[stage], uplink, downlink)
+        for stage, rate in rates.items()
     )
-    service = _service(serving, reports, costs, uplink, downlink)
-    flops, words = _believed_flops(claim.flops, service)
+    measured = Sample(two_digits(int(flops)), seconds)
+    believed = _believed_flops(claim.flops, measured, line_bound=line_bound)
     return Belief(
-        flops=flops,
+        flops=believed,
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
-        measured_s=float(min(service.seconds // SECONDS_STEP * SECONDS_STEP, TRUST_AFTER_S)),
-        overstated=max(1.0, claim.flops / flops) if flops > 0 else 1.0,
-        words="; ".join(part for part in (words, up_words, down_words) if part),
+        measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, TRUST_AFTER_S)),
+        overstated=max(1.0, claim.flops / believed) if believed > 0 else 1.0,
     )
 
 
-def _believed_flops(claimed: float, service: _Service) -> tuple[float, str]:
-    measured = service.flops
-    if service.seconds < CORRECT_AFTER_S or measured <= 0:
-        return claimed, service.words
-    if service.line_bound and claimed > measured:
-        return claimed, f"{service.words}; its line sets its pace"
-    if claimed > BAND * measured:
-        return measured, f"{service.words}: it does 1/{claimed / measured:.1f} of what it claims"
-    if measured > BAND * claimed and service.seconds >= TRUST_AFTER_S:
-        return measured, f"{service.words}: it does more than it claims"
-    return claimed, f"{service.words}: as it claims"
+def _believed_flops(claimed: float, measured: Sample, *, line_bound: bool) -> float:
+    value = float(measured.value)
+    lowered = claimed > BAND * value and measured.seconds >= CORRECT_AFTER_S and not line_bound
+    raised = value > BAND * claimed and measured.seconds >= TRUST_AFTER_S
+    return value if value > 0 and (lowered or raised) else claimed
 
 
-def _service(
-    serving: frozenset[Stage],
-    reports: Sequence[Partner],
-    costs: Sequence[StageCost],
-    uplink: float,
-    downlink: float,
-) -> _Service:
-    verdicts = _verdicts(reports)
-    known = {stage: v for stage, v in verdicts.items() if v.value is not None}
-    here = known.keys() & serving
-    if here and here != serving:
-        return _Service(0.0, 0, False, "measured in one of its stages only")
-    if not here and known:  # it has moved: use its old stage until the new one is measured
-        here = {max(known, key=lambda stage: (known[stage].seconds, -stage))}
-    if not here:
-        return _Service(0.0, 0, False, next((v.words for v in verdicts.values()), ""))
-    micro = {stage: known[stage].value or 0 for stage in here}
-    flops = sum(rate * costs[stage].flops for stage, rate in micro.items()) / MICRO
-    bound = all(
-        rate >= LINE_BOUND * MICRO * _line_rate(costs[stage], uplink, downlink)
-        for stage, rate in micro.items()
-    )
-    seconds = min(known[stage].seconds for stage in here)
-    return _Service(float(two_digits(int(flops))), seconds, bound, known[min(here)].words)
-
-
-def _verdicts(reports: Sequence[Partner]) -> Mapping[Stage, Verdict]:
+def _rates(serving: frozenset[Stage], reports: Sequence[Partner]) -> Mapping[Stage, Sample]:
+    """Return the peer's rates by stage, in millionths of a microbatch per second: of all stages
+    that it serves, or none. Of one that has moved, its old stage counts until the new one is
+    measured."""
     samples: dict[Stage, list[Sample]] = {}
     for report in reports:
         for rate in report.rates:
             samples.setdefault(Stage(rate.stage), []).append(Sample(rate.rate, rate.seconds))
-    return {stage: weigh(found) for stage, found in sorted(samples.items())}
+    known = {stage: one for stage, found in samples.items() if (one := weigh(found))}
+    here = {stage: one for stage, one in known.items() if stage in serving}
+    if here or not known:
+        return here if here.keys() == serving else {}
+    last = max(known, key=lambda stage: (known[stage].seconds, -stage))
+    return {last: known[last]}
 
 
 def _line_rate(cost: StageCost, uplink: float, downlink: float) -> float:
@@ -142,11 +145,10 @@ def _line_rate(cost: StageCost, uplink: float, downlink: float) -> float:
     return min((supply / demand for supply, demand in pairs if demand > 0), default=float("inf"))
 
 
-def _line(claimed: float, lines: Iterable[LineRate], name: str) -> tuple[float, str]:
-    verdict = weigh(Sample(line.bytes_per_s, line.seconds) for line in lines)
-    if verdict.value is None or verdict.seconds < LINE_AFTER_S or verdict.value <= 0:
-        return claimed, ""
-    if verdict.value <= BAND * claimed and claimed <= LINE_BAND * verdict.value:
-        return claimed, ""
-    value = two_digits(verdict.value)
-    return float(value), f"{name} {verdict.words} at {8e-6 * value:.2g} Mbit/s"
+def _line(claimed: float, lines: Iterable[LineRate]) -> float:
+    found = weigh(Sample(line.bytes_per_s, line.seconds) for line in lines)
+    if found is None or found.seconds < LINE_AFTER_S or found.value <= 0:
+        return claimed
+    if found.value <= BAND * claimed and claimed <= LINE_BAND * found.value:
+        return claimed
+    return float(two_digits(found.value))

@@ -56,7 +56,7 @@ class Touch(Protocol):
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
         """Whether a present peer serves a stage, by its own word."""
 
-    def lost(self, now: float) -> tuple[PeerId, ...]:
+    def lost(self, now: float) -> Collection[PeerId]:
         """The peers that we have lost ourselves."""
 
     def seated(self, stage: int, needs: Needs) -> None:

@@ -26,6 +26,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, sample, short
 from protocol.membership.view import Contradicted
+from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import AuditTask, Compute, Keep, Outcome, PayloadKey, PayloadName
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
@@ -46,7 +47,7 @@ from protocol.wire.messages import (
     Statements,
 )
 
-WAITS_S: Final = 2.0
+WAITS_S: Final = 2 * ANSWER_S
 """An audit's task waits so long for a worker that has nothing else to do."""
 HEEDED: Final = 4.0
 """Announced audits of one member that are heeded at once; then as many as an honest one draws. An
@@ -369,7 +370,7 @@ class Auditing:
             return effects
         record = self._terms.record(plan.stage, member)
         record.note(grade, contributed=bool(audit.of.counted))
-        if record.trusted():
+        if (reason := record.charge()) is None:
             return effects
-        charge = Charge(plan.stage, member, plan.step, plan.attempt, record.reason)
+        charge = Charge(plan.stage, member, plan.step, plan.attempt, reason)
         return [*effects, *self._charging.charge(charge)]

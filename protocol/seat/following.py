@@ -1,7 +1,9 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version has the commit of our step, which may have been lost on its
-way; it is asked for it now and then. The votes in the commit prove what it says (``decree``). If
+way; it is asked for it now and then. So is a replica beside our stage that is two versions ahead of
+us, for it could not be without ours, and it may be an elector: we may see no sibling any more that
+sees us. The votes in the commit prove what it says (``decree``). If
 none of them answers, the next leader in line asks the electors. A replica that has the commit and
 cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state. Who has slept for so
 long that nobody has that commit any more sees that siblings are ahead and that it is out of touch
@@ -17,16 +19,13 @@ from typing import Final
 
 from protocol.effects import Send
 from protocol.ids import PeerId
+from protocol.pace import FORGET_S, HEARD_S, LOOK_S
 from protocol.pipeline.effects import Fault
 from protocol.wire.messages import CommitRequest
 
-ASK_S: Final = 0.5
 ASKED: Final = 3
-"""Siblings at a time."""
-UNANSWERED_S: Final = 0.25
-"""Then the electors are asked: one that withholds the commits of its rounds delays them briefly."""
-OUT_OF_TOUCH_S: Final = 30.0
-STUCK_S: Final = 6.0
+"""At a time."""
+STUCK_S: Final = 1.5 * HEARD_S
 
 
 class Following:
@@ -46,33 +45,41 @@ class Following:
         """Whether siblings are ahead, and have been asked for the commit in vain."""
 
     def look(
-        self, ahead: Sequence[PeerId], step: int, now: float, *, known: bool, alone: bool
+        self,
+        ahead: Sequence[PeerId],
+        beside: Sequence[PeerId],
+        step: int,
+        now: float,
+        *,
+        known: bool,
+        alone: bool,
     ) -> list[Send | Fault]:
         """Ask those who are ahead, if it is time to; say when there is no catching up.
 
         Args:
             ahead: the siblings that say that they serve a later version.
+            beside: the replicas beside our stage that say that it must have gone on.
             step: ours.
             now: monotonic seconds.
             known: whether we have the step's commit.
             alone: whether nobody could give it to us, or we are out of touch with the electors.
         """
-        if not ahead:
+        if not (asked := [*ahead, *beside]):
             self.caught_up()
             return []
         how = known, alone and not known
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self.unanswered = not known and waited_s >= UNANSWERED_S
-        patience_s = STUCK_S if known else OUT_OF_TOUCH_S if alone else math.inf
+        self.unanswered = bool(ahead) and not known and waited_s >= LOOK_S
+        patience_s = STUCK_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
-        if known or now < self._asked_at + ASK_S:
+        if known or now < self._asked_at + LOOK_S:
             return []
         self._asked_at, self._turn = now, self._turn + 1
-        some = [ahead[(self._turn + i) % len(ahead)] for i in range(min(ASKED, len(ahead)))]
+        some = [asked[(self._turn + i) % len(asked)] for i in range(min(ASKED, len(asked)))]
         return [Send(peer, CommitRequest(self._stage, step)) for peer in some]
 
     def next_deadline(self) -> float | None:
@@ -82,4 +89,4 @@ class Following:
         known, _ = self._how
         if known:
             return self._since + STUCK_S
-        return self._asked_at + ASK_S if self.unanswered else self._since + UNANSWERED_S
+        return self._asked_at + LOOK_S if self.unanswered else self._since + LOOK_S

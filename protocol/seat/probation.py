@@ -29,13 +29,12 @@ from typing import Final
 from msgspec import structs
 
 from protocol.ids import PeerId, rank
+from protocol.pace import ASIDE_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 
 AT_LEAST: Final = 2
-CLOSED_S: Final = 60.0
-"""The first time; it doubles with each one that is set aside."""
 MOST_DOUBLINGS: Final = 4
 MAX_ADMITTED: Final = 64
 MAX_FAILURES: Final = 1024
@@ -106,7 +105,7 @@ class Probation:
             del self._failures[peer]
         for stage in stages:
             times = self._closed[stage].times if stage in self._closed else 0
-            wait_s = CLOSED_S * (1 << min(times, MOST_DOUBLINGS))
+            wait_s = ASIDE_S * (1 << min(times, MOST_DOUBLINGS))
             self._closed[stage] = _Closed(now + wait_s, times + 1)
         return bool(stages)
 

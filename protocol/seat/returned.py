@@ -12,45 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.answer import YES, Answer, no
-from protocol.effects import Send
-from protocol.ids import PeerId
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Returned
 
-REPEAT_S: Final = 1.0
 STEPS: Final = 3
 """The stage before may be ahead of us, but not by so many steps."""
-
-
-class ReturnedReporter:
-    """Tells the replicas of the next stage that our stage has counted the whole step."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._again: dict[tuple[PeerId, int], float] = {}
-        """By replica and step: when to tell it again, because the message may have been lost."""
-
-    @property
-    def due(self) -> float | None:
-        """When to tell again, in monotonic seconds."""
-        return min(self._again.values(), default=None)
-
-    def tell(self, view: SwarmView, step: int, now: float, *, whole: bool) -> list[Send]:
-        """Tell the replicas that have not closed the step.
-
-        Args:
-            view: the live replicas.
-            step: our step.
-            now: monotonic seconds.
-            whole: whether our stage has counted all of it, as far as we know.
-        """
-        after = view.serving(self._place.stage + 1) if whole else ()
-        open_there = [(replica.peer, step) for replica in after if replica.version <= step]
-        due = {to: self._again.get(to, now) for to in open_there}
-        told = [to for to, at in due.items() if at <= now]
-        self._again = due | dict.fromkeys(told, now + REPEAT_S)
-        return [Send(peer, Returned(self._place.stage + 1, step)) for peer, _ in told]
 
 
 class ReturnedSteps:

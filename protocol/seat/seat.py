@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from protocol import limits
 from protocol.agreed import AgreedList
-from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
@@ -66,6 +65,7 @@ from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
+from protocol.seat.agreeing import Agreeing
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
@@ -81,8 +81,7 @@ from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.probation import Probation, Proves
-from protocol.seat.reporting import LedgerReporter, News
-from protocol.seat.returned import ReturnedReporter, ReturnedSteps
+from protocol.seat.returned import ReturnedSteps
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -92,6 +91,7 @@ from protocol.seat.routing import (
 )
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
+from protocol.seat.telling import AGAIN_S, Telling
 from protocol.secrecy.machine import Masking, least_members
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
@@ -116,7 +116,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import Ballot, Decree, SeatStatus
 from protocol.wire.statement import Statement
 
-TELL_OTHERS_S = 1.5
+TELL_OTHERS_S = 2 * AGAIN_S
 """A step that is open for so long may have a leader that does not lead."""
 
 
@@ -190,13 +190,7 @@ class Seat:
         number_bytes: float = 0.0,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self.unamended_steps, self._tokens_per_step = steps, tokens_per_step
-        self._amendments = amendments
-        self._agreed: AgreedList = amendments.agreed if amendments else ()
-        """The amendments on which our stage has agreed at our version."""
-        self._unsure = serving and step > 0
-        """We have closed no step since we began from a copy: siblings may have agreed on another
-        list than we knew of then."""
+        self._tokens_per_step = tokens_per_step
         self._admitted: tuple[int, bytes] = (step, b"")
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
@@ -212,61 +206,68 @@ class Seat:
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
         self._open = _OpenStep()
-        audits = audits or AuditTerms()
+        audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
+        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audits.budget > 0, at_once=at_once)
-        self._commitments = Commitments(place.me)
+        self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
+        self.leasing = Leasing(place, step, self.pipeline, audited=audited)
+        self._compose_audits(audits)
+        self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
+        self._compose_round(promise, secret, longest_s(size, number_bytes))
+        least = least_members(secret=bool(secret))
+        seen = self.pipeline.overdue, self._spoilers
+        self.standing = Standing(place, touch, audits.verdicts, *seen, least, self.quorum.needs)
+        self._aside = self.standing.aside()
+        self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
+        self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
+        self._reports = 0
+        """Number of our last ledger report."""
+        self._following = Following(place.stage)
+
+    def _compose_audits(self, terms: AuditTerms) -> None:
+        """Make what audits others, and what others audit us by."""
+        self._commitments = Commitments(self.place.me)
+        self.showing = Showing(self.place, self.era, self._commitments)
+        self.charging = Charging(self.place, terms, self._judges_of)
+        audited = self._commitments, self.showing.tensors
+        self.auditing = Auditing(self.place, terms, *audited, self.charging)
+
+    def _compose_round(self, promise: tuple[int, int], secret: bytes, round_s: float) -> None:
+        """Make what closes a step; the bytes of a round take ``round_s`` at most."""
         self.member = RoundMember(
-            place,
-            size,
-            step,
+            self.place,
+            self.size,
+            self.step,
             accumulator=self.pipeline,
-            loaded=serving,
+            loaded=self.serving,
             promise=promise,
             masking=self._masking(secret),
-            commitments=self._commitments if audits.budget else None,
-            rate=self._rate,
+            commitments=self._commitments if self.auditing.active else None,
+            rate=self.agreeing.rate,
             sign=self._sign_ready,
         )
-        least, round_s = least_members(secret=bool(secret)), longest_s(size, number_bytes)
         self.leader = RoundLeader(
-            place,
-            size,
-            step,
+            self.place,
+            self.size,
+            self.step,
             self.quorum,
             self.probation.is_proven,
-            least,
-            (self._to_agree_on, lambda: self._agreed),
+            least_members(secret=bool(secret)),
+            (
+                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.agreed,
+            ),
             round_s,
             self.elector.verify,
-            era,
+            self.era,
             self._part,
-            lambda version: self.elector.commit(place.stage, era, version - 1),
+            lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
         )
-        self.leasing = Leasing(place, step, self.pipeline, audited=audits.budget > 0)
         self.draining = Draining(self.pipeline, self.member)
-        self.standing = Standing(
-            place,
-            touch,
-            audits.verdicts,
-            self.pipeline.overdue,
-            self._spoilers,
-            least,
-            self.quorum.needs,
-        )
-        self._returned, self._returned_reporter = ReturnedSteps(place), ReturnedReporter(place)
-        self._early, self._reporter = EarlyMessages(most_segments(size)), LedgerReporter()
-        self._following = Following(place.stage)
         self._obstruction = Obstruction(round_s)
-        self.showing = Showing(place, era, self._commitments)
-        self.charging = Charging(place, audits, self._judges_of)
-        audited = self._commitments, self.showing.tensors
-        self.auditing = Auditing(place, audits, *audited, self.charging)
-        self.evaluating = Evaluating(place, evaluation, step, lambda: self._steps)
-        self._aside = self.standing.aside()
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -276,18 +277,13 @@ class Seat:
         return self.member.loaded
 
     @property
-    def _steps(self) -> int:
-        """Steps of the whole run, as far as we know."""
-        return self._amendments.steps if self._amendments else self.unamended_steps
-
-    @property
     def finished(self) -> bool:
         """Whether the run's last version is in force here."""
         return self._is_over and not self.member.hashing
 
     @property
     def _is_over(self) -> bool:
-        return self.step >= self._steps
+        return self.step >= self.agreeing.steps
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
@@ -297,7 +293,7 @@ class Seat:
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self._agreed)
+        return replace(told, audited=audited, amended=self.agreeing.agreed)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -344,7 +340,7 @@ class Seat:
         the leader's plan."""
         if self._open.unconfirmed:
             plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self._may_hold(plan)
+            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -375,11 +371,10 @@ class Seat:
         audits = self.auditing, self.showing, self.charging
         of = self.pipeline, self.leader, self._following, *audits
         parts = (part.next_deadline() for part in of)
-        report = self._reporter.due if self._reports else None
-        telling = None if self._is_over else self._returned_reporter.due
+        telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, report, look, telling, self._open.ask_at, *set_aside)
+        others = (leases, look, self._open.ask_at, *telling, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -399,13 +394,11 @@ class Seat:
         self._view = view
         self.quorum.observe(self._whole, now)
         effects = self._freed(self.pipeline.update_view(view, now), now)
-        effects += self._now_confirmed(now)
         effects += self.auditing.update_view(view, self._seen, now)
         effects += self.charging.update_view(self._seen, self._whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        effects += self._now_confirmed(now)
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             effects += self.member.forget(peer)
@@ -469,7 +462,7 @@ class Seat:
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return list(self.standing.observe(self._seen, self._open.claims, now, self._steps))
+        return list(self.standing.observe(self._seen, self._open.claims, now, self.agreeing.steps))
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
@@ -576,7 +569,7 @@ class Seat:
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
             return []
-        if not self._may_hold(message):
+        if not self.agreeing.may_hold(message, self._view):
             self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:
@@ -624,38 +617,9 @@ class Seat:
         out = here.difference(member.peer for member in plan.members)
         return no(f"a plan leaves out {short(min(out))}, which is here") if out else YES
 
-    # --- amendments ------------------------------------------------------------------------
-
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
-        return self._settle(self._now_confirmed(now), now)
-
-    def _to_agree_on(self) -> AgreedList:
-        """Return the amendments that we plan our step with."""
-        if self._amendments is None:
-            return ()
-        return to_agree_on(self._amendments, self._agreed, self._told(), self.step, self._unsure)
-
-    def _may_hold(self, plan: Plan) -> Answer:
-        """Whether the amendments that a plan names may hold."""
-        if self._amendments is None:
-            return YES if not plan.amended else no("a plan names amendments, and we know of none")
-        lists = self._agreed, plan.amended, self._told()
-        return may_follow(self._amendments, *lists, plan.step, self._unsure)
-
-    def _told(self) -> AgreedList | None:
-        """Return on what most replicas of the stage before have agreed; None: ours decides."""
-        if self._amendments is None or self.place.first:
-            return None
-        before = self._view.serving(self.place.stage - 1)
-        lists = [r.amended for r in before if r.version >= self.step - 1]
-        return told_by(self._amendments, lists, len(before))
-
-    def _rate(self, plan: Plan) -> float | None:
-        """Return the learning rate of a plan's step; None: the manifest's."""
-        if self._amendments is None:
-            return None
-        return self._amendments.rate(plan.amended, plan.step)
+        return self._settle([], now)
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -710,7 +674,7 @@ class Seat:
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note that the stage before has all gradients; a plan may have waited for that."""
         self._returned.told(message, self.step)
-        return [*self._now_confirmed(now), *self.leader.tick(now)]
+        return list(self.leader.tick(now))
 
     def _ask_for_shares(self, now: float) -> list[SeatEffect]:
         """Nobody can take a member's place once a secret sum is committed: ask again and again."""
@@ -940,10 +904,7 @@ class Seat:
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""
-        self._agreed, self._unsure = amended, False
-        if self._amendments is None or not self._amendments.settle(amended):
-            return []
-        return [AgreedOn(self.place.stage, amended)]
+        return [AgreedOn(self.place.stage, amended)] if self.agreeing.settle(amended) else []
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""
@@ -975,9 +936,12 @@ class Seat:
             return []
         siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
+        near = (self.place.stage - 1, self.place.stage + 1)
+        others = (r for stage in near for r in self._whole.serving(stage))
+        beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
-        return [*self._following.look(ahead, self.step, now, known=known, alone=alone)]
+        return [*self._following.look(ahead, beside, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
@@ -1004,49 +968,54 @@ class Seat:
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
+        effects = self._now_confirmed(now)
         if not self.serving:
-            return []
-        effects: list[SeatEffect] = list(self.member.advance())
+            return effects
+        effects += self.member.advance()
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)
         effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
-        if not self._is_over and (to := self.current_leader()) is not None:
-            whole = self.leader.whole
-            effects += self._returned_reporter.tell(self._seen, self.step, now, whole=whole)
-            if self._reports:
-                effects += self._report(to, busy=bool(self.pipeline.in_flight()), now=now)
-        return effects
+        return [*effects, *self._tell_returned(now), *self._report(now)]
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
-    @property
-    def _reports(self) -> bool:
-        """Whether the step's leader can use our ledger: the state that it is of is known, and the
-        step is still open here."""
-        return not (self._is_over or self.member.hashing or self.member.applying)
+    def _tell_returned(self, now: float) -> list[Send]:
+        """Tell the replicas of the next stage that have not closed the step that ours has all of
+        it, as far as we know."""
+        whole = self.leader.whole and not self._is_over
+        after = self._seen.serving(self.place.stage + 1) if whole else ()
+        open_there = [replica.peer for replica in after if replica.version <= self.step]
+        said = Returned(self.place.stage + 1, self.step)
+        return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
 
-    def _report(self, led_by: PeerId, *, busy: bool, now: float) -> list[SeatEffect]:
-        """Tell the leader, and the next ones in line, our ledger of the step if it is time to."""
-        of, member, others = self.pipeline, self.member, self._who_else_may_lead(led_by, now)
-        news = News(led_by, self.step, of.revision, len(others))
-        if not self._reporter.reports_now(news, now, busy=busy):
+    def _report(self, now: float) -> list[SeatEffect]:
+        """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
+        is in flight any more, for it is of use once it is complete. The state that it is of is
+        known, and the step still open here."""
+        led_by, of, member = self.current_leader(), self.pipeline.work, self.member
+        unfit = self._is_over or member.hashing or member.applying
+        line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
+        within_s = AGAIN_S if of.in_flight else 0.0
+        told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
+        if not told:
             return []
+        self._reports += 1
         report = LedgerReport(
             stage=self.place.stage,
             step=self.step,
-            seq=self._reporter.reports,
-            done=of.ledger,
-            in_flight=of.in_flight_bits,
+            seq=self._reports,
+            done=bytes(of.ledger),
+            in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
         )
-        return [Send(peer, report) for peer in (led_by, *others)]
+        return [Send(peer, report) for peer, _ in told]
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""

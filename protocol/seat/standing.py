@@ -42,28 +42,19 @@ from typing import Final
 from protocol import limits
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Touch
 from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 
-ASIDE_S: Final = 60.0
-"""The first time; it doubles with each later one."""
 FORGIVEN_AFTER: Final = 10.0
 """Times as long as it would be set aside next. Who obstructs its stage whenever it is forgiven does
 so every 21 minutes; without this rule it would every 16."""
 MOST_DOUBLINGS: Final = 4
-DISPUTE_S: Final = 1.0
-"""A claim has to stand so long: most are over when the next heartbeat comes."""
-FOLLOW_S: Final = 4.0
-"""How long a sibling waits for what the stages beside ours decide."""
-UNMENDED_S: Final = 7.0
+UNMENDED_S: Final = HEARD_S + 3 * ANSWER_S
 """A stage that has not gone on for so long without one of two siblings may do better without the
 other: two of these seconds pass before the electors have followed and say so."""
-HEARD_AGAIN_S: Final = 4.0
-"""By then a peer that was let back has heard of it, and is heard again."""
-IDLE_S: Final = 1.0
-"""So much longer than a sibling without bringing anything is idle."""
 MAX_PEERS: Final = 256
 Pair = frozenset[PeerId]
 
@@ -198,7 +189,7 @@ class Standing:
         """Return when ``tick`` has something to do."""
         ends = [min(decision.until, decision.look_at) for decision in self._decisions.values()]
         due = [self._due_at(pair) for pair in self._open()]
-        few = [] if self._few_since is None else [self._few_since + HEARD_AGAIN_S]
+        few = [] if self._few_since is None else [self._few_since + HEARD_S]
         return min((*ends, *due, *few), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -315,8 +306,8 @@ class Standing:
         judges = self._judges(pair, dispute.stage)
         known = me in pair and not pair.isdisjoint(self._spoilers())
         waits = judges and me not in judges and not known
-        heard = max(self._account(peer).back_at for peer in pair) + HEARD_AGAIN_S
-        return max(dispute.since, heard) + (FOLLOW_S if waits else DISPUTE_S)
+        heard = max(self._account(peer).back_at for peer in pair) + HEARD_S
+        return max(dispute.since, heard) + (HEARD_S if waits else ANSWER_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
         dispute = self._disputes[pair]
@@ -339,7 +330,7 @@ class Standing:
         spoilers = self._spoilers()
 
         def blame(peer: PeerId) -> tuple[bool, int, bool, bytes]:
-            idle = self._account(peer).worked_at < latest - IDLE_S
+            idle = self._account(peer).worked_at < latest - ANSWER_S
             return peer in spoilers, disputes[peer], idle, rank("standing", peer)
 
         return max(pair, key=blame)
@@ -405,7 +396,7 @@ class Standing:
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
         for pair, dispute in self._disputes.items():
-            stands = now >= dispute.since + DISPUTE_S
+            stands = now >= dispute.since + ANSWER_S
             if stands and (loser := self._judged(pair)) is not None:
                 yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
         yield from self._by_siblings(now)
@@ -453,7 +444,7 @@ class Standing:
             self._few_since = None
         elif self._few_since is None:
             self._few_since = now
-        elif now >= self._few_since + HEARD_AGAIN_S:
+        elif now >= self._few_since + HEARD_S:
             self._few_since = None
             yield from self._release(needed, after, "too few electors are left without it")
 

@@ -35,7 +35,7 @@ class Blob:
         """Return the blob whose chunks have these digests.
 
         Args:
-            kind: a stage's state, training text, or what a stage begins with.
+            kind: a stage's state, a tokenizer, or what a stage begins with.
             stage: its stage.
             version: its version.
             size_bytes: of the whole.

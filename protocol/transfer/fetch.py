@@ -1,4 +1,4 @@
-"""Fetches a blob (a stage's state, the training text) in verified chunks from several donors.
+"""Fetches a blob (a stage's state, a tokenizer) in verified chunks from several donors.
 
 Donors whose offers agree in size and root serve the same bytes. The list of the chunks' digests
 comes first, from one of them. Chunks are striped over them with a few requests in flight per donor,

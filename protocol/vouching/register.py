@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Final
+from hmac import compare_digest
+from typing import Annotated, Final, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
@@ -28,11 +28,10 @@ from protocol.vouching.ticket import (
     TICKET_LIFE_S,
     Ticket,
     name_of,
-    proven,
     ticket_proof,
     with_ticket,
 )
-from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical
+from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical, Format
 from protocol.wire.envelope import Signer, verify
 from protocol.wire.fields import Envelope, Hash32, PeerText, Reason, UnixSeconds
 from protocol.wire.parts import Expulsion
@@ -86,9 +85,15 @@ class Entry(Struct, frozen=True):
     whole: Expulsion
 
 
+class _Member(NamedTuple):
+    """A member that was met: those below the founder on its chain, itself last, and the chain."""
+
+    path: tuple[PeerId, ...] = ()
+    chain: Chain = ()
+
+
 _bodies = Canonical(Expelled, "expulsion")
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ShownChain | ShownTicket)
+_shown = Format[ShownChain | ShownTicket](ShownChain | ShownTicket, "admission")
 
 
 class Register:
@@ -108,8 +113,7 @@ class Register:
         self._signer, self._founder, self._swarm = signer, founder, swarm
         self.chain: Chain = ()
         self.tickets, self._redeemed = kept.tickets, kept.redeemed
-        self._met: dict[PeerId, tuple[PeerId, ...]] = {}
-        self._chains: dict[PeerId, Chain] = {}
+        self._met: dict[PeerId, _Member] = {}
         self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
         """The expulsions that count, by author and member."""
         for expulsion in kept.expulsions:
@@ -143,16 +147,16 @@ class Register:
     @property
     def is_member(self) -> bool:
         """Whether somebody has vouched for us, or we are the founder."""
-        return bool(self._own_path) or self._signer.peer == self._founder
+        return bool(self.path(self.me)) or self.me == self._founder
 
     @property
     def belongs(self) -> bool:
         """Whether we belong to the swarm ourselves, as far as we know."""
-        return self.is_member and bool(self.own_answer())
+        return self.is_member and bool(self.standing(self.me))
 
     @property
-    def _own_path(self) -> tuple[PeerId, ...]:
-        return self._met.get(self._signer.peer, ())
+    def _may_vouch(self) -> bool:
+        return self.is_member and may_vouch(self.chain)
 
     # --- others ------------------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class Register:
                 already is not shown again: nobody but its maker knows it, and who expelled us does.
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
-            return _encoder.encode(ShownChain(self.chain))
+            return _shown.encode(ShownChain(self.chain))
         return show_ticket(ticket, self._swarm, self._signer.peer, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
@@ -183,10 +187,7 @@ class Register:
         Raises:
             RemoteProtocolError: what it shows is malformed or forged.
         """
-        try:
-            proof = _decoder.decode(shown)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError("admission-malformed", str(error), 20) from error
+        proof = _shown.parse(shown)
         if isinstance(proof, ShownTicket):
             return self._redeem(peer, proof, now)
         path = self._path_of(proof.chain)
@@ -196,23 +197,23 @@ class Register:
         return self._answer(path), ()
 
     def _redeem(self, peer: PeerId, shown: ShownTicket, now: float) -> tuple[Answer, Chain]:
-        me = self._signer.peer
-        ticket = proven(self.tickets, shown.name, shown.proof, self._swarm, peer, me)
-        if ticket is None:
+        ticket = next((one for one in self.tickets if one.name == shown.name), None)
+        if ticket is None or not compare_digest(
+            ticket_proof(ticket.secret, self._swarm, peer, self.me), shown.proof
+        ):
             words = "we did not make this invite: it has to be shown to the member that made it"
             return no(words), ()
         if not ticket.is_good_for(peer, now):
             used_up = len(ticket.used_by) >= ticket.uses
             return no("the invite was used already" if used_up else "the invite has expired"), ()
-        if not self.is_member or not may_vouch(self.chain):
+        if not self._may_vouch:
             return no("who invited you may not vouch for anybody"), ()
-        path, known = self._met.get(peer, ()), self._chains.get(peer)
-        if not path or known is None or not self._answer(path):
-            path = (*self._own_path, peer)
-            known = None
+        path, chain = self._met.get(peer, _Member())
+        if not path or not self._answer(path):
+            path, chain = (*self.path(self.me), peer), ()
         if not (answer := self._answer(path)):
             return answer, ()
-        chain = known or vouch(self._signer, self.chain, peer, int(now), self._swarm)
+        chain = chain or vouch(self._signer, self.chain, peer, int(now), self._swarm)
         self.tickets = with_ticket(self.tickets, ticket.used(peer), now)
         self._meet(peer, path, chain)
         return YES, chain
@@ -222,7 +223,7 @@ class Register:
 
         The founder and unknown members have none.
         """
-        return self._met.get(peer, ())
+        return self._met.get(peer, _Member()).path
 
     def describe(self, expulsion: Expulsion) -> str:
         """Say in words who has expelled whom, and why."""
@@ -237,21 +238,15 @@ class Register:
 
     def why_out(self, peer: PeerId) -> Entry | None:
         """Return the expulsion by which a peer, or somebody that it was invited through, is out."""
-        return self._expulsion(self._met.get(peer, ()))
+        return self._expulsion(self.path(peer))
 
     def standing(self, peer: PeerId) -> Answer:
-        """Whether a peer that was met still belongs to the swarm, and why not."""
-        return self._answer(self._met.get(peer, ()))
+        """Whether a peer that was met, or ourselves, still belongs to the swarm, and why not."""
+        return self._answer(self.path(peer))
 
     def may_expel(self, peer: PeerId) -> bool:
         """Whether a member that was met is ours to expel."""
-        path = self._met.get(peer, ())
-        return self.me in (self._founder, *path)[:-1]
-
-    def own_answer(self) -> Answer:
-        """Whether we belong to the swarm, or have been expelled, ourselves or with who invited
-        us."""
-        return self._answer(self._own_path)
+        return self.me in (self._founder, *self.path(peer))[:-1]
 
     # --- ourselves ---------------------------------------------------------------------------
 
@@ -294,9 +289,9 @@ class Register:
         Raises:
             LocalProtocolError: we may not invite anybody.
         """
-        if not (answer := self.own_answer()):
+        if not (answer := self.standing(self.me)):
             raise LocalProtocolError(answer.reason)
-        if not self.is_member or not may_vouch(self.chain):
+        if not self._may_vouch:
             words = f"there are {limits.MAX_CHAIN} invitations from the founder to you, the most"
             raise LocalProtocolError(words if self.is_member else "nobody has vouched for you yet")
         ticket = Ticket(secret, int(now + life_s), uses)
@@ -309,7 +304,7 @@ class Register:
         Raises:
             LocalProtocolError: we are no member, or too far from the founder.
         """
-        if not self.is_member or not may_vouch(self.chain):
+        if not self._may_vouch:
             raise LocalProtocolError("only a member can vouch, and not at the end of a long chain")
         return vouch(self._signer, self.chain, key, int(now), self._swarm)
 
@@ -321,17 +316,17 @@ class Register:
         Raises:
             LocalProtocolError: it is not ours to expel; the message says whose it is.
         """
-        path = self._met.get(member)
+        path, chain = self._met.get(member, _Member())
         if member == self.me:
             raise LocalProtocolError("nobody expels themselves: leave with volunteer finish")
-        if path is None:
+        if member not in self._met:
             raise LocalProtocolError(f"no member {member} has been met here")
         if not self.may_expel(member):
             who = " or ".join(short(peer) for peer in (self._founder, *path[:-1]))
             raise LocalProtocolError(f"only who vouched for {short(member)} can do that: {who}")
         body = _bodies.encode(Expelled(member, reason, int(now)))
         statement = self._signer.sign(EXPEL, body, self._swarm)
-        expulsion = Expulsion(statement, list(self._chains[member]))
+        expulsion = Expulsion(statement, list(chain))
         self.take_expulsion(expulsion)
         return expulsion
 
@@ -392,13 +387,11 @@ class Register:
 
     def _meet(self, peer: PeerId, path: tuple[PeerId, ...], chain: Chain) -> None:
         self._met.pop(peer, None)
-        self._met[peer], self._chains[peer] = path, chain
+        self._met[peer] = _Member(path, chain)
         if len(self._met) > MAX_MET:
-            oldest = next(one for one in self._met if one != self._signer.peer)
-            del self._met[oldest]
-            self._chains.pop(oldest, None)
+            del self._met[next(one for one in self._met if one != self.me)]
 
 
 def show_ticket(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
     """Return what the bearer of an invite shows in its Hello."""
-    return _encoder.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))
+    return _shown.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))

@@ -9,7 +9,6 @@ wrong hands later is worth nothing. Pure functions; times are Unix seconds.
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -64,26 +63,6 @@ def ticket_proof(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -
     """Return the 32 bytes by which ``bearer`` proves to ``maker`` that it has the ticket."""
     parts = "\x1f".join((swarm, bearer, maker)).encode()
     return hashlib.blake2b(parts, key=secret, digest_size=32, person=_PERSON).digest()
-
-
-def proven(
-    tickets: Iterable[Ticket], name: bytes, proof: bytes, swarm: SwarmId, bearer: PeerId, me: PeerId
-) -> Ticket | None:
-    """Return the ticket that a proof is of, or None.
-
-    Args:
-        tickets: those we have given away.
-        name: what the bearer calls it by.
-        proof: what the bearer shows.
-        swarm: id of the swarm.
-        bearer: the peer at the other end of the link.
-        me: who has made the ticket.
-    """
-    for ticket in tickets:
-        if ticket.name == name:
-            expected = ticket_proof(ticket.secret, swarm, bearer, me)
-            return ticket if hmac.compare_digest(expected, proof) else None
-    return None
 
 
 def with_ticket(tickets: Iterable[Ticket], ticket: Ticket, now: float) -> tuple[Ticket, ...]:

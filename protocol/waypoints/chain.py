@@ -121,13 +121,8 @@ def _check_signatures(before: Waypoint, stage: int, one: CertifiedPart, swarm: S
         raise _uncertified(f"stage {stage} is signed by others, or twice by one")
     if not is_certified(before, stage, frozenset(signers)):
         raise _uncertified(f"too few of the {len(known)} witnesses of stage {stage} have signed")
-    for envelope in envelopes(one):
-        verify(envelope, swarm)
-
-
-def envelopes(one: CertifiedPart) -> list[Envelope]:
-    """Return the signatures of a part as envelopes, which can be shown to others."""
-    return [Envelope(who, PART, one.body, signature) for who, signature in one.signatures]
+    for signer, signature in one.signatures:
+        verify(Envelope(signer, PART, one.body, signature), swarm)
 
 
 def _absurd(words: str) -> RemoteProtocolError:

@@ -27,7 +27,6 @@ from protocol.waypoints.chain import (
     Waypoint,
     beginning,
     check_link,
-    envelopes,
     is_certified,
     order_of,
     waypoint_of,
@@ -44,7 +43,6 @@ from protocol.waypoints.part import (
     spacing,
 )
 from protocol.wire.envelope import verify
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
 
@@ -53,8 +51,8 @@ KEPT_VERSIONS: Final = 2
 LINKS_PER_S: Final = 0.1
 """Links that a peer may bring after its first ``MAX_LINKS``; verifying them costs time."""
 
-Sign = Callable[[Part], bytes | None]
-"""Signs a part; None: it contradicts what we have signed, and is not said."""
+Sign = Callable[[Part], bytes]
+"""Signs a part."""
 Place = tuple[int, int]
 """Era and version."""
 
@@ -66,15 +64,7 @@ class Certified:
     waypoint: Waypoint
 
 
-@dataclass(frozen=True, slots=True)
-class TwoParts:
-    """One author has signed two parts of one version; both signatures are verified."""
-
-    held: Envelope
-    other: Envelope
-
-
-WaypointEffect = Publish | Send | Certified | TwoParts
+WaypointEffect = Publish | Send | Certified
 
 
 class Waypoints:
@@ -178,10 +168,9 @@ class Waypoints:
         """
         if author == self._me or author not in self._counted():
             return []
-        effects = list[WaypointEffect]()
         for one in parse_said(body, author, author, self._stages):
-            effects += self._take(author, one)
-        return [*effects, *self._look()]
+            self._take(author, one)
+        return self._look()
 
     def forget(self, author: PeerId) -> None:
         """A record expired, or its author is expelled."""
@@ -220,7 +209,7 @@ class Waypoints:
         self._offered.pop(peer, None)
         found = self._checked(offered, message.link)
         self._offered[peer] = [*offered, (message.link, found)]
-        return [*self._compared(message.link), *self._adopt(self._offered[peer])]
+        return self._adopt(self._offered[peer])
 
     def _allows(self, peer: PeerId, now: float) -> bool:
         allowance = self._allowance.get(peer)
@@ -245,46 +234,24 @@ class Waypoints:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _take(self, author: PeerId, one: SignedPart) -> list[WaypointEffect]:
-        """Keep a part that is new to us, and show if its author has signed another one."""
+    def _take(self, author: PeerId, one: SignedPart) -> None:
+        """Keep a part that is new to us; of one version the first."""
         place = parse_part(one.body).place
         said = self._said.setdefault(author, {})
-        if (held := said.get(place)) is not None and held.body == one.body:
-            return []
+        if place in said:
+            return
         verify(one.by(author), self._swarm)
-        if held is not None:
-            return [TwoParts(held.by(author), one.by(author))]
         said[place] = one
         of_stage = sorted((p for p in said if p[0] == place[0]), key=lambda p: p[1:])
         for old in of_stage[:-KEPT_VERSIONS]:
             del said[old]
-        return []
-
-    def _compared(self, link: WaypointLink) -> list[WaypointEffect]:
-        """Return who has signed a part of this link, and another one of the same version."""
-        known: dict[tuple[PeerId, tuple[int, int, int]], Envelope] = {
-            (author, place): one.by(author)
-            for author, said in self._said.items()
-            for place, one in said.items()
-        }
-        for ours, _ in self._links:
-            for envelope in _signatures(ours):
-                known[PeerId(envelope.signer), parse_part(envelope.body).place] = envelope
-        found = list[WaypointEffect]()
-        for envelope in _signatures(link):
-            held = known.get((PeerId(envelope.signer), parse_part(envelope.body).place))
-            if held is not None and held.body != envelope.body:
-                found.append(TwoParts(held, envelope))
-        return found
 
     def _signed(self, part: Part) -> list[SignedPart]:
         """Sign a part, if it is newer than what we have said of its stage."""
         mine = self._own.get(part.stage)
         if mine is not None and _order(parse_part(mine.body)) >= _order(part):
             return []
-        if (signature := self._sign(part)) is None:
-            return []
-        return [SignedPart(encode_part(part), signature)]
+        return [SignedPart(encode_part(part), self._sign(part))]
 
     def _publish(self, new: Iterable[SignedPart]) -> list[WaypointEffect]:
         if not (added := {parse_part(one.body).stage: one for one in new}):
@@ -380,7 +347,3 @@ class Waypoints:
 
 def _order(part: Part) -> tuple[int, int]:
     return order_of(part.era, part.version)
-
-
-def _signatures(link: WaypointLink) -> list[Envelope]:
-    return [envelope for one in link.parts for envelope in envelopes(one)]

@@ -8,7 +8,6 @@ their checks.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from typing import Annotated, Final
 
@@ -21,7 +20,7 @@ from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Envelope, Era, Hash32, PeerText, StageIndex, StepIndex
 
 PART: Final = "waypoint part"
-"""What is signed; an author signs one part for each (stage, era, version)."""
+"""What is signed."""
 WAYPOINT: Final = "waypoint"
 """Record kind; the key is the author's peer id."""
 MAX_WAYPOINT_BYTES: Final = 14 * 1024
@@ -54,7 +53,7 @@ class SignedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
     def by(self, signer: PeerId) -> Envelope:
-        """Return it as an envelope, which can be shown to others."""
+        """Return it as an envelope."""
         return Envelope(signer, PART, self.body, self.signature)
 
 
@@ -106,11 +105,6 @@ def parse_part(body: bytes) -> Part:
     if list(part.seats) != sorted(set(part.seats)):
         raise RemoteProtocolError("part-absurd", "seats out of order", FALSE_PART_PENALTY)
     return part
-
-
-def digest_of(body: bytes) -> bytes:
-    """Return the BLAKE2b-256 of an encoded part, by which an author remembers it."""
-    return hashlib.blake2b(body, digest_size=32).digest()
 
 
 def encode_said(parts: Collection[SignedPart]) -> bytes:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.errors import RemoteProtocolError
+from protocol.wire.canonical import Format
 from protocol.wire.fields import (
     Attempt,
     Bitmap,
@@ -199,10 +199,6 @@ class Heartbeat(Message, frozen=True):
 
     seq: Count
     seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
-    lost: Annotated[list[PeerText], Meta(max_length=limits.MAX_LOST)] = msgspec.field(
-        default_factory=list
-    )
-    """Peers the sender has lost: silent for too long, or their connection ended."""
     echo: Count = 0
     """One more than the newest ``seq`` that the sender has received from the other side."""
 
@@ -575,7 +571,7 @@ class Admit(SeatMessage, frozen=True):
 
 
 BlobKind = Literal["state", "data", "start"]
-"""A stage's state at a version, the training text, and the parameters that a stage of an imported
+"""A stage's state at a version, the training data, and the parameters that a stage of an imported
 model begins with."""
 
 
@@ -683,25 +679,6 @@ MESSAGES: Final = tuple(
     for kind in base.__subclasses__()
     if kind not in (SeatMessage, RoundMessage)
 )
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Message]
-_decoder = msgspec.msgpack.Decoder(reduce(or_, MESSAGES))
-
-
-def encode_message(message: Message) -> bytes:
-    """Return the header bytes of a message."""
-    return _encoder.encode(message)
-
-
-def decode_message(header: bytes) -> Message:
-    """Parse a header.
-
-    Raises:
-        RemoteProtocolError: malformed, unknown type, or a field out of its range.
-    """
-    if len(header) > limits.MAX_HEADER_BYTES:
-        raise RemoteProtocolError("header-too-long", f"{len(header)} bytes", penalty=50)
-    try:
-        return _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
-        raise RemoteProtocolError("message-malformed", str(e), penalty=20) from e
+_messages: Final = Format[Message](reduce(or_, MESSAGES), "message")
+encode_message, decode_message = _messages.encode, _messages.parse
+"""To the header bytes of a message, and back."""

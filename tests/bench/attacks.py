@@ -58,15 +58,14 @@ from typing import Final
 import msgspec
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import (
     ModelChoices,
-    OptimizerChoices,
     RunChoices,
     for_strangers,
 )
 from client.cli.reach.home import free_port
 from client.errors import UserError
+from client.lab.founding import found_lab
 from client.lab.local_swarm import (
     LocalSwarm,
     environment,
@@ -326,7 +325,7 @@ def found(attack: Attack, folder: Path) -> Manifest:
         name="attacks",
     )
     signer = ensure_identity(make_private(home_folders(folder / "v1").data))
-    manifest = found_swarm(signer.peer, for_strangers(run), MODEL, OptimizerChoices()).manifest
+    manifest = found_lab(folder, signer.peer, for_strangers(run), MODEL).manifest
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)
     return manifest

@@ -25,8 +25,9 @@ from client.compute.payload import HEADER
 from client.compute.replica import squared_norm, step_scale
 from client.compute.wire import Wire
 from client.lab.reference import evaluate, merge_states
-from model_zoo.data import BUILT_IN, Corpus, inputs_and_targets
-from model_zoo.datasets.corpus import open_source
+from model_zoo.data import BUILT_IN, inputs_and_targets
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.codec import BoundaryCodec

@@ -38,10 +38,11 @@ import psutil
 from msgspec import structs
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import checked, found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.manifest import checked
+from client.cli.founding.options import ModelChoices, RunChoices
 from client.errors import UserError
 from client.lab.chaos.ledger import read_ledger
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import AVERAGING_SHARE
@@ -313,7 +314,7 @@ def founded(address: str, homes: Path, shape: Shape, microbatches: int) -> Manif
         measure=False,
     )
     founder = ensure_identity(make_private(home_folders(homes / "v0").data))
-    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+    manifest = found_lab(homes, founder.peer, run, MODEL).manifest
     rounds = LocalRounds(INNER)
     manifest = checked(structs.replace(manifest, local_rounds=rounds, averaging_codec="q2"))
     called = Address("ip4", address, PORT, founder.peer)

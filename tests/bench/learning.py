@@ -30,7 +30,8 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from tests.bench.learning_runs import LOCAL, RATES, SHAPES, STEP_TOKENS, Result, Run, train
 
 METHODS = ("exact", "local")
@@ -139,7 +140,7 @@ def main() -> None:
     torch.set_num_threads(1)
     asked = parsed()
     file = asked.out / "learning.jsonl"
-    for result in finished(wanted(asked), Corpus.from_stdlib(), file):
+    for result in finished(wanted(asked), open_source("stdlib"), file):
         print(f"{result.held_out:.4f}  {result.run.shape}  {result.run.name}", flush=True)
     (asked.out / "learning.md").write_text(markdown(read(file)))
 

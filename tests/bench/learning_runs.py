@@ -25,7 +25,7 @@ from client.compute.requests import (
     Pass,
     Reduce,
 )
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec

@@ -124,8 +124,7 @@ def exactness() -> Rows:
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write_text(Path(folder) / "text")
-        lab = Lab(Path(folder))
+        lab = Lab(Path(folder), write_text(Path(folder)))
         for wire in ("fp32", "s8"):
             apart = []
             for model in ("gpt", "llama"):

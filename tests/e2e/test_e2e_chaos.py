@@ -18,7 +18,7 @@ from client.lab.chaos.measure import measure_faults, read_progress
 from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import draw_schedule
 from client.lab.reference import train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
 from tests.support.e2e_local import kill_all, started, wait_for_descendants
 
 pytestmark = pytest.mark.long
@@ -69,7 +69,7 @@ def _reference(ground: Ground, steps: int) -> list[float]:
             raise StopIteration
 
     with pytest.raises(StopIteration):
-        train_reference(training_plan(ground.manifest), Corpus.from_stdlib(), on_step=note)
+        train_reference(training_plan(ground.manifest), open_source("stdlib"), on_step=note)
     return losses
 
 

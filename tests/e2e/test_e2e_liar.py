@@ -14,7 +14,7 @@ from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
 from tests.support.cases import usual
@@ -84,7 +84,7 @@ def _started(swarm: LocalSwarm, folder: Path, lie: str, lie_from: int) -> tuple[
 def _of_honest_ones(swarm: SwarmFile, end: int) -> float:
     """The mean loss of the last steps where nobody lies."""
     plan = replace(training_plan(swarm.manifest), steps=end)
-    honest = train_reference(plan, Corpus.from_stdlib(), threads=1)
+    honest = train_reference(plan, open_source("stdlib"), threads=1)
     return statistics.mean(honest.losses[-LAST:])
 
 

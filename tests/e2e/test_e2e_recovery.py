@@ -14,9 +14,10 @@ from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
-from client.store.records import EVIDENCE, Seen
-from model_zoo.data import Corpus
+from client.store.records import EVIDENCE
+from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
+from protocol.recovery.evidence import Kept
 from tests.support.e2e_local import HOST, found, wait_for
 
 pytestmark = pytest.mark.slow
@@ -113,9 +114,9 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     Each has written down that the other is an elector. Both together may still have a version newer
     by one interval: a member that is back waits for it only 15 s.
     """
-    seen = [Persisted(folder / EVIDENCE, Seen).peek() for folder in _folders(members, swarm)]
+    seen = [Persisted(folder / EVIDENCE, Kept).peek() for folder in _folders(members, swarm)]
     known = all(
-        one is not None and any(len(e.electors) == len(members) for e in one.kept.electorates)
+        one is not None and any(len(e.electors) == len(members) for e in one.electorates)
         for one in seen
     )
     return True if known and _saved(members, swarm) >= SELDOM else None
@@ -123,7 +124,7 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
 
 def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
     plan = replace(training_plan(swarm.manifest), steps=max(told) + 1)
-    expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
+    expected = train_reference(plan, open_source("stdlib"), threads=1).losses
     for step, losses in told.items():
         tolerance = 1e-5 if step < 20 else 1e-3  # I3
         assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)

@@ -11,7 +11,7 @@ from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import Member
 from client.lab.reference import train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
 from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.long
@@ -73,7 +73,7 @@ def test_a_secret_run_loses_a_member_and_goes_on_with_one_state(folder: Path) ->
         wait_for(lambda: told.listen(members) >= STEPS or None, f"{STEPS} steps", members)
     assert len(told.hashes) >= STEPS
     assert all(len(hashes) == 1 for hashes in told.hashes.values())
-    alone = train_reference(training_plan(file.manifest), Corpus.from_stdlib(), threads=1)
+    alone = train_reference(training_plan(file.manifest), open_source("stdlib"), threads=1)
     last = sorted(told.losses)[-10:]  # of some steps a busy volunteer may not tell the loss
     reached, expected = (
         sum(losses[step] for step in last) for losses in (told.losses, alone.losses)

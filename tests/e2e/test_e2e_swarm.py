@@ -18,7 +18,7 @@ from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
     HOST,
@@ -93,7 +93,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
         in_state(member, members, "done")
     wait_for(all_told, "the losses of all steps", members)
     plan = training_plan(swarm.manifest)
-    expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
+    expected = train_reference(plan, open_source("stdlib"), threads=1).losses
     assert [losses[step] for step in range(8)] == pytest.approx(expected, rel=1e-5)
     assert all(member.snapshot().counters.doubled_microbatches == 0 for member in members)  # type: ignore[union-attr]
 

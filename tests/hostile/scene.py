@@ -26,11 +26,11 @@ from pathlib import Path
 import psutil
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import ModelChoices, RunChoices
 from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.errors import UserError
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, environment
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
@@ -573,6 +573,6 @@ def _found(attack: Attack, folder: Path, host: str) -> None:
         name=f"hostile-{attack.name}"[:40],
     )
     signer = ensure_identity(make_private(home_folders(folder / "v1").data))
-    manifest = found_swarm(signer.peer, run, MODEL, OptimizerChoices()).manifest
+    manifest = found_lab(folder, signer.peer, run, MODEL).manifest
     swarm = sign(manifest, signer, (Address("ip4", host, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)

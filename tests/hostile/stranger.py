@@ -56,8 +56,6 @@ class Stranger:
     """Their newest ``HEARD`` messages."""
     seats: list[SeatStatus] = field(default_factory=list)
     """The seats in the heartbeats of ``pulse``."""
-    lost: list[str] = field(default_factory=list)
-    """The lost peers in the heartbeats of ``pulse``."""
     _sink: trio.MemorySendChannel[Inbound] = field(init=False)
     _newest: dict[PeerId, int] = field(default_factory=dict)
     _seq: int = 0
@@ -158,7 +156,7 @@ class Stranger:
     def _beat(self, peer: PeerId) -> None:
         self._seq += 1
         echo = self._newest.get(peer, -1) + 1
-        beat = Heartbeat(self._seq, list(self.seats), list(self.lost), echo)
+        beat = Heartbeat(self._seq, list(self.seats), echo)
         with suppress(PeerUnreachable, LinkFull):
             self.network.send_nowait(peer, beat)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -64,40 +64,46 @@ def test_addresses_are_tried_in_the_best_order(
     assert [target.host for target in in_order(map(at, addresses), own)] == order
 
 
-async def test_only_one_attempt_wins() -> None:
-    race = Race()
-    first, second, third = race.attempt(), race.attempt(), race.attempt()
-    third.fail("nobody there")
-    second.claim()
-    assert race.won
-    assert first.scope.cancel_called
-    assert not second.scope.cancel_called
-    with pytest.raises(HandshakeFailed, match="faster"):
-        first.claim()
-    assert isinstance(Race().error(), NotCalled)
-    error = race.error()
-    assert (type(error), str(error)) == (DialError, "nobody there")
-    race.attempt().fail("full", turned_away=True)
-    error = race.error()
-    assert (type(error), str(error)) == (TurnedAway, "nobody there; full")
+async def test_only_one_attempt_wins(autojump_clock: trio.testing.MockClock) -> None:
+    told: list[str] = []
+
+    async def attempt(target: Destination, claim: Callable[[], None]) -> None:
+        if target.host == "8.8.4.4":
+            raise DialError("nobody there")
+        try:
+            await trio.sleep(HEAD_START_S + {"1.1.1.1": 1.0, "2.2.2.2": 0.5}[target.host])
+            claim()
+            with pytest.raises(HandshakeFailed, match="faster"):
+                claim()
+            told.append(f"{target.host} at {trio.current_time()}")
+        except trio.Cancelled:
+            told.append(f"not {target.host}")
+            raise
+
+    await Race(attempt).run(map(at, ("8.8.4.4", "1.1.1.1", "2.2.2.2")))
+    assert sorted(told) == [f"2.2.2.2 at {2 * HEAD_START_S + 0.5}", "not 1.1.1.1"]
 
 
-async def test_the_next_address_is_tried_after_a_failure_or_the_head_start(
-    autojump_clock: trio.testing.MockClock,
+@pytest.mark.parametrize(
+    ("errors", "kind", "words"),
+    [
+        ([DialError("nobody there"), TurnedAway("full")], TurnedAway, "nobody there; full"),
+        ([DialError("nobody there"), NotCalled("no")], DialError, "nobody there"),
+        ([NotCalled("no"), NotCalled("no")], NotCalled, "none of its addresses is called now"),
+    ],
+)
+async def test_after_a_failure_the_next_address_is_tried_at_once(
+    autojump_clock: trio.testing.MockClock, errors: list[DialError], kind: type, words: str
 ) -> None:
-    race = Race()
-    slow, failed, winner = race.attempt(), race.attempt(), race.attempt()
-    failed.fail("nobody there")
-    await failed.head_start()
+    left = list(errors)
+
+    async def attempt(target: Destination, claim: Callable[[], None]) -> None:
+        raise left.pop(0)
+
+    with pytest.raises(DialError) as caught:
+        await Race(attempt).run(map(at, ("1.1.1.1", "2.2.2.2")))
+    assert (type(caught.value), str(caught.value)) == (kind, words)
     assert trio.current_time() == 0.0
-    await slow.head_start()
-    assert trio.current_time() == HEAD_START_S
-    winner.claim()
-    await slow.head_start()
-    assert trio.current_time() == HEAD_START_S, "somebody has won"
-    assert not race.answered
-    winner.answered()
-    assert race.answered
 
 
 @asynccontextmanager

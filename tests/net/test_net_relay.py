@@ -15,7 +15,6 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.windows import INITIAL_WINDOW_BYTES
-from protocol.relay.lending import Traffic
 from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
 from tests.support.arrivals import backward, next_inbound
@@ -321,40 +320,3 @@ async def test_who_comes_directly_without_a_word_has_begun_anew(networks: Networ
             await new.connect(a.addresses[0])
             down = await next_down(a, new)
             assert not down.by_peer
-
-
-async def test_a_relay_whose_own_tensors_need_its_line_passes_on_a_fifth(
-    networks: Networks,
-) -> None:
-    async with circuit(networks) as (a, b, relay), trio.open_nursery() as nursery:
-        line = Traffic(1e6, 1e6)
-        relay.passing.offer(relays=True, rate_bytes_per_s=1e6, line=line)
-
-        async def send() -> None:
-            while True:
-                await a.send(b.peer_id, backward(0), bytes(100_000))
-
-        async def drop() -> None:
-            async for _ in b.events:
-                pass
-
-        async def passed(seconds: float) -> float:
-            before = relay.passing.machine.passed_bytes
-            await trio.sleep(seconds)
-            return (relay.passing.machine.passed_bytes - before) / seconds
-
-        async def train() -> None:
-            while True:  # as fast as its line, beside it
-                relay._pacing.upload.tensor_bytes += 100_000
-                await trio.sleep(0.1)
-
-        nursery.start_soon(send)
-        nursery.start_soon(drop)
-        await until(lambda: relay.passing.machine.passed_bytes > 1_000_000)
-        alone = await passed(3.0)
-        nursery.start_soon(train)
-        await until(lambda: relay.passing._shares._rate < 1e6)
-        beside = await passed(3.0)
-        assert 0.5e6 < alone < 1.2e6
-        assert beside < 0.35e6
-        nursery.cancel_scope.cancel()

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from client.net import tcp
 from client.net.errors import DialError, ListenError, NetworkError, NoSuchFamily, PortInUse
-from client.net.tcp import SHARED_DIALS, TCP_ROUND_TRIPS, Tcp, TcpStream
+from client.net.tcp import SHARED_DIALS, Tcp, TcpStream
 from protocol.address import Address
 
 FAR = [f"8.8.{n}.8" for n in range(SHARED_DIALS + 2)]
@@ -123,23 +122,3 @@ async def test_a_stream_knows_its_ends_and_says_nothing_of_them_once_it_is_close
         assert own == stream.stream.socket.getsockname()[1]
         await stream.aclose()
         assert (stream.remote_host, stream.own_host, stream.ports) == ("", "", (0, 0))
-        assert stream.queue_s == 0.0
-
-
-@pytest.mark.parametrize(
-    ("smoothed", "shortest", "waits_s"), [(250_000, 50_000, 0.2), (50_000, 60_000, 0.0)]
-)
-async def test_packets_wait_as_long_as_they_take_beyond_the_shortest_trip(
-    monkeypatch: pytest.MonkeyPatch, smoothed: int, shortest: int, waits_s: float
-) -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        stream = TcpStream(await trio.testing.open_stream_to_socket_listener(listener))
-        info = TCP_ROUND_TRIPS.pack(smoothed, shortest)
-        fake = SimpleNamespace(getsockopt=lambda *_: info)
-        real, stream.stream = stream.stream, SimpleNamespace(socket=fake)  # type: ignore[assignment]
-        monkeypatch.setattr(tcp.sys, "platform", "linux")
-        assert stream.queue_s == pytest.approx(waits_s)
-        monkeypatch.setattr(tcp.sys, "platform", "darwin")
-        assert stream.queue_s == 0.0
-        await real.aclose()

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import ModelChoices, RunChoices
 from client.errors import UserError
 from client.lab.chaos.ledger import Ledger, read_ledger
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
@@ -179,7 +179,7 @@ def _found(net: Internet, folder: Path) -> None:
         ensure_identity(make_private(home_folders(folder / name).data))
         for name in (next(iter(HOMES)), RELAY)
     )
-    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+    manifest = found_lab(folder, founder.peer, run, MODEL).manifest
     address = Address("ip4", net.public(RELAY), PORT, called.peer)
     write_swarm_file(folder / "x.swarm", sign(manifest, founder, (address,)))
 

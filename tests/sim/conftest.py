@@ -10,5 +10,4 @@ from tests.support.tensor_swarms import Lab, write_text
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     folder = tmp_path_factory.mktemp("lab")
-    write_text(folder / "text")
-    return Lab(folder)
+    return Lab(folder, write_text(folder))

@@ -136,7 +136,7 @@ class Crowded(World):
             roster,
             who,
             knows.measuring,
-            knows.membership.cut_off(),
+            knows.membership.unproven(),
             certified=self.waypoint,
         )
         self._perform(who, self.machines[who].update_members(members, self.now))

@@ -183,7 +183,7 @@ class TestLiars:
         world = lab.world(plan, 3, amended=run)
         liar = next(peer for peer in alive(world) if peer.stage == 0)
         assert liar.seat is not None
-        true = liar.seat._to_agree_on
+        true = liar.seat.leader._amended
         liar.seat.leader._amended = lambda: tuple(
             structs.replace(entry, from_step=entry.from_step + 9) for entry in true()
         )

@@ -14,7 +14,7 @@ import pytest
 from client.compute.replica import Replica
 from client.lab.reference import TrainingPlan, train_reference
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import open_source
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from tests.support.cases import usual

@@ -55,8 +55,7 @@ def test_an_id_counted_by_two_replicas() -> None:
 
 def test_one_changed_parameter_ends_the_run(tmp_path: Path) -> None:
     """I2 is checked on the executors' own hashes."""
-    write_text(tmp_path / "text")
-    world = Lab(tmp_path).world(plan_for("gpt", 2, 5), 2)
+    world = Lab(tmp_path, write_text(tmp_path)).world(plan_for("gpt", 2, 5), 2)
     worker = next(iter(world.peers.values())).worker
 
     def change() -> None:

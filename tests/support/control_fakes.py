@@ -64,9 +64,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,
-        "leaving": [
-            DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 volunteers")
-        ],
+        "leaving": [DrainCostView(stage=0, remaining=2, last=False)],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

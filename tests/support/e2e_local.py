@@ -17,14 +17,15 @@ from typing import Any, TypeVar
 import psutil
 
 from client.cli.commands.create import sign, with_ticket, write_swarm_file
-from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.reach.home import free_port
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
-from client.lab.local_swarm import LocalSwarm, Member, environment
+from client.lab.founding import found_lab
+from client.lab.local_swarm import DATA, LocalSwarm, Member, environment
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private, runtime_folder
+from client.store.texts import TextStore, keep_folder
 from protocol.address import Address
 from protocol.invite import SwarmFile
 
@@ -59,7 +60,8 @@ def found(
 ) -> SwarmFile:
     """Found a swarm with ``folder/name`` as the founder's home; writes ``folder/x.swarm``."""
     signer = ensure_identity(make_private(home_folders(folder / name).data))
-    manifest = found_swarm(signer.peer, run, model, optimizer or OptimizerChoices()).manifest
+    manifest = found_lab(folder, signer.peer, run, model, optimizer or OptimizerChoices()).manifest
+    keep_folder(folder / DATA, manifest.data, TextStore(home_folders(folder / name).texts))
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
     if manifest.policy.private:
         swarm = with_ticket(swarm, signer, home_folders(folder / name).vouches(swarm.swarm))

@@ -40,7 +40,7 @@ def manifest(stages: int) -> Manifest:
         microbatches_per_step=8,
         steps=10,
         optimizer=OptimizerSpec(),
-        data=DataSpec("stdlib", "x", 1000, "0" * 64),
+        data=DataSpec("x", 1000, "0" * 64),
         policy=Policy(),
     )
 

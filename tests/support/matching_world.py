@@ -60,7 +60,7 @@ def manifest(stage_flops: Sequence[float], *, redundancy: int = 2, memory: float
         microbatches_per_step=8,
         steps=10,
         optimizer=OptimizerSpec(),
-        data=DataSpec("stdlib", "x", 1000, "0" * 64),
+        data=DataSpec("x", 1000, "0" * 64),
         policy=Policy(redundancy=redundancy),
     )
 

@@ -18,7 +18,7 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import SeatEffect
-from protocol.wire.messages import Admit, JoinStage, Message
+from protocol.wire.messages import JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 Distort = Callable[[PeerId, Message], list[tuple[Message, float]]]
@@ -153,16 +153,7 @@ class ObstructedWorld(ChaosWorld):
             self.commits.append((self.agenda.now, peer.stage))
         super().committed(peer, committed)
 
-    def open_seat(
-        self,
-        volunteer: Volunteer,
-        version: int,
-        *,
-        serving: bool,
-        admit: Admit | None = None,
-        saved: str = "",
-    ) -> None:
-        super().open_seat(volunteer, version, serving=serving, admit=admit, saved=saved)
+    def opened(self, volunteer: Volunteer) -> None:
         if (how := self.misled.get(volunteer.peer)) is not None:
             how(volunteer)
 

@@ -60,7 +60,7 @@ def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) 
         "microbatches_per_step": 8,
         "steps": 100,
         "optimizer": OptimizerSpec(),
-        "data": DataSpec(source="text", name="corpus", size_bytes=10_000, digest="0" * 64),
+        "data": DataSpec(name="corpus", size_bytes=10_000, digest="0" * 64),
     }
     return Manifest(**(fields | changes))  # type: ignore[arg-type]
 

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import OptimizerChoices, RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
@@ -105,7 +105,7 @@ def scattered_swarm(
         steps: of the run.
     """
     signer = ensure_identity(make_private(home_folders(folder / founder).data))
-    manifest = found_swarm(signer.peer, short_run(steps), TINY, OptimizerChoices()).manifest
+    manifest = found_lab(folder, signer.peer, short_run(steps), TINY).manifest
     named = tuple(Address(kind_of(host), host, PORT, signer.peer) for host in addresses)
     write_swarm_file(folder / "x.swarm", sign(manifest, signer, named))
     with killed_at_the_end(folder) as swarm:

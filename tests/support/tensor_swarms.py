@@ -15,8 +15,7 @@ from client.compute.codecs.s4 import rounding_key
 from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.datasets.build import build
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import build, open_source
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
@@ -64,12 +63,13 @@ def plan_for(model: str, stages: int, steps: int) -> TrainingPlan:
     return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2)
 
 
-def write_text(path: Path) -> None:
+def write_text(folder: Path) -> DataSpec:
     """Words of a small made-up vocabulary: learnable, and the same on every machine."""
     source = random.Random(0)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(source.choices(letters, k=source.randint(2, 8))) for _ in range(60)]
-    path.write_text(" ".join(source.choices(words, k=3000)))
+    (path := folder / "words").write_text(" ".join(source.choices(words, k=3000)))
+    return build([path], folder / "text", workers=1).index.spec()
 
 
 def write_conversations(folder: Path, *, packed: bool = False) -> DataSpec:
@@ -111,13 +111,13 @@ class Lab:
     """One training text, and the reference runs on it that were asked for so far."""
 
     folder: Path
-    data: DataSpec | None = None
-    """What a manifest would say of the text, where it is a data folder."""
+    data: DataSpec
+    """What a manifest would say of the text."""
     references: dict[tuple[TrainingPlan], tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> Path:
-        """The training text, a file of plain bytes, or a data folder."""
+        """The data folder."""
         return self.folder / "text"
 
     def reference(self, plan: TrainingPlan, boundary: Codec = "fp32") -> tuple[float, ...]:
@@ -142,7 +142,7 @@ class Lab:
     ) -> TrainingWorld:
         """A swarm with its clock running; ``amended``: what its founder may amend."""
         codecs = boundary, averaging
-        swarm = TensorSwarm(plan, self.text, self.folder, *codecs, aggregation, self.data)
+        swarm = TensorSwarm(plan, self.text, self.data, self.folder, *codecs, aggregation)
         world = swarm.world(replicas, seed, amended)
         world.start_clock()
         return world

@@ -38,7 +38,7 @@ from client.train.stage.stage_acquisition import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import build, open_source
 from model_zoo.huggingface.imports import open_folder
 from protocol.ids import Stage
 from protocol.invite import SwarmFile
@@ -130,10 +130,7 @@ class TestSwarm:
         heads: int = 2,
     ) -> None:
         torch.set_num_threads(1)
-        text = folder / "text"
-        if not text.exists():
-            text.write_text("the quick brown fox jumps over the lazy dog " * 400)
-        self.data = Path(run.data) if run.data != BUILT_IN else text
+        self.data = Path(run.data) if run.data != BUILT_IN else _some_data(folder)
         run, founder = RunChoices(**{**_fields(run), "data": str(self.data)}), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=heads, context=16)
         model = model if run.source is None else ModelChoices(lora=lora)
@@ -202,7 +199,7 @@ class TestSwarm:
             device=device,
             memory_limit_bytes=memory_bytes,
         )
-        terms = self._terms(engine, number, own, str(self.data) if text else "")
+        terms = self._terms(engine, number, own, self.data if text else None)
         real = self._processes is True or (self._processes == "groups" and "," in device)
         start_worker = opener(own.devices) if real else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)
@@ -298,19 +295,14 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(self, engine: Engine, number: int, settings: Settings, source: str) -> Terms:
+    def _terms(self, engine: Engine, number: int, settings: Settings, source: Path | None) -> Terms:
         home = self._folder / str(number)
         starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
-        leaves = None
-        if self.manifest.data.source == "tokens":
-            folders = [Path(source)] if source else []
-            texts = TextStore(home / "texts")
-            leaves = LeafSupply(
-                engine, self.manifest, engine.text, texts, folders, self.cache_bytes
-            )
+        folders, texts = [source] if source else [], TextStore(home / "texts")
+        supply = LeafSupply(engine, self.manifest, engine.text, texts, folders, self.cache_bytes)
         return Terms(
-            leaves=leaves,
+            leaves=supply,
             linked=lambda: engine.handshake.admitted,
             ports=engine,
             event_sink=engine.event_sink,
@@ -322,10 +314,8 @@ class TestSwarm:
             folders=Folders(
                 home / "checkpoints",
                 home / "snapshots",
-                home / "data.bin",
                 tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
             ),
-            data_source=source,
             text=engine.text,
             shelf=engine.shelf,
             history=cast(History, engine.history),
@@ -342,6 +332,13 @@ ADVERT = Advert(
     seats=0,
     joined=1,
 )
+
+
+def _some_data(folder: Path) -> Path:
+    if not (made := folder / "tokens").exists():
+        (text := folder / "text").write_text("the quick brown fox jumps over the lazy dog " * 400)
+        build([text], made, workers=1)
+    return made
 
 
 async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Publish, Send
 from protocol.ids import PeerId
-from protocol.waypoints.machine import TwoParts, WaypointEffect, Waypoints
-from protocol.waypoints.part import PART, Part, encode_part
-from protocol.wire.envelope import Signer
+from protocol.waypoints.machine import WaypointEffect, Waypoints
+from protocol.waypoints.part import PART, encode_part
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import WaypointLink
 from tests.support.protocol_examples import SWARM, signer
@@ -35,7 +34,6 @@ class WaypointWorld:
     founder: int = 1
     era: int = 0
     machines: dict[int, Waypoints] = field(default_factory=dict)
-    proofs: list[TwoParts] = field(default_factory=list)
     unknown: set[int] = field(default_factory=set)
     """Those with whom nobody has worked."""
 
@@ -54,21 +52,9 @@ class WaypointWorld:
             EVERY,
             STEPS,
             SWARM,
-            self._signs(who),
+            lambda part: who.sign(PART, encode_part(part), SWARM).signature,
             lambda peer: peer not in {signer(n).peer for n in self.unknown},
         )
-
-    @staticmethod
-    def _signs(who: Signer):  # type: ignore[no-untyped-def]
-        said: dict[tuple[int, int, int], bytes] = {}
-
-        def sign(part: Part) -> bytes | None:
-            body = encode_part(part)
-            if said.setdefault(part.place, body) != body:
-                return None
-            return who.sign(PART, body, SWARM).signature
-
-        return sign
 
     def see(self) -> None:
         """Everybody sees who serves what."""
@@ -89,11 +75,8 @@ class WaypointWorld:
     def perform(self, number: int, effects: Iterable[WaypointEffect]) -> None:
         """Tell the others what one publishes."""
         for effect in effects:
-            match effect:
-                case Publish(body=body):
-                    self.tell(signer(number).peer, body)
-                case TwoParts():
-                    self.proofs.append(effect)
+            if isinstance(effect, Publish):
+                self.tell(signer(number).peer, effect.body)
 
     def tell(self, author: PeerId, body: bytes) -> None:
         """Everybody gets a record."""

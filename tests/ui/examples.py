@@ -60,7 +60,7 @@ def snapshot(**changes: object) -> Snapshot:
         "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))],
         "peers": [
             PeerView(peer=ANNA, state="connected", rtt_ms=20.0),
-            PeerView(peer=BORIS, state="suspect", rtt_ms=5.0),
+            PeerView(peer=BORIS, state="connected", rtt_ms=5.0),
             PeerView(peer=CARLA, state="known"),
         ],
         "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
@@ -69,9 +69,7 @@ def snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
-        "leaving": [
-            DrainCostView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 volunteer")
-        ],
+        "leaving": [DrainCostView(stage=0, remaining=1, last=False)],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import RunChoices
 from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.control.updates import Update
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
@@ -88,7 +88,7 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
 def _found(homes: Path) -> Path:
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
     choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=True)
-    founding = found_swarm(founder.peer, choices, ModelChoices(), OptimizerChoices())
+    founding = found_lab(homes, founder.peer, choices)
     address = Address("ip4", HOST, free_port(HOST), founder.peer)
     path = homes / "demo.swarm"
     write_swarm_file(path, sign(founding.manifest, founder, (address,)))

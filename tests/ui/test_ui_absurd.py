@@ -76,7 +76,7 @@ def updates(draw: st.DrawFn) -> Update:
         limits=LimitsView(memory_bytes=number(), upload_bytes_per_s=number(),
                           daily_bytes=number(), used_bytes=number(), when=[text()] * 9),
         credit=CreditView(microbatches=number(), tokens=number()),
-        leaving=[DrainCostView(stage=number(), remaining=number(), last=True, words=text())],
+        leaving=[DrainCostView(stage=number(), remaining=number(), last=True)],
         paused=PauseView(reason=text(), until=real(), since=real()),
         last_error=text(),
         audits=AuditsView(contributions=number(), results=audit_counts()),

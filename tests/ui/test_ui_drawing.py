@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rich.style import Style
 
 from client.ui.app import VolunteerApp
 from client.ui.source.mailbox import Link
@@ -82,8 +83,9 @@ def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
             for one in filters:
                 segments = one.apply(segments, background)
             for segment in segments:
-                assert segment.style is None or segment.style.color is None
-                assert segment.style is None or segment.style.bgcolor is None
+                style = segment.style or Style()
+                assert style.color is None or style.color.is_default
+                assert style.bgcolor is None or style.bgcolor.is_default
             reversed_rows += any(s.style is not None and s.style.reverse for s in segments)
         assert reversed_rows == 1, "the cursor is seen without colour"
         assert "[3 Peers]" in on.text()

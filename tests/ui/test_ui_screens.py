@@ -25,7 +25,7 @@ SAYS = {
     "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "serve it"),
     "swarm": ("progress", "counted twice", "0 counted twice", "capacity/s"),
     "peers": ("volunteers, by state", "round trip", "connected"),
-    "matching": ("Who does which part, and why", "You hold part 2 of 3"),
+    "matching": ("Your stages, and why", "You hold stage 1.", "staying at stage 1"),
     "recovery": ("1 fault, all repaired", "was lost", "noticed", "replaced", "✓"),
     "logs": ("events, info and above, newest last", "step 89: loss"),
 }
@@ -118,7 +118,7 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
 
 def test_f_warns_the_last_replica() -> None:
     async def scene(on: Stage) -> None:
-        last = [DrainCostView(stage=0, remaining=0, last=True, words="")]
+        last = [DrainCostView(stage=0, remaining=0, last=True)]
         await on.feed([update(1, leaving=last)])
         assert "stage 0 would have nobody" in on.text()
         await on.press("f")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from client.cli.screen import speaks_unicode
-from client.ui.terminal import prefers_light
+from client.ui.themes import prefers_light
 
 CODE = """
 import sys

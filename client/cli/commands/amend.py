@@ -24,10 +24,11 @@ from cyclopts import Parameter
 
 from client.cli.founding.amending import change_run
 from client.cli.founding.options import ScheduleName
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
 from protocol.amendments.changes import Changes
 
 
+@answered
 def amend(
     *,
     learning_rate: Annotated[float | None, Parameter(name=("--learning-rate", "--lr"))] = None,
@@ -40,8 +41,7 @@ def amend(
     steps: int | None = None,
     swarm: str | None = None,
     yes: bool = False,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Change how many steps a run has in all, or its learning rate from a step on.
 
     Parameters
@@ -77,4 +77,4 @@ def amend(
         schedule=schedule,
         decay_from=decay_from,
     )
-    change_run(swarm, changes, yes=yes, json=json)
+    return change_run(swarm, changes, yes=yes)

@@ -4,52 +4,64 @@ Group: this machine
 
 $ volunteer cache ls  # by kind
 $ volunteer cache prune --dry-run  # what would be removed
+
+Files that can be fetched again (others' training texts, working copies, files set aside) may be
+removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
+their last copy may be here.
 """
 
 from __future__ import annotations
 
-from client.cli.cached import CHECKPOINTS, Kept, kept, remove
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
 from client.cli.command_table import nested_app
 from client.cli.reach.home import Home, find_home
-from client.cli.terminal.ask import confirmed
-from client.cli.terminal.output import print_json, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.ask import confirm
 from client.cli.terminal.table import aligned
-from client.errors import ExitCode, UserError
+from client.errors import UserError
 from client.quantities import plural
+from client.store.atomic import is_temporary
+from client.store.checkpoints import DAMAGED, SET_ASIDE
 from client.store.identity import IdentityLock
-from client.store.paths import make_private
+from client.store.paths import Entry, make_private
+from client.store.texts import is_founders
 from client.views.words import size as human_bytes
 
 app = nested_app("cache")
 
 
+class Kept(Struct, frozen=True):
+    """Files of one kind."""
+
+    kind: str
+    words: str
+    files: int
+    size_bytes: int
+    prunable: bool
+    """Whether ``cache prune`` removes it unasked."""
+
+
 @app.command
-def ls(*, json: AsJson = False) -> None:
+@answered
+def ls() -> Answer:
     """List what the volunteer keeps on disk: training texts, checkpoints, leftovers, logs."""
     folder = find_home().folders.data
-    kinds = kept(folder)
-    if json:
-        print_json({"folder": str(folder), "kinds": list(map(_view, kinds))})
-        return
+    kinds = [kind for kind, _ in kept(folder)]
     rows = [
-        [
-            k.kind,
-            str(len(k.files)),
-            human_bytes(k.size_bytes),
-            "yes" if k.prunable else "no",
-            k.words,
-        ]
+        (k.kind, str(k.files), human_bytes(k.size_bytes), "yes" if k.prunable else "no", k.words)
         for k in kinds
     ]
-    for line in aligned(["kind", "files", "size", "pruned", "what it is"], rows):
-        print(line)
+    lines = aligned(["kind", "files", "size", "pruned", "what it is"], rows)
+    return Answer({"folder": str(folder), "kinds": kinds}, lines)
 
 
 @app.command
-def prune(
-    *, checkpoints: bool = False, dry_run: bool = False, yes: bool = False, json: AsJson = False
-) -> int:
+@answered
+def prune(*, checkpoints: bool = False, dry_run: bool = False, yes: bool = False) -> Answer:
     """Remove what can be had again; the volunteer must not be running.
 
     Parameters
@@ -63,40 +75,82 @@ def prune(
     """
     home = find_home()
     folder = home.folders.data
-    chosen = [k for k in kept(folder) if k.prunable or (checkpoints and k.kind == CHECKPOINTS)]
-    size = sum(kind.size_bytes for kind in chosen)
+    chosen = [
+        (kind, files)
+        for kind, files in kept(folder)
+        if kind.prunable or (checkpoints and kind.kind == Entry.CHECKPOINTS)
+    ]
+    kinds = [kind for kind, _ in chosen]
+    size = sum(kind.size_bytes for kind in kinds)
     if not dry_run and chosen:
-        words = ", ".join(f"{kind.kind} ({human_bytes(kind.size_bytes)})" for kind in chosen)
-        if not confirmed(f"Remove {words}?", yes=yes):
-            say("nothing was removed")
-            return ExitCode.INTERRUPTED
-        size = _remove(home, chosen)
-    if json:
-        removed = list(map(_view, chosen))
-        answer = {"folder": str(folder), "removed": removed, "freed_bytes": size}
-        print_json({**answer, "dry_run": dry_run})
-    else:
-        verb = "would be removed" if dry_run else "removed"
-        for kind in chosen:
-            print(f"{kind.kind}: {plural(len(kind.files), 'file')} {verb}")
-        say(f"{human_bytes(size)} {'would be' if dry_run else 'are'} free")
-    return ExitCode.OK
+        words = ", ".join(f"{kind.kind} ({human_bytes(kind.size_bytes)})" for kind in kinds)
+        confirm(f"Remove {words}?", yes=yes)
+        size = _remove(home, [path for _, files in chosen for path in files])
+    document = {
+        "folder": str(folder),
+        "removed": kinds,
+        "freed_bytes": size,
+        "dry_run": dry_run,
+    }
+    verb, free = ("would be removed", "would be") if dry_run else ("removed", "are")
+    lines = [f"{kind.kind}: {plural(kind.files, 'file')} {verb}" for kind in kinds]
+    return Answer(document, lines, [f"{human_bytes(size)} {free} free"])
 
 
-def _remove(home: Home, chosen: list[Kept]) -> int:
+def kept(data: Path) -> list[tuple[Kept, tuple[Path, ...]]]:
+    """Return the files of a data folder by kind; empty kinds are left out."""
+    checkpoints = list(_files(data / Entry.CHECKPOINTS))
+    aside = [path for path in checkpoints if DAMAGED in path.name or SET_ASIDE in path.name]
+    left = [path for path in _files(data) if is_temporary(path)]
+    texts = _all(data / Entry.TEXTS)
+    own = tuple(filter(is_founders, texts))
+    copied = tuple(path for path in texts if path not in own)
+    whole = [path for path in checkpoints if path not in {*aside, *left}]
+    snapshots, logs = _all(data / Entry.SNAPSHOTS), _all(data / Entry.LOGS)
+    found = (
+        (Entry.TEXTS, "training texts; downloaded again when needed", copied, True),
+        ("own-texts", "of swarms founded here; members copy them from you", own, False),
+        (Entry.SNAPSHOTS, "working copies of stages", snapshots, True),
+        ("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),
+        ("leftovers", "of interrupted writes", tuple(left), True),
+        (Entry.CHECKPOINTS, "results of training; the swarm may need them", tuple(whole), False),
+        (Entry.LOGS, "log files of the volunteer", logs, False),
+    )
+    return [
+        (Kept(kind, words, len(files), sum(map(_size, files)), prunable), files)
+        for kind, words, files, prunable in found
+        if files
+    ]
+
+
+def _remove(home: Home, files: list[Path]) -> int:
+    """Remove files; return the bytes freed."""
+    freed = 0
     try:
         with IdentityLock(make_private(home.folders.data)):
-            return remove(chosen)
+            for path in files:
+                freed += _size(path)
+                path.unlink(missing_ok=True)
     except OSError as error:
         problem = f"cannot remove {error.filename}: {error.strerror}"
         raise UserError(problem, "fix the permissions") from error
+    return freed
 
 
-def _view(kind: Kept) -> dict[str, object]:
-    return {
-        "kind": kind.kind,
-        "words": kind.words,
-        "files": len(kind.files),
-        "size_bytes": kind.size_bytes,
-        "prunable": kind.prunable,
-    }
+def _all(folder: Path) -> tuple[Path, ...]:
+    return tuple(path for path in _files(folder) if not is_temporary(path))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the plain files below a folder; links are not followed."""
+    if folder.is_dir() and not folder.is_symlink():
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -28,12 +28,12 @@ from client.cli.commands.export import explained, export_whole
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import say
+from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.errors import ExitCode, UserError
 from protocol.invite import Target
 
 if TYPE_CHECKING:
     from client.cli.models.talk import Talk  # which imports transformers
-    from model_zoo.stages import Stage
 
 HELP = "/reset forgets what was said, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 IN_MESSAGES = "it is talked to by the chat template of its tokenizer"
@@ -45,8 +45,8 @@ IN_TEXT = (
 
 def chat(
     *,
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     model: Path | None = None,
     system: str = "",
     max_tokens: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 256,
@@ -59,10 +59,6 @@ def chat(
 
     Parameters
     ----------
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     model
         Folder of volunteer export, instead of a swarm: it starts sooner, with the same version.
     system
@@ -83,35 +79,26 @@ def chat(
     if find_spec("transformers") is None:
         problem = "transformers, which computes the answers, is not installed"
         raise UserError(problem, 'pip install "volunteer[hf]"', ExitCode.CONFIG)
-    own = None
     with tempfile.TemporaryDirectory(prefix="volunteer-chat-") as made:
         if target is not None:
-            own = _export(home, target, checkpoint, Path(made))
+            _export(home, target, checkpoint, Path(made))
         from client.cli.models.talk import Drawing, Talk  # transformers: when all is in order
 
         drawing = Drawing(max_tokens, temperature, top_k, top_p, seed)
-        talk = Talk(model or Path(made), drawing, system, own)
+        talk = Talk(model or Path(made), drawing, system)
         say(IN_MESSAGES if talk.in_messages else IN_TEXT)
         return _converse(talk)
 
 
-def _export(home: Home, target: Target, folders: tuple[Path, ...], out: Path) -> Stage | None:
-    """Save the newest model, whole, where transformers reads it; one that transformers does not
-    compute is returned, and only its tokenizer is saved."""
-    from client.cli.models.model_source import needed_model
-    from client.cli.models.newest import file_tokenizer, needed_tokenizer, newest_model
-    from model_zoo.huggingface.tokenizer import write_tokenizer
+def _export(home: Home, target: Target, folders: tuple[Path, ...], out: Path) -> None:
+    """Save the newest model, whole, where transformers reads it."""
+    from client.cli.models.newest import needed_tokenizer, newest_model
 
     trained = newest_model(home, target, folders)
     needed_tokenizer(trained)
-    spec, tokenizer = trained.manifest.model, file_tokenizer(trained)
     with explained(out):
-        if spec.narrow is None:
-            export_whole(trained, out, "fp32")
-        elif tokenizer is not None:
-            write_tokenizer(tokenizer, out, spec.longest)
+        export_whole(trained, out, "fp32")
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
-    return None if spec.narrow is None else needed_model(trained)
 
 
 def _converse(talk: Talk) -> int:

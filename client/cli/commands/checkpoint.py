@@ -19,9 +19,8 @@ from client.cli.command_table import nested_app
 from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
 from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.target import as_name, find_swarm
-from client.cli.terminal.output import print_json, printable
-from client.cli.terminal.parameters import AsJson
+from client.cli.reach.target import as_name, find_swarm, with_manifest
+from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock
@@ -29,7 +28,6 @@ from client.store.paths import make_private
 from client.store.swarms import SwarmStore
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
-from protocol.invite import SwarmFile
 
 HASH_CHARS = 12
 
@@ -37,7 +35,8 @@ app = nested_app("checkpoint")
 
 
 @app.command
-def ls(*, swarm: str | None = None, json: AsJson = False) -> int:
+@answered
+def ls(*, swarm: str | None = None) -> Answer:
     """List the checkpoints on this machine: stage, version, size, age, hash.
 
     Reads only their headers. Example: volunteer checkpoint ls --swarm my-swarm
@@ -47,11 +46,12 @@ def ls(*, swarm: str | None = None, json: AsJson = False) -> int:
     swarm
         Name or beginning of the id of the swarm (default: all).
     """
-    return _show(find_home(), swarm, json, whole=False)
+    return _look(find_home(), swarm, whole=False)
 
 
 @app.command
-def verify(*, swarm: str | None = None, json: AsJson = False) -> int:
+@answered
+def verify(*, swarm: str | None = None) -> Answer:
     """Read all checkpoints on this machine and compare them with their hashes.
 
     Ends with 1 if one is damaged. Example: volunteer checkpoint verify
@@ -61,16 +61,16 @@ def verify(*, swarm: str | None = None, json: AsJson = False) -> int:
     swarm
         Name or beginning of the id of the swarm (default: all).
     """
-    return _show(find_home(), swarm, json, whole=True)
+    return _look(find_home(), swarm, whole=True)
 
 
 @app.command
+@answered
 def restore(
     *places: Path,
     swarm: str | None = None,
     version: Annotated[int | None, Parameter(name="--version")] = None,
-    json: AsJson = False,
-) -> int:
+) -> Answer:
     """Put checkpoints in their place, so that the swarm goes on from them when it is started.
 
     All files are verified before the first one is copied. Stop the volunteer first. Example, back
@@ -90,32 +90,20 @@ def restore(
         raise UserError(
             "nothing to restore", "name files or folders, or a --version", ExitCode.USAGE
         )
-    target = find_swarm(home, swarm)
-    if not isinstance(target, SwarmFile):
-        raise UserError(
-            "this swarm is not known on this machine",
-            "join it once, or pass its .swarm file",
-            ExitCode.USAGE,
-        )
+    target = with_manifest(find_swarm(home, swarm))
     sources = verified_sources(places, target)
     with IdentityLock(make_private(home.folders.data)):
         folder = CheckpointFolder(home.folders.checkpoints(target.swarm))
         done = restore_files(folder, sources, target, version)
-    if json:
-        print_json(done)
-    else:
-        print(printable(_restored_text(done)))
-    return ExitCode.OK
+    return Answer(done, _restored_text(done))
 
 
-def _show(home: Home, swarm: str | None, as_json: bool, *, whole: bool) -> int:
+def _look(home: Home, swarm: str | None, *, whole: bool) -> Answer:
     views = [look(folder, folder.name, name, whole=whole) for folder, name in _folders(home, swarm)]
-    if as_json:
-        print_json(Listing(swarms=views))
-    else:
-        print(printable("\n\n".join(map(_text, views)) or "no checkpoint lies on this machine"))
+    words = "\n\n".join(map(_text, views)) or "no checkpoint lies on this machine"
     damaged = any(file.problem for view in views for file in view.files)
-    return ExitCode.RUNTIME if whole and damaged else ExitCode.OK
+    code = ExitCode.RUNTIME if whole and damaged else ExitCode.OK
+    return Answer(Listing(swarms=views), words, code=code)
 
 
 def _folders(home: Home, swarm: str | None) -> list[tuple[Path, str]]:

@@ -22,8 +22,8 @@ from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.settings.config_file import save_setting
 from client.cli.settings.flags import Config, SettingFlags, given
-from client.cli.terminal.output import json_line, print_json, printable
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import json_line
 from client.config import SETTINGS, Setting, check_setting
 from client.errors import ConfigError, ExitCode, UserError
 
@@ -38,13 +38,13 @@ class Shown(Struct, frozen=True):
 
 
 @app.command
+@answered
 def show(
     *,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
     config: Config = None,
     origin: bool = False,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print every setting as a volunteer would use it.
 
     Parameters
@@ -54,13 +54,12 @@ def show(
     """
     resolved = find_home(given(flags), config).resolved
     values = msgspec.to_builtins(resolved.settings)
-    if json:
-        print_json(Shown(values, dict(resolved.origins)))
-        return
+    lines = []
     for name, setting in SETTINGS.items():
         notes = [setting.zero_words(values[name]), resolved.origins[name] if origin else ""]
         note = f"  # {'; '.join(filter(None, notes))}" if any(notes) else ""
-        print(printable(f"{name} = {_toml(setting, values[name])}{note}"))
+        lines.append(f"{name} = {_toml(setting, values[name])}{note}")
+    return Answer(Shown(values, dict(resolved.origins)), lines)
 
 
 def _toml(setting: Setting, value: object) -> str:

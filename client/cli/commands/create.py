@@ -4,14 +4,16 @@ Group: the swarm
 
 $ volunteer create --preset tiny --out x.swarm  # found a small swarm; give x.swarm to others
 
-The training text is copied into the founder's home, from where members get it. Afterwards the
-founder is a volunteer like any other; the invite names its address so that others find a member.
+Tokens of the training text are kept in the founder's home, from where members get them.
+Afterwards the founder is a volunteer like any other; the invite names its address so that others
+find a member.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +32,9 @@ from client.cli.founding.outlook import alone_s, outlook, together_s
 from client.cli.founding.price_table import StagePrice, table
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
+from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import times_read
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import say
 from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError
 from client.inviting import ticket_note
@@ -41,6 +44,7 @@ from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
 from client.views.words import size as human_bytes
 from protocol.address import Address
+from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 from protocol.vouching.register import KeptRegister, Register
@@ -49,10 +53,7 @@ from protocol.wire.envelope import Signer
 
 if TYPE_CHECKING:
     from client.cli.founding.manifest import Founding  # which imports numpy
-    from model_zoo.data import Corpus
-
-SAID_BYTES = 100_000_000
-"""Larger data are announced before they are copied."""
+    from client.plan.model import Machine
 
 
 class Created(Struct, frozen=True):
@@ -63,7 +64,7 @@ class Created(Struct, frozen=True):
     invite: str
     file: str
     text: str
-    """The founder's copy of the training text."""
+    """The founder's copy of the training data."""
     layers_per_stage: list[int]
     stages: list[StagePrice]
     parameters: int
@@ -71,13 +72,14 @@ class Created(Struct, frozen=True):
     averaging: list[str]
     """Why it averages as it does, and the price."""
     epochs: float | None = None
-    """How often the run reads its text; None: its tokens are not counted."""
+    """How often the run reads its data."""
     seconds_alone: float | None = None
     """Of the run on one thread of this machine; None: it was not measured."""
     seconds_at_best: float | None = None
     """Of the run with the volunteers that the stages should have, one such thread each."""
 
 
+@answered
 def create(
     *,
     run: RunChoices = RunChoices(),  # noqa: B008  (frozen)
@@ -86,8 +88,7 @@ def create(
     out: Annotated[Path | None, Parameter(name=("--out", "-o"), group=RUN)] = None,
     announce: Annotated[tuple[str, ...], Parameter(group=RUN)] = (),
     force: Annotated[bool, Parameter(group=RUN)] = False,
-    json: bool = False,
-) -> None:
+) -> Answer:
     """Found a swarm: write its signed .swarm file and print an invite.
 
     Parameters
@@ -99,8 +100,6 @@ def create(
         (default: this machine's address and the configured port).
     force
         Replace the file if it is there.
-    json
-        Print JSON instead of the invite alone.
     """
     home = find_home({"announce": announce or None})
     signer = home.signer()
@@ -111,26 +110,20 @@ def create(
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
-    from client.cli.founding.manifest import found_swarm
     from client.cli.planning.machines import this_machine
 
     store = TextStore(home.folders.texts)
     check_folder(run, model)  # before its tokenizer is used, which may take long
     run = with_own_tokenizer(run)
-    with tokenized(run, store.folder) as chosen:
-        here = partial(this_machine, home)
-        founding = found_swarm(
-            signer.peer, chosen, model, optimizer, store, machine=here, strangers=True
-        )
-        text = keep_text(founding.corpus, run.data if chosen == run else None, store)
+    here = partial(this_machine, home)
+    founding, text = _found(signer.peer, run, model, optimizer, store, here)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
     if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
     write_swarm_file(path, swarm)
-    for warning in founding.warnings:
-        say(f"note: {warning}")
-    _report(swarm, path, text, founding, json)
+    created = _created(swarm, path, text, founding)
+    return Answer(created, created.invite, list(_notes(swarm, path, text, founding)))
 
 
 def default_file(name: str) -> Path:
@@ -146,40 +139,36 @@ def default_file(name: str) -> Path:
     return Path(f"{name}.swarm")
 
 
-def keep_text(corpus: Corpus, source: str | None, store: TextStore) -> Path:
-    """Keep the training text ``corpus`` from ``source`` in the founder's ``store``; return where.
+def _found(
+    founder: PeerId,
+    run: RunChoices,
+    model: ModelChoices,
+    optimizer: OptimizerChoices,
+    store: TextStore,
+    machine: Callable[[], Machine],
+) -> tuple[Founding, Path]:
+    """Make tokens of the text, and build the manifest on them; see ``found_swarm``.
 
-    A text is copied: a link would take no room, but would change with the user's file. Without
-    ``source`` nobody else has it. A data folder is never changed, so it is not copied.
+    Returns:
+        The manifest with its facts, and where the tokens are kept: in the founder's ``store``, or
+        where the user has them, if that is on another disk.
 
     Raises:
-        UserError: the disk has no room for it, or the file was changed meanwhile.
+        UserError: as ``found_swarm``, or the disk has no room for the tokens.
     """
-    from client.compute.errors import WrongData
-    from client.compute.samples import find_kept, keep
-    from model_zoo.data import BUILT_IN, DataError
-    from model_zoo.datasets.corpus import TokenCorpus
+    from client.cli.founding.manifest import found_swarm
 
-    path = store.path(corpus.digest)
-    try:
-        if isinstance(corpus, TokenCorpus):
-            path = keep_folder(Path(corpus.name), corpus.spec, store)
-        elif find_kept(path, corpus.digest) is None:
-            if corpus.size > SAID_BYTES:
-                say(f"copying {human_bytes(corpus.size)} of data to {store.folder} ...")
-            keep(corpus, path)
-        if source != BUILT_IN:
-            origin = Path(source).expanduser().absolute() if source else None
-            store.remember(corpus.digest, origin)
-    except (WrongData, DataError) as error:
-        raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
-    except OSError as error:
-        problem = f"cannot keep a copy of the text in {store.folder}: {error.strerror}"
-        next_step = (
-            f"it needs {human_bytes(corpus.size)}; free space, or set data_dir to another disk"
-        )
-        raise UserError(problem, next_step, ExitCode.CONFIG) from error
-    return path
+    with tokenized(run, store.folder) as chosen:
+        founding = found_swarm(founder, chosen, model, optimizer, store, machine, strangers=True)
+        data, made = founding.manifest.data, Path(chosen.data).expanduser().absolute()
+        try:
+            path = keep_folder(made, data, store)
+            store.remember(data.digest, made if chosen == run else None)
+        except OSError as error:
+            problem = f"cannot keep the tokens in {store.folder}: {error.strerror}"
+            next_step = "free space, or set data_dir to another disk"
+            raise UserError(problem, next_step, ExitCode.CONFIG) from error
+    return founding, path
 
 
 def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
@@ -239,42 +228,33 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
-def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_json: bool) -> None:
+def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Created:
     manifest = swarm.manifest
-    invite = str(swarm.invite)
-    if as_json:
-        created = Created(
-            swarm=swarm.swarm,
-            name=manifest.name,
-            invite=invite,
-            file=str(path),
-            text=str(text),
-            layers_per_stage=list(manifest.layers_per_stage),
-            stages=list(founding.prices),
-            parameters=sum(stage.parameters for stage in manifest.stages),
-            warnings=list(founding.warnings),
-            averaging=list(founding.averaging),
-            epochs=times_read(manifest.data, _tokens(manifest)),
-            seconds_alone=alone_s(manifest, founding.prices),
-            seconds_at_best=together_s(manifest, founding.prices),
-        )
-        print_json(created)
-        return
-    for line in introduction(manifest, swarm.swarm):
-        say(line)
-    say(table(founding.prices))
-    for line in (*founding.averaging, *outlook(manifest, founding.prices)):
-        say(line)
-    size = human_bytes(founding.corpus.size)
-    if manifest.data.source == "tokens":
-        say(f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the")
-        say("parts that they need from you")
-    else:
-        say(f"the text, {size}, is copied to {text}; members of stage 0 copy it from you")
-    say(f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}")
-    say("others join with this invite, or with a copy of the file:")
-    print(invite)
+    return Created(
+        swarm=swarm.swarm,
+        name=manifest.name,
+        invite=str(swarm.invite),
+        file=str(path),
+        text=str(text),
+        layers_per_stage=list(manifest.layers_per_stage),
+        stages=list(founding.prices),
+        parameters=sum(stage.parameters for stage in manifest.stages),
+        warnings=list(founding.warnings),
+        averaging=list(founding.averaging),
+        epochs=times_read(manifest, manifest.steps),
+        seconds_alone=alone_s(manifest, founding.prices),
+        seconds_at_best=together_s(manifest, founding.prices),
+    )
 
 
-def _tokens(manifest: Manifest) -> int:
-    return manifest.steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+def _notes(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Iterator[str]:
+    manifest = swarm.manifest
+    yield from (f"note: {warning}" for warning in founding.warnings)
+    yield from introduction(manifest, swarm.swarm)
+    yield table(founding.prices)
+    yield from (*founding.averaging, *outlook(manifest, founding.prices))
+    size = human_bytes(manifest.data.size_bytes)
+    yield f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the"
+    yield "parts that they need from you"
+    yield f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}"
+    yield "others join with this invite, or with a copy of the file:"

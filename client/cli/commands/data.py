@@ -13,6 +13,7 @@ on where it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +26,10 @@ from client.cli.founding.tokenizing import (
     chosen_tokenizer,
     data_errors,
     say_left_out,
-    say_skipped,
+    skipped,
 )
+from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import repeats, shares, times
-from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
 from client.views.words import size as human_bytes
@@ -88,6 +88,7 @@ class SampleView(Struct, frozen=True, kw_only=True):
 
 
 @app.command
+@answered
 def build(
     *sources: Path,
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
@@ -98,8 +99,7 @@ def build(
     no_pack: Annotated[bool, Parameter(negative=())] = False,
     skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
     workers: Positive | None = None,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Turn text into tokens; a build that was interrupted goes on where it was.
 
     Parameters
@@ -152,15 +152,12 @@ def build(
             tell=line.show,
             left_out=say_left_out,
         )
-    _report(folder, [], json)
+    return _report(folder, [])
 
 
 @app.command
-def mix(
-    *folders: str,
-    out: Annotated[Path, Parameter(name=("--out", "-o"))],
-    json: AsJson = False,
-) -> None:
+@answered
+def mix(*folders: str, out: Annotated[Path, Parameter(name=("--out", "-o"))]) -> Answer:
     """Join data folders into one, each with its share of what a run reads.
 
     Parameters
@@ -176,11 +173,12 @@ def mix(
 
     with data_errors(), BuildLine("mixing") as line:
         folder = join([parse_choice(text) for text in folders], out, tell=line.show)
-    _report(folder, [], json)
+    return _report(folder, [])
 
 
 @app.command
-def verify(folder: Path, /, *, json: AsJson = False) -> int:
+@answered
+def verify(folder: Path, /) -> Answer:
     """Read a data folder and check every byte; returns 1 if it is damaged.
 
     Parameters
@@ -193,11 +191,11 @@ def verify(folder: Path, /, *, json: AsJson = False) -> int:
     with data_errors():
         opened = open_folder(folder)
         damaged = list(damaged_leaves(opened))
-    _report(opened, damaged, json)
-    return 1 if damaged else 0
+    return _report(opened, damaged)
 
 
 @app.command
+@answered
 def show(
     id: NotNegative,
     folder: Path,
@@ -206,8 +204,7 @@ def show(
     context: Positive | None = None,
     microbatch: Positive = 1,
     seed: NotNegative = 1337,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print the text of a microbatch's samples, as every volunteer of a swarm computes it.
 
     Parameters
@@ -224,12 +221,12 @@ def show(
         Seed of the run.
     """
     from model_zoo.data import plain_tokens
-    from model_zoo.datasets.corpus import TokenCorpus
+    from model_zoo.datasets.corpus import Corpus
     from model_zoo.datasets.folder import open_folder
 
     with data_errors():
         opened = open_folder(folder)
-        corpus = TokenCorpus.from_folder(opened)
+        corpus = Corpus.from_folder(opened)
         answers = opened.index.answers
         usual = answers.context if answers else USUAL_CONTEXT
         rows = corpus.sample(id, microbatch, context or usual, seed)
@@ -237,48 +234,42 @@ def show(
     numbers = range(id * microbatch, (id + 1) * microbatch)
     found = [corpus.spec.part_of(number) for number in numbers]
     parts = [part.name for part in found if part is not None]
-    if json:
-        learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if answers else []
-        tokens = plain_tokens(rows).tolist()
-        print_json(SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts))
-        return
-    for number, text in enumerate(texts):
-        if parts:
-            say(f"from {parts[number]}:")
-        print("\n".join(map(printable, text.split("\n"))))
-
-
-def _report(folder: Folder, damaged: list[int], as_json: bool) -> None:
-    index, parts = folder.index, _parts(folder.index)
-    if as_json:
-        print_json(
-            DataView(
-                folder=str(folder.path),
-                tokens=index.tokens,
-                vocab=index.vocab,
-                index=index,
-                damaged=damaged,
-                parts=parts,
-            )
-        )
-        return
-    say(describe(index))
+    learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if answers else []
+    tokens = plain_tokens(rows).tolist()
+    document = SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts)
     if parts:
-        _say_parts(folder, parts)
-    say_skipped(folder.index.tally.skipped, folder.index.skipped_rows)
+        texts = [f"from {part}:\n{text}" for part, text in zip(parts, texts, strict=True)]
+    return Answer(document, texts)
+
+
+def _report(folder: Folder, damaged: list[int]) -> Answer:
+    index, parts = folder.index, _parts(folder.index)
+    document = DataView(
+        folder=str(folder.path),
+        tokens=index.tokens,
+        vocab=index.vocab,
+        index=index,
+        damaged=damaged,
+        parts=parts,
+    )
+    notes = [describe(index), *_described_parts(index, parts)]
+    notes += skipped(index.tally.skipped, index.skipped_rows)
     if damaged:
         shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
         more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
-        say(f"damaged parts of 256 KiB: {shown}{more}; remove the folder and build it again")
-    print(folder.path)
+        notes.append(f"damaged parts of 256 KiB: {shown}{more}; remove the folder, build it again")
+    code = ExitCode.RUNTIME if damaged else ExitCode.OK
+    return Answer(document, str(folder.path), notes, code)
 
 
-def _say_parts(folder: Folder, parts: list[PartView]) -> None:
-    rows = [[p.name, f"{p.tokens:,}", f"{p.share:.2%}", f"{p.times:,.2f}"] for p in parts]
-    say("\n".join(aligned(["part", "tokens", "share", "times"], rows)))
-    when = "while as many tokens are read as the mixture has,"
-    for note in repeats(folder.index.parts, [part.times for part in parts], when):
-        say(f"note: {note}")
+def _described_parts(index: Index, parts: list[PartView]) -> Iterator[str]:
+    if parts:
+        rows = [[p.name, f"{p.tokens:,}", f"{p.share:.2%}", f"{p.times:,.2f}"] for p in parts]
+        yield from aligned(["part", "tokens", "share", "times"], rows)
+        when = "while as many tokens are read as the mixture has,"
+        yield from (
+            f"note: {note}" for note in repeats(index.parts, [p.times for p in parts], when)
+        )
 
 
 def describe(index: Index) -> str:

@@ -25,6 +25,7 @@ from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.diagnosis.limit_checks import examine_limits
 from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
+from client.cli.software import PACKAGES
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
 from client.errors import ConfigError, ExitCode
@@ -33,7 +34,6 @@ from client.store.paths import Entry
 from client.store.swarms import SwarmStore
 from client.train.transfer.state_size import data_bytes
 
-PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil")
 HEAVY = ("torch", "libp2p")
 
 

@@ -17,8 +17,9 @@ from msgspec import Struct
 from client.cli.founding.tokenizing import data_errors
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.output import print_json, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import say
+from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -41,43 +42,39 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     bits_per_byte: float
 
 
+@answered
 def eval(
     *,
     text: Path,
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     device: str = "cpu",
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Measure the newest model on a text: perplexity and bits per byte.
 
     Parameters
     ----------
     text
         File to measure on: text, .jsonl, .parquet, .gz or .zst.
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     device
         Where to compute: cpu, cuda:0 or mps.
     """
     home = find_home()
-    found = find_swarm(home, swarm)
+    target = find_swarm(home, swarm)
 
     from client.cli.models.newest import newest_model
 
     chosen = _device(device)
-    trained = newest_model(home, found, checkpoint)
-    answer = _measured(trained, text, chosen)
-    if json:
-        print_json(answer)
-        return
+    trained = newest_model(home, target, checkpoint)
     say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
-    print(f"tokens         {answer.tokens:,}")
-    print(f"loss           {answer.loss:.4f} nats a token")
-    print(f"perplexity     {answer.perplexity:.4f}")
-    print(f"bits per byte  {answer.bits_per_byte:.4f}")
+    found = _measured(trained, text, chosen)
+    lines = (
+        f"tokens         {found.tokens:,}",
+        f"loss           {found.loss:.4f} nats a token",
+        f"perplexity     {found.perplexity:.4f}",
+        f"bits per byte  {found.bits_per_byte:.4f}",
+    )
+    return Answer(found, lines)
 
 
 def _device(name: str) -> torch.device:

@@ -10,16 +10,16 @@ $ volunteer evidence verify bad.bin  # on any machine; exit code 1 if it proves 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
-from client.cli.reach.target import find_swarm
-from client.cli.terminal.output import one_line, print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.reach.target import find_swarm, with_manifest
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import one_line, say
+from client.cli.terminal.parameters import KnownSwarm
 from client.errors import ExitCode, UserError
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
@@ -28,12 +28,8 @@ from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
-from protocol.invite import SwarmFile
 
 app = nested_app("evidence")
-KnownSwarm = Annotated[
-    str | None, Parameter(help="Name or beginning of the id of the swarm, where several are known.")
-]
 
 
 class CheckedProof(Struct, frozen=True, kw_only=True):
@@ -59,9 +55,10 @@ class EvidenceList(Struct, frozen=True, kw_only=True):
 
 
 @app.command
-def ls(*, swarm: KnownSwarm = None, json: AsJson = False) -> int:
+@answered
+def ls(*, swarm: KnownSwarm = None) -> Answer:
     """List the expelled members with the evidence, each checked; returns 1 if it proves nothing."""
-    return _report(_kept(swarm), as_json=json)
+    return _report(_kept(swarm))
 
 
 @app.command
@@ -86,7 +83,8 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
 
 
 @app.command
-def verify(file: Path, *, json: AsJson = False) -> int:
+@answered
+def verify(file: Path) -> Answer:
     """Check the evidence of a file: signatures, swarm, contradictions; returns 1 if one is bad.
 
     Needs no volunteer, no network, and no trust in the sender of the file.
@@ -106,15 +104,13 @@ def verify(file: Path, *, json: AsJson = False) -> int:
         raise UserError(problem, "check the name", ExitCode.USAGE) from error
     if shown is None:
         raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
-    return _report(shown, as_json=json)
+    return _report(shown)
 
 
 def _kept(text: str | None) -> ShownEvidence:
     home = find_home()
-    target = find_swarm(home, text)
-    if not isinstance(target, SwarmFile):
-        raise UserError("this swarm is not known on this machine", "join it first", ExitCode.USAGE)
-    path = home.folders.proofs(target.swarm)
+    swarm = with_manifest(find_swarm(home, text)).swarm
+    path = home.folders.proofs(swarm)
     try:
         kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
@@ -122,19 +118,17 @@ def _kept(text: str | None) -> ShownEvidence:
         raise UserError(words, "remove it; the volunteer begins a new one") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
-    return ShownEvidence(kept.proofs, kept.voted_out, swarm=target.swarm)
+    return ShownEvidence(kept.proofs, kept.voted_out, swarm=swarm)
 
 
-def _report(shown: ShownEvidence, *, as_json: bool) -> int:
+def _report(shown: ShownEvidence) -> Answer:
     found = _checked(shown)
-    if as_json:
-        print_json(EvidenceList(swarm=shown.swarm, proofs=found))
-    else:
-        print(f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}")
-        for one in found:
-            words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
-            print("  " + one_line(printable(words)))
-    return ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+    lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
+    for one in found:
+        words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
+        lines.append(f"  {one_line(words)}")
+    code = ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+    return Answer(EvidenceList(swarm=shown.swarm, proofs=found), lines, code=code)
 
 
 def _checked(shown: ShownEvidence) -> list[CheckedProof]:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_answer, say
-from client.cli.terminal.parameters import AsJson, RunningSwarm
+from client.cli.terminal.answer import Answer, answered, of_node
+from client.cli.terminal.parameters import RunningSwarm
 
 
-def expel(
-    member: str, *, swarm: RunningSwarm = None, reason: str = "", json: AsJson = False
-) -> None:
+@answered
+def expel(member: str, *, swarm: RunningSwarm = None, reason: str = "") -> Answer:
     """Expel a member that you invited, or that came in through somebody you invited.
 
     Parameters
@@ -32,7 +31,5 @@ def expel(
     """
     with connect(running_home().folders, swarm) as node:
         gone, who = node.expel(member, reason), node.greeting
-    if json:
-        print_answer(who, member=gone)
-        return
-    say(f"expelled {gone.peer} from {who.swarm_name}; every member is told")
+    words = f"expelled {gone.peer} from {who.swarm_name}; every member is told"
+    return Answer(of_node(who, member=gone), words)

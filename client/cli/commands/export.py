@@ -20,16 +20,16 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
+from client.cli.models.contributors import contributors_of
 from client.cli.models.held_out import held_out_words, told_loss
-from client.cli.reach.contributors import contributors_of, own_work
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import printable, say
+from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
-from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 
 if TYPE_CHECKING:
@@ -61,28 +61,24 @@ class Exported(Struct, frozen=True):
     it is not known here."""
 
 
+@answered
 def export(
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     merged: Annotated[bool, Parameter(negative=())] = False,
     base: str | None = None,
     dtype: DType = "fp32",
     gguf: Annotated[bool, Parameter(negative=())] = False,
     force: bool = False,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.
 
     Parameters
     ----------
     out
         Folder to write config.json, model.safetensors, the tokenizer and a model card to.
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     merged
         Where adapters were trained (create --lora): save the whole model with the adapters added to
         its weights, and not the adapter alone, which peft loads beside its base.
@@ -113,11 +109,8 @@ def export(
             folder = (export_for_llama_cpp if gguf else export_whole)(trained, out, dtype)
     told = told_loss(home, trained.swarm, trained.version)
     write_card(home, trained, out, told, alone=alone, gguf=gguf, force=force)
-    if json:
-        print_json(Exported(trained.swarm, trained.version, str(folder), told))
-    else:
-        _say(trained, told, out, gguf=gguf)
-        print(folder)
+    exported = Exported(trained.swarm, trained.version, str(folder), told)
+    return Answer(exported, str(folder), list(_notes(trained, told, out, gguf=gguf)))
 
 
 def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
@@ -141,15 +134,15 @@ def explained(out: Path) -> Iterator[None]:
         raise UserError(f"cannot write {out}: {known}", next_step) from error
 
 
-def _say(trained: Trained, told: StepPoint | None, out: Path, *, gguf: bool) -> None:
+def _notes(trained: Trained, told: StepPoint | None, out: Path, *, gguf: bool) -> Iterator[str]:
     """Say what was exported, how good it is, and what can be done with it."""
-    say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
-    say(f"held-out loss: {held_out_words(trained.manifest, told)}")
+    yield f"{trained.manifest.name}, version {trained.version} of {trained.steps}"
+    yield f"held-out loss: {held_out_words(trained.manifest, told)}"
     if trained.manifest.data.tokenizer and trained.tokenizer is None:
-        say("note: without tokenizer.json, which no member that could be reached has")
+        yield "note: without tokenizer.json, which no member that could be reached has"
     if gguf:
-        say(f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}")
-    say(f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}")
+        yield f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}"
+    yield f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}"
 
 
 def _adapter_alone(trained: Trained, merged: bool, base: str | None, gguf: bool) -> bool:
@@ -289,8 +282,7 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    swarm = SwarmStore(home.folders.swarms).load(trained.swarm)
-    microbatches, tokens = (0, 0) if swarm is None else own_work(home, swarm)
+    named, own = contributors_of(home, trained.swarm, trained.manifest, trained.version)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
@@ -300,10 +292,9 @@ def write_card(
         held_out=told,
         adapter_alone=alone,
         gguf=gguf,
-        own=home.signer().peer if microbatches else None,
-        contributors=contributors_of(home, swarm, trained.version) if swarm else [],
-        own_microbatches=microbatches,
-        own_tokens=tokens,
+        own=home.signer().peer if own else None,
+        contributors=named,
+        own_microbatches=own,
     )
     try:
         write_atomic(path, card(facts).encode(), 0o644)

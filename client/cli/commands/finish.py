@@ -15,12 +15,14 @@ import time
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
-from client.cli.terminal.ask import says_yes
-from client.cli.terminal.output import print_answer, printable, say
+from client.cli.terminal.answer import of_node
+from client.cli.terminal.ask import confirm
+from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import DrainCostView
 from client.errors import ExitCode, UserError
+from client.views.status import drain_words
 
 LOOK_S = 0.5
 
@@ -50,19 +52,19 @@ def finish(
     with connect(folders, swarm) as node:
         greeting = node.greeting
         try:
-            if not yes and not _agreed(node.status().leaving):
-                say("nothing was done")
-                return ExitCode.INTERRUPTED
+            now = node.status()
+            words = drain_words(now.leaving, done=now.state == "done")
+            if not yes:
+                _ask(now.leaving, words)
             leaving = node.finish(discard=discard)
             left = _wait_until_gone(node, wait_s)
             ending = wait_for_ending(folders, greeting.pid) if left else None
         except NotRunning as error:
             raise not_running(folders, swarm) from error
     if json:
-        print_answer(greeting, leaving=leaving, left=left)
+        print_json(of_node(greeting, leaving=leaving, left=left))
     else:
-        for stage in leaving:
-            print(printable(stage.words))
+        print(printable(words))
     if ending is not None and ending.failed:
         code = next((code for code in ExitCode if code == ending.exit_code), ExitCode.RUNTIME)
         raise UserError(ending.words, ending.next_step, code)
@@ -75,14 +77,11 @@ def finish(
     return ExitCode.OK
 
 
-def _agreed(leaving: list[DrainCostView]) -> bool:
-    """Whether to leave although the swarm will have to wait; asks only at a terminal."""
-    last = [stage for stage in leaving if stage.last]
-    if not last or not sys.stdin.isatty():
-        return True
-    for stage in last:
-        say(stage.words)
-    return says_yes("Leave anyway?")
+def _ask(leaving: list[DrainCostView], words: str) -> None:
+    """Ask whether to leave although the swarm will have to wait; only at a terminal."""
+    if any(stage.last for stage in leaving) and sys.stdin.isatty():
+        say(words)
+        confirm("Leave anyway?", yes=False)
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:

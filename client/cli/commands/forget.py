@@ -14,9 +14,8 @@ from pathlib import Path
 
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.ask import confirmed
-from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.ask import confirm
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -28,7 +27,8 @@ from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
 
-def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:
+@answered
+def forget(swarm: str, /, *, yes: bool = False) -> Answer:
     """Remove a swarm from this machine, with all that is kept of it.
 
     Parameters
@@ -45,16 +45,11 @@ def forget(swarm: str, /, *, yes: bool = False, json: AsJson = False) -> int:
         raise UserError(f"no swarm {swarm} is known on this machine", "", ExitCode.USAGE)
     name = found.manifest.name
     _refuse_running(home, found)
-    if (lost := _lost(home, found)) and not confirmed(f"Remove {name} with {lost}?", yes=yes):
-        say("nothing was removed")
-        return ExitCode.INTERRUPTED
+    if lost := _lost(home, found):
+        confirm(f"Remove {name} with {lost}?", yes=yes)
     removed = _remove(home.folders.data, found, _shared(home, found))
-    if json:
-        gone = list(map(str, removed))
-        print_json({"swarm": found.swarm, "swarm_name": name, "removed": gone})
-    else:
-        print(printable(f"{name} ({found.swarm[:12]}) is not known here any more"))
-    return ExitCode.OK
+    document = {"swarm": found.swarm, "swarm_name": name, "removed": list(map(str, removed))}
+    return Answer(document, f"{name} ({found.swarm[:12]}) is not known here any more")
 
 
 def _refuse_running(home: Home, swarm: SwarmFile) -> None:

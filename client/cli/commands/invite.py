@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from msgspec import Struct, structs
+from msgspec import structs
 
 from client.cli.reach.home import Home, running_home
 from client.cli.reach.running import connect
 from client.cli.reach.target import as_name, named_swarm
-from client.cli.terminal.output import print_json, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.when import duration_s
 from client.control.invites import described
 from client.control.snapshot import InviteView
@@ -39,22 +38,7 @@ REMEMBERED: Final = (
 ALONE: Final = "the invite names only this machine: run volunteer join, so that it answers"
 
 
-class Invited(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer invite --json``."""
-
-    swarm: str
-    swarm_name: str
-    invite: str
-    members: list[str]
-    """Addresses that it names."""
-    private: bool
-    running: bool
-    """Whether a running volunteer made it; otherwise it was made from saved members."""
-    notes: list[str]
-    file: str | None
-    """The .swarm file that was written."""
-
-
+@answered
 def invite(
     *,
     swarm: str | None = None,
@@ -62,8 +46,7 @@ def invite(
     expires: str | None = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print a fresh invite, with members of the swarm that can be reached now.
 
     Parameters
@@ -86,26 +69,12 @@ def invite(
     found, running = _of_running(home, swarm, once, life_s), True
     if found is None:
         found, running = _remembered(home, swarm, limited=once or life_s is not None), False
+    notes = list(found.notes)
     if out is not None:
         _write(out, found.file, force)
-    if json:
-        answer = Invited(
-            swarm=found.swarm,
-            swarm_name=found.swarm_name,
-            invite=found.invite,
-            members=found.members,
-            private=found.private,
-            running=running,
-            notes=found.notes,
-            file=str(out) if out is not None else None,
-        )
-        print_json(answer)
-        return
-    for note in found.notes:
-        say(note)
-    if out is not None:
-        say(f"wrote {out}; join with it: volunteer join --swarm {shlex.quote(out.name)}")
-    print(found.invite)
+        notes.append(f"wrote {out}; join with it: volunteer join --swarm {shlex.quote(out.name)}")
+    file = str(out) if out is not None else None
+    return Answer({**structs.asdict(found), "running": running, "file": file}, found.invite, notes)
 
 
 def _of_running(

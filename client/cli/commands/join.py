@@ -27,7 +27,8 @@ from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import named_swarm, read_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
-from client.cli.terminal.output import print_answer, say
+from client.cli.terminal.answer import of_node
+from client.cli.terminal.output import print_json, say
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
@@ -76,7 +77,8 @@ def join(
     json
         With --detach: print JSON.
     data
-        The swarm's training text, where this machine has it; otherwise it is downloaded.
+        A folder with the swarm's training data, where this machine has one; otherwise they are
+        fetched from members.
     exit_when_done
         End when the swarm has done its last step, instead of staying to serve the model.
     handed_over
@@ -166,7 +168,8 @@ def _in_background(
     if not detach:
         return show(started.socket, home.folders)
     if as_json:
-        print_answer(node, pid=node.pid, socket=str(started.socket), log=str(home.folders.logs))
+        where = {"socket": str(started.socket), "log": str(home.folders.logs)}
+        print_json(of_node(node, pid=node.pid, **where))
     else:
         say(f"process {node.pid} takes part in {node.swarm_name}")
         say("  volunteer attach shows it, volunteer finish ends it, volunteer logs has its log")

@@ -16,12 +16,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from msgspec import Struct
 
 from client.cli.reach.machine import Volunteer, find_volunteers, user_name
-from client.cli.terminal.output import one_line, print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import one_line
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode
 from client.views.words import count_rate as human_rate
@@ -37,21 +38,20 @@ class Listing(Struct, frozen=True):
     volunteers: tuple[Volunteer, ...]
 
 
-def list(*, json: AsJson = False) -> int:
+@answered
+def list() -> Answer:
     """List the volunteers of this machine: swarm, stages, state, speed, memory, home."""
     found = find_volunteers()
-    if json:
-        print_json(Listing(tuple(found)))
-    else:
-        for line in _table(found):
-            print(printable(line))
-        for one in found:
-            if one.problem:
-                print(printable(f"{one_line(one.home or one.socket)}: {one_line(one.problem)}"))
+    problems = (
+        f"{one_line(one.home or one.socket)}: {one_line(one.problem)}"
+        for one in found
+        if one.problem
+    )
+    answer = Answer(Listing(tuple(found)), (*_table(found), *problems))
     if found:
-        return ExitCode.OK
-    say("no volunteer runs on this machine\n  start one: volunteer join --swarm X")
-    return ExitCode.NOT_RUNNING
+        return answer
+    nobody = "no volunteer runs on this machine\n  start one: volunteer join --swarm X"
+    return replace(answer, notes=[nobody], code=ExitCode.NOT_RUNNING)
 
 
 def _table(found: Sequence[Volunteer]) -> Iterator[str]:

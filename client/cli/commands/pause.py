@@ -16,21 +16,21 @@ from cyclopts import Parameter
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.output import print_answer, printable
-from client.cli.terminal.parameters import AsJson, RunningSwarm
+from client.cli.terminal.answer import Answer, answered, of_node
+from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import clock, duration_s, moment
 from client.errors import ExitCode, UserError
 
 
+@answered
 def pause(
     *,
     swarm: RunningSwarm = None,
     lasting: Annotated[str | None, Parameter(name="--for")] = None,
     until: str | None = None,
     reason: str = "",
-    json: AsJson = False,
     discard: bool = False,
-) -> None:
+) -> Answer:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
 
     Parameters
@@ -53,8 +53,5 @@ def pause(
             raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
     with connect(running_home().folders, swarm) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
-    if json:
-        print_answer(who, paused=view)
-        return
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
-    print(printable(f"{who.swarm_name}: paused {ends}"))
+    return Answer(of_node(who, paused=view), f"{who.swarm_name}: paused {ends}")

@@ -49,8 +49,7 @@ from client.cli.planning.machines import (
 from client.cli.planning.run import chosen, founded
 from client.cli.planning.text import report
 from client.cli.reach.home import find_home
-from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
 
 COST = Group("The cost", sort_key=4)
@@ -58,6 +57,7 @@ MOST_TOKENS = 10**18
 Tokens = Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=MOST_TOKENS))]
 
 
+@answered
 def plan(
     *,
     swarm: Annotated[str | None, Parameter(group=RUN)] = None,
@@ -65,8 +65,7 @@ def plan(
     run: PlanChoices = PlanChoices(),  # noqa: B008
     model: ModelChoices = ModelChoices(),  # noqa: B008
     tokens: Annotated[Tokens, Parameter(group=COST)] = None,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
     Parameters
@@ -86,12 +85,7 @@ def plan(
     planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
     here = cache(partial(this_machine, home))
     found = answer(planned, machines_of(kinds, here, planned.flops_per_token), tokens)
-    if json:
-        print_json(found)
-        return
-    print(printable(report(found)))
-    for note in found.notes:
-        say(f"note: {note}")
+    return Answer(found, [report(found), *(f"note: {note}" for note in found.notes)])
 
 
 def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:

@@ -5,14 +5,12 @@ $ volunteer sample --help  # prompt, length, temperature
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct
 
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.parameters import AsJson, Checkpoints, KnownSwarm
 from client.errors import ExitCode, UserError
 
 DEFAULT_PROMPT = "def "
@@ -31,8 +29,8 @@ def sample(
     prompt: str = DEFAULT_PROMPT,
     /,
     *,
-    swarm: str | None = None,
-    checkpoint: tuple[Path, ...] = (),
+    swarm: KnownSwarm = None,
+    checkpoint: Checkpoints = (),
     length: int = 400,
     temperature: float = 0.8,
     top_k: int = 40,
@@ -45,10 +43,6 @@ def sample(
     ----------
     prompt
         Text to go on from.
-    swarm
-        Name, id, invite or .swarm file (default: the only swarm known here).
-    checkpoint
-        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     length
         Tokens to write; in most swarms a token is a byte.
     temperature

@@ -8,38 +8,20 @@ home and what it has learned stay. Nothing asks the network whether there is one
 
 from __future__ import annotations
 
-import platform
-from typing import Annotated
+from msgspec.structs import asdict
 
-from cyclopts import Parameter
-from msgspec import Struct
-
-from client.cli.software import PACKAGES, package_version, software_version
-from client.cli.terminal.output import print_json
+from client.cli.software import versions
+from client.cli.terminal.answer import Answer, answered
 from client.train.messaging.handshake import PROTOCOL
 
 
-class Versions(Struct, frozen=True):
-    """Answer of ``volunteer version --json``."""
-
-    volunteer: str
-    python: str
-    platform: str
-    packages: dict[str, str]
-    protocol: int
-    """Members of a swarm need the same one."""
-
-
-def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> None:
-    """Print the versions that matter in a report."""
-    found = {name: package_version(name) or "missing" for name in PACKAGES}
-    versions = Versions(
-        software_version(), platform.python_version(), platform.platform(), found, PROTOCOL
+@answered
+def version() -> Answer:
+    """Print the versions that matter in a report; members of a swarm need the same protocol."""
+    found = versions()
+    lines = (
+        f"volunteer {found.volunteer}, protocol {PROTOCOL}",
+        f"python {found.python} on {found.platform}",
+        *(f"{name} {number}" for name, number in found.packages.items()),
     )
-    if json:
-        print_json(versions)
-        return
-    print(f"volunteer {versions.volunteer}, protocol {versions.protocol}")
-    print(f"python {versions.python} on {versions.platform}")
-    for name, number in found.items():
-        print(f"{name} {number}")
+    return Answer({**asdict(found), "protocol": PROTOCOL}, lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import platform
 import time
 import zipfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from msgspec import structs
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import ERRORS_NAME, read_lines
 from client.cli.reach.home import Home
-from client.cli.software import PACKAGES, package_version, software_version
+from client.cli.software import versions
 from client.cli.terminal.output import json_document, json_line
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
@@ -59,15 +58,17 @@ def write_bundle(path: Path, home: Home, checks: list[Check], *, keep_addresses:
 
 def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
     """Yield names and texts, not cleaned yet."""
-    yield "doctor.json", _json(checks)
-    yield "versions.json", _json(_versions())
+    yield "doctor.json", json_document(checks)
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    yield "versions.json", json_document({**structs.asdict(versions()), "written": written})
     settings = msgspec.to_builtins(home.settings) | {"nickname": "[name]"}
-    yield "settings.json", _json({"settings": settings, "origins": dict(home.resolved.origins)})
+    chosen = {"settings": settings, "origins": dict(home.resolved.origins)}
+    yield "settings.json", json_document(chosen)
     for number, (path, _) in enumerate(running_nodes(home.folders.runtime)):
         try:
             with ControlClient(path) as node:
-                yield f"status-{number}.json", _json(_nameless(node.status()))
-                yield f"matches-{number}.json", _json(node.matches())
+                yield f"status-{number}.json", json_document(_nameless(node.status()))
+                yield f"matches-{number}.json", json_document(node.matches())
         except ControlError as error:
             yield f"status-{number}.txt", str(error)
     lines = [json_line(line) for line in read_lines(home.folders.logs)]
@@ -83,17 +84,3 @@ def _nameless(now: Snapshot) -> Snapshot:
     """Return a status without the names of people; their ids stay."""
     found = [structs.replace(one, name="") for one in now.contributors]
     return structs.replace(now, names={}, contributors=found)
-
-
-def _versions() -> dict[str, object]:
-    return {
-        "volunteer": software_version(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _json(data: object) -> str:
-    return json_document(data)

@@ -21,6 +21,7 @@ import psutil
 from msgspec import Struct
 
 from client.config import EVERYWHERE
+from client.limits.cores import control_groups
 from client.store.paths import create_folders
 from client.views.words import size as human_bytes
 
@@ -30,8 +31,6 @@ EXACT_VERSIONS = {"libp2p": "0.8.1"}
 MIN_FREE_DISK_BYTES = 2 * 10**9
 PROBE_BYTES = 64 * 1024
 """A volunteer cannot even keep its notes where there is no room for this."""
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUPS = Path("/proc/self/cgroup")
 MIN_FREE_MEMORY_BYTES = 10**9
 IMPORT_TIMEOUT_S = 120.0
 
@@ -134,16 +133,8 @@ def check_memory() -> Check:
 
 def _group_limit_bytes() -> int | None:
     """Return the memory that the control groups (version 2) allow this process; None: no limit."""
-    try:
-        own = OWN_CGROUPS.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    path = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
-    group = CGROUPS / path.strip("/")
     limits = []
-    for folder in (group, *group.parents):
-        if folder == CGROUPS.parent:
-            break
+    for folder in control_groups():
         with suppress(OSError, ValueError):  # not there, or "max"
             limits.append(int((folder / "memory.max").read_text(encoding="utf-8")))
     return min(limits, default=None)

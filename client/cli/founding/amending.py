@@ -12,8 +12,9 @@ from msgspec import to_builtins
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
-from client.cli.terminal.ask import confirmed
-from client.cli.terminal.output import print_answer, say
+from client.cli.terminal.answer import Answer, of_node
+from client.cli.terminal.ask import confirm
+from client.cli.terminal.output import say
 from client.control.amended import ONLY_THE_FOUNDER
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import Amended
@@ -21,14 +22,13 @@ from client.errors import ExitCode, UserError
 from protocol.amendments.changes import Changes
 
 
-def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) -> None:
+def change_run(swarm: str | None, changes: Changes, *, yes: bool) -> Answer:
     """Change the run of the swarm that a volunteer takes part in here.
 
     Args:
         swarm: name or beginning of its id; None: the only one that runs.
         changes: what is to change.
         yes: do not ask.
-        json: print JSON.
 
     Raises:
         UserError: it cannot be changed like that, or not by us.
@@ -36,15 +36,13 @@ def change_run(swarm: str | None, changes: Changes, *, yes: bool, json: bool) ->
     with connect(running_home().folders, swarm) as node:
         for line in described(_amend(node, changes, sign=False)):
             say(line)
-        if not confirmed("Sign it? It cannot be taken back, only changed again.", yes=yes):
-            say("nothing was done")
-            return
+        confirm("Sign it? It cannot be taken back, only changed again.", yes=yes)
         done, who = _amend(node, changes, sign=True), node.greeting
-    if json:
-        print_answer(who, **to_builtins(done))
-        return
-    say(f"signed amendment {done.amendment.number} of {who.swarm_name}")
-    say("members are told now; volunteer status says from which step on it holds")
+    lines = (
+        f"signed amendment {done.amendment.number} of {who.swarm_name}",
+        "members are told now; volunteer status says from which step on it holds",
+    )
+    return Answer(of_node(who, **to_builtins(done)), lines)
 
 
 def _amend(node: ControlClient, changes: Changes, *, sign: bool) -> Amended:

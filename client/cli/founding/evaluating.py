@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from model_zoo.data import Corpus
-from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.tokens import NOT_LEARNED
 from model_zoo.specs.windows import Windows
 from protocol.limits import MAX_PATHS
@@ -37,10 +36,9 @@ def evaluation(
     if every == 0:
         return None
     number = max(1, min(MOST_MICROBATCHES, microbatches // SHARE_OF_STEP))
-    if isinstance(corpus, TokenCorpus):
-        windows = corpus.spec.windows(context)
-        if isinstance(windows, Windows):  # more of them would be the same again
-            number = max(1, min(number, windows.held_out // sequences))
+    windows = corpus.spec.windows(context)
+    if isinstance(windows, Windows):  # more of them would be the same again
+        number = max(1, min(number, windows.held_out // sequences))
     targets = [corpus.held_out_batch(n, sequences, context)[:, 1:] for n in range(number)]
     return Evaluation(
         every=every or usual_interval(number, microbatches, steps),

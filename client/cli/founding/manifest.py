@@ -37,11 +37,11 @@ from client.cli.founding.options import (
     PipelineChoices,
     RunChoices,
     for_strangers,
-    short_name,
 )
 from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
+from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
 from client.compute.payload import largest_payload_bytes
@@ -49,12 +49,11 @@ from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
-from model_zoo.data import BUILT_IN, Corpus, DataError
-from model_zoo.datasets.corpus import TokenCorpus, open_source
-from model_zoo.datasets.sources import is_json_lines
+from model_zoo.data import DataError
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
-from model_zoo.specs.data import Answers, DataSpec, Source
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
@@ -113,7 +112,7 @@ class Founding:
     prices: tuple[StagePrice, ...]
     """Prices of the stages, in pipeline order."""
     corpus: Corpus
-    """The training text."""
+    """The training data."""
     averaging: tuple[str, ...] = ()
     """Why it averages as it does, and the price, in lines."""
 
@@ -151,14 +150,14 @@ def found_swarm(
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
             preset = PRESETS[run.preset]
-            spec = choose_model(preset, model, vocab_of(corpus), run.stages)
+            spec = choose_model(preset, model, corpus.spec.vocab, run.stages)
             check_base(spec, imported=False)
             founding = founder_of.founding(run, spec)
             notes = other_vocabulary(run.preset, spec)
             return replace(founding, warnings=(*notes, *founding.warnings))
         if store is None:
             raise ValueError("an imported model needs a store for its weights")
-        check_vocabulary(imported, vocab_of(corpus), brought=isinstance(corpus, TokenCorpus))
+        check_vocabulary(imported, corpus.spec.vocab, brought=corpus.tokenizer is not None)
         spec = adapted(imported.spec, model, published_base(imported))
         founding = founder_of.founding(replace(run, optimizer=run.optimizer or DEFAULT), spec)
         layers = founding.manifest.layers_per_stage
@@ -213,7 +212,6 @@ class _Founder:
         """Return a manifest that every peer accepts."""
         length = usual_length(run)
         microbatches, steps, sequences = length.microbatches, length.steps, _sequences(run)
-        _check_precision(run)
         _check_aggregation(run.rule, microbatches)
         check_corpus(self.corpus, spec.context)
         every = run.checkpoint_every or CHECKPOINT_EVERY
@@ -232,7 +230,7 @@ class _Founder:
                 optimizer=choose_optimizer(
                     PRESETS[run.preset], self.optimizer, steps, run.update_rule
                 ),
-                data=describe_data(run.data, self.corpus),
+                data=self.corpus.spec,
                 averaging_codec=run.sent_codec,
                 local_rounds=_local_rounds(run),
                 aggregation=run.rule,
@@ -279,23 +277,6 @@ def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
         f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
         "text's tokenizer",
     )
-
-
-def _check_precision(run: RunChoices) -> None:
-    """Refuse audits of volunteers that compute in unlike types.
-
-    Raises:
-        UserError: there are both.
-    """
-    if run.compute_dtype == "auto" and run.audit:
-        raise UserError(
-            "audits need one type of numbers: with --compute-dtype auto an honest volunteer's work "
-            "is up to 15 % from what another computes, and no tolerance that forgives so much "
-            "finds a liar",
-            "take --compute-dtype fp32, or bf16 if every volunteer has a card that is fast in it; "
-            "among friends take --audit 0 or --private",
-            ExitCode.USAGE,
-        )
 
 
 def _check_boundaries(run: RunChoices) -> None:
@@ -490,22 +471,18 @@ def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, obj
 
 
 def read_corpus(source: str) -> Corpus:
-    """Open the training text.
+    """Open the training data.
 
     Raises:
         UserError: it is missing or unreadable.
     """
     try:
         corpus = open_source(source)
-        if isinstance(corpus, TokenCorpus) and corpus.digest != corpus.spec.digest:
+        if corpus.digest != corpus.spec.digest:
             raise DataError(f"{source} is damaged; volunteer data verify says where")
         return corpus
     except DataError as error:
-        hint = (
-            "give --data a file of UTF-8 text, .jsonl or .parquet, or a folder of volunteer data "
-            "build, or leave it out"
-        )
-        raise UserError(str(error), hint, ExitCode.CONFIG) from error
+        raise UserError(str(error), READABLE, ExitCode.CONFIG) from error
 
 
 def check_corpus(corpus: Corpus, context: int) -> None:
@@ -523,31 +500,7 @@ def check_corpus(corpus: Corpus, context: int) -> None:
 
 def cut_context(corpus: Corpus) -> int | None:
     """Return the context that a corpus's conversations were cut for; None: it has none."""
-    answers = corpus.spec.answers if isinstance(corpus, TokenCorpus) else None
-    return answers.context if isinstance(answers, Answers) else None
-
-
-def vocab_of(corpus: Corpus) -> int:
-    """Return the number of tokens of a corpus's tokenizer."""
-    return corpus.spec.vocab if isinstance(corpus, TokenCorpus) else BYTE_VOCAB
-
-
-def describe_data(source: str, corpus: Corpus) -> DataSpec:
-    """Return the corpus's entry in the manifest.
-
-    Args:
-        source: ``stdlib``, or the path that the corpus was read from.
-        corpus: the opened text.
-    """
-    if isinstance(corpus, TokenCorpus):
-        return corpus.spec
-    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest)
-
-
-def _kind(source: str) -> Source:
-    if source == BUILT_IN:
-        return "stdlib"
-    return "jsonl" if is_json_lines(source) else "text"
+    return corpus.spec.answers.context if corpus.spec.answers else None
 
 
 def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
@@ -736,8 +689,8 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append("redundancy 1: training stops whenever a volunteer leaves")
     if manifest.model.narrow is not None:
         found.append(
-            "the trained model will have narrow boundaries inside: volunteer eval, sample and chat "
-            "compute them; Hugging Face transformers and llama.cpp do not, so there is no export"
+            "the trained model will have narrow boundaries inside: volunteer eval and sample "
+            "compute them; transformers and llama.cpp do not, so there is no export and no chat"
         )
     found += warn_of_repeats(manifest, manifest.steps)
     return found

@@ -90,8 +90,8 @@ class PipelineChoices:
     random, so that nothing is lost on average."""
     boundary_width: OptionalCount = None
     """Numbers that a token is between two stages (default: the model's width). A quarter of the
-    width learns almost as well, at a quarter of the bytes. Such a model can be sampled, measured
-    and talked to here, and exported to no other program."""
+    width learns almost as well, at a quarter of the bytes. Such a model can be sampled and measured
+    here, and exported to no other program."""
     averaging_codec: SumCodec | None = None
     """Wire format of what volunteers of a stage average (default: s8, with local rounds q2, or q3
     where a rule bounds liars). q4, q3 and q2 take 4, 3 and 2 bits a number, and send later what

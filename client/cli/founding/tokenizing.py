@@ -25,15 +25,19 @@ if TYPE_CHECKING:
     from model_zoo.tokenizers.bpe import Bpe
 
 SHOWN_LEFT_OUT = 3
+READABLE = (
+    "give --data a file of UTF-8 text, .jsonl or .parquet, or a folder of volunteer data build, or "
+    "leave it out"
+)
 PLAIN_EVERY_S = 10.0
 """Time between lines of progress where there is no terminal."""
 
 
 @contextmanager
 def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
-    """Yield the choices with a folder of tokens as data, where a tokenizer is chosen.
+    """Yield the choices with a folder of tokens as data, made of the text unless they name one.
 
-    The folder is removed afterwards. If it is interrupted, the same command goes on from it.
+    It is removed afterwards. If it is interrupted, the same command goes on from it.
 
     Args:
         run: the founder's choices.
@@ -45,21 +49,23 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     from model_zoo.datasets.folder import is_data_folder
 
     path = Path(run.data).expanduser().absolute()
-    if run.tokenizer is not None and is_data_folder(path):
-        problem = f"{path} has tokens already, and they bring their tokenizer"
-        raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
-    if run.tokenizer in (None, BYTES):
+    if is_data_folder(path):
+        if run.tokenizer is not None:
+            problem = f"{path} has tokens already, and they bring their tokenizer"
+            raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
         yield run
         return
     from model_zoo.data import BUILT_IN
     from model_zoo.datasets.build import build
 
+    choice = run.tokenizer or BYTES
     with _room_in(folder), data_errors(), BuildLine() as line:
-        tokenizer = chosen_tokenizer(run.tokenizer)
+        tokenizer = chosen_tokenizer(choice)
         if run.data == BUILT_IN:
             path = _built_in_text(folder)
-        made = folder / f".tokens-{_named(path, run.tokenizer)}"
-        build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
+        made = folder / f".tokens-{_named(path, choice)}"
+        with data_errors(READABLE):
+            build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
     yield replace(run, data=str(made), name=run.swarm_name, tokenizer=None)
     shutil.rmtree(made)
     if run.data == BUILT_IN:
@@ -91,11 +97,9 @@ def _room_in(folder: Path) -> Iterator[None]:
 
 def _built_in_text(folder: Path) -> Path:
     """Return a file of Python's own source."""
-    from model_zoo.data import BUILT_IN, Corpus
+    from model_zoo.data import BUILT_IN, built_in_text
 
-    path = folder / BUILT_IN
-    corpus = Corpus.from_stdlib()
-    text = corpus.read(0, corpus.size)
+    path, text = folder / BUILT_IN, built_in_text()
     if not (path.is_file() and path.read_bytes() == text):
         path.write_bytes(text)
     return path
@@ -109,14 +113,13 @@ def _named(path: Path, tokenizer: str) -> str:
 
 
 @contextmanager
-def data_errors() -> Iterator[None]:
+def data_errors(next_step: str = "see volunteer data --help") -> Iterator[None]:
     """Turn the errors of data into those of the command line."""
     from model_zoo.data import DataError
 
     try:
         yield
     except DataError as error:
-        next_step = "see volunteer data --help"
         raise UserError(str(error), next_step, ExitCode.CONFIG) from error
 
 
@@ -128,16 +131,15 @@ def say_left_out(files: list[str]) -> None:
         say(f"note: and {len(files) - SHOWN_LEFT_OUT} more")
 
 
-def say_skipped(rows: int, names: Sequence[str]) -> None:
-    """Say which rows could not be used: ``names`` are those of the first."""
+def skipped(rows: int, names: Sequence[str]) -> Iterator[str]:
+    """Yield lines about rows that could not be used: ``names`` are those of the first."""
     if not rows:
         return
     counted = "one unusable row is" if rows == 1 else f"{rows:,} unusable rows are"
-    say(f"note: {counted} left out:")
-    for name in names:
-        say(f"  {name}")
+    yield f"note: {counted} left out:"
+    yield from (f"  {name}" for name in names)
     if rows > len(names):
-        say(f"  and {rows - len(names):,} more")
+        yield f"  and {rows - len(names):,} more"
 
 
 class BuildLine:

@@ -84,9 +84,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The volunteer that exports; None: it did not train."""
     contributors: Sequence[ContributorView] = ()
     """The leaderboard, the most work first."""
-    own_microbatches: int
+    own_microbatches: int = 0
     """Of the volunteer that exports, in committed steps."""
-    own_tokens: int
 
 
 def card(facts: Facts) -> str:
@@ -198,7 +197,7 @@ def _rate(rule: OptimizerSpec) -> str:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
-    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of {_KINDS[data.source]}"
+    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of tokens"
     yield f"digest `{data.digest}`"
     for part, share in zip(data.parts, shares(data.parts), strict=True):
         yield (
@@ -216,22 +215,14 @@ def _data(manifest: Manifest) -> Iterator[str]:
         yield "a token is a byte of the text, and its id is the byte's value"
 
 
-_KINDS = {
-    "stdlib": "Python's own source",
-    "text": "text",
-    "jsonl": "text in JSON lines",
-    "tokens": "tokens",
-}
-
-
 def _contributors(facts: Facts) -> Iterator[str]:
-    founder = facts.manifest.founder
-    yield f"founded by `{founder}`"
+    of_one = facts.manifest.tokens_per_microbatch
+    yield f"founded by `{facts.manifest.founder}`"
     if facts.own_microbatches:
         named = "" if facts.own is None else f", {_code(facts.own)},"
         yield (
             f"who exported this{named} computed {facts.own_microbatches:,} microbatches of "
-            f"committed steps, {facts.own_tokens:,} tokens, counted per stage"
+            f"committed steps, {facts.own_microbatches * of_one:,} tokens, counted per stage"
         )
     vouched = [one for one in facts.contributors if one.vouchers]
     if vouched:

@@ -14,6 +14,7 @@ import trio
 
 from client.cli.models.model_source import Trained, kept_tokenizer, load_newest
 from client.cli.reach.home import Home
+from client.cli.reach.target import with_manifest
 from client.cli.terminal.output import say
 from client.control.amended import amendment_views
 from client.errors import ExitCode, UserError
@@ -71,23 +72,13 @@ def file_tokenizer(trained: Trained) -> Bpe | None:
 def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
     store = TextStore(home.folders.texts)
     if folders:
-        return load_newest(_with_manifest(target), folders, store)
+        return load_newest(with_manifest(target), folders, store)
     if isinstance(target, SwarmFile):
         try:
             return load_newest(target, [home.folders.checkpoints(target.swarm)], store)
         except UserError:
             say("this volunteer does not hold every stage; asking the swarm")
     return _from_the_swarm(home, target)
-
-
-def _with_manifest(target: Target) -> SwarmFile:
-    if isinstance(target, SwarmFile):
-        return target
-    raise UserError(
-        "checkpoints do not contain the shape of their model",
-        "pass the .swarm file with --swarm, or join the swarm once",
-        ExitCode.USAGE,
-    )
 
 
 def _from_the_swarm(home: Home, target: Target) -> Trained:

@@ -16,10 +16,8 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 from transformers.utils import logging
 
-from client.cli.models.own_model import OwnModel
 from client.cli.terminal.output import printable
 from client.errors import ExitCode, UserError
-from model_zoo.stages import Stage
 
 
 class CannotAnswer(ValueError):
@@ -64,28 +62,22 @@ class Talk:
     """See the module's docstring.
 
     Args:
-        folder: of ``volunteer export``, or with the tokenizer of ``model``.
+        folder: of ``volunteer export``.
         drawing: how answers are drawn.
         system: said before the first message; empty: nothing.
-        model: one that is not in the folder, because no class of transformers computes it.
 
     Raises:
         UserError: the folder has no model that transformers loads.
     """
 
-    def __init__(
-        self, folder: Path, drawing: Drawing, system: str = "", model: Stage | None = None
-    ) -> None:
+    def __init__(self, folder: Path, drawing: Drawing, system: str = "") -> None:
         logging.set_verbosity_error()  # advice for developers
         logging.disable_progress_bar()
         try:
-            if model is None and not (folder / "config.json").is_file():
+            if not (folder / "config.json").is_file():
                 raise OSError("it has no config.json")
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            if model is None:
-                self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-            else:
-                self._model = OwnModel(model, self._tokenizer.eos_token_id)
+            self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as error:
             problem = f"{folder} has no model that transformers loads: {error}"
             words = "make one: volunteer export --out FOLDER (of adapters: --merged)"

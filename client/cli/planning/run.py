@@ -10,7 +10,7 @@ from client.cli.founding.averaging import run_of
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
-from client.cli.reach.target import find_swarm
+from client.cli.reach.target import find_swarm, with_manifest
 from client.compute.memory import USUAL_GRAPHS
 from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
@@ -22,7 +22,6 @@ from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
 from model_zoo.specs.state import StateSpec
-from protocol.invite import SwarmFile
 from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, fits_a_frame
 
@@ -221,13 +220,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
     Raises:
         UserError: it cannot be found, or a flag contradicts it.
     """
-    found = find_swarm(home, text)
-    if not isinstance(found, SwarmFile):
-        raise UserError(
-            "an invite does not contain the swarm's model",
-            "pass its .swarm file, or its name once you have joined it",
-            ExitCode.USAGE,
-        )
+    found = with_manifest(find_swarm(home, text))
     if replace(run, measure=True) != PlanChoices() or model != ModelChoices():
         raise UserError(
             "--swarm fixes the model, its stages, tokens per step, codecs and redundancy",

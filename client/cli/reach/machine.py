@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from client.cli.reach.services import installed_services
+from client.cli.reach.services import service_sockets
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
 from client.control.sockets import SUFFIX, Listener, listener, listening_sockets
 from client.errors import UserError
@@ -64,10 +64,7 @@ def find_volunteers() -> list[Volunteer]:
 
 def _own_sockets() -> Iterator[Path]:
     """Yield the sockets of this home and of the services."""
-    folders = [
-        place.folders.runtime
-        for place in (*installed_services("user"), *installed_services("system"))
-    ]
+    folders = service_sockets()
     with suppress(UserError):
         folders.append(find_folders().runtime)
     for folder in folders:

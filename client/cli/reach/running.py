@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from client.cli.reach.services import installed_services
+from client.cli.reach.services import service_sockets
 from client.cli.reach.target import as_name
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
@@ -19,12 +19,7 @@ from client.control.methods import Greeting
 from client.control.sockets import live_sockets
 from client.errors import ExitCode, UserError
 from client.store.last_run import Ending, RunRecord
-from client.store.paths import (
-    HOME_VARIABLE,
-    SYSTEM_HOME,
-    Folders,
-    runtime_folder,
-)
+from client.store.paths import HOME_VARIABLE, Folders
 
 OTHERS: Final = "volunteer list shows the volunteers of other homes, services and users"
 ENDING_S: Final = 10.0
@@ -56,23 +51,15 @@ def find_socket(folders: Folders, swarm: str | None) -> Path:
         UserError: none runs (exit 3), several do (exit 2), or one hangs (exit 75).
     """
     swarm = as_name(swarm)
-    folder, services = folders.runtime, _service_folders(folders.runtime)
-    nodes = _fitting(folder, swarm) or [n for each in services for n in _fitting(each, swarm)]
+    own, services = folders.runtime, [p for p in service_sockets() if p != folders.runtime]
+    nodes = _fitting(own, swarm) or [node for each in services for node in _fitting(each, swarm)]
     if not nodes:
-        places = [] if swarm else [folder, *services]
+        places = [] if swarm else [own, *services]
         mute = [path for each in places for path in _listening(each)]
         raise _mute(mute[0]) if mute else not_running(folders, swarm)
     if len(nodes) > 1:
         raise _several(nodes)
     return nodes[0][0]
-
-
-def _service_folders(own: Path) -> list[Path]:
-    """Return the folders with the sockets of services, but for ``own``; the system's is among them
-    also if this user cannot see its unit."""
-    places = [*installed_services("user"), *installed_services("system")]
-    found = [runtime_folder(SYSTEM_HOME), *(place.folders.runtime for place in places)]
-    return [folder for folder in dict.fromkeys(found) if folder != own]
 
 
 def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
@@ -141,14 +128,8 @@ def _listening(folder: Path) -> list[Path]:
 
 
 def _fitting(folder: Path, swarm: str | None) -> list[tuple[Path, Greeting]]:
-    try:
-        return [(path, node) for path, node in running_nodes(folder) if _matches(node, swarm)]
-    except PermissionError:
-        return []  # another user's
-
-
-def _matches(node: Greeting, swarm: str | None) -> bool:
-    return _is_of(node.swarm, node.swarm_name, swarm)
+    found = running_nodes(folder)
+    return [(path, node) for path, node in found if _is_of(node.swarm, node.swarm_name, swarm)]
 
 
 def _is_of(swarm: str, name: str, wanted: str | None) -> bool:

@@ -24,6 +24,7 @@ from client.store.paths import (
     Folders,
     find_folders,
     home_folders,
+    runtime_folder,
     user_home,
 )
 
@@ -166,6 +167,14 @@ def installed_services(scope: Scope) -> list[ServicePlace]:
     middle = r"(?:@(.+))?\.service" if only.manager else r"(?:\.(.+))?\.plist"
     pattern = re.compile(re.escape(only.unit.stem) + middle)
     return [service_place(scope, one) for one in sorted(_instances(only.unit.parent, pattern))]
+
+
+def service_sockets() -> list[Path]:
+    """Return the folders with the sockets of services; the system's is among them also if this user
+    cannot see its unit."""
+    places = [*installed_services("user"), *installed_services("system")]
+    found = [runtime_folder(SYSTEM_HOME), *(place.folders.runtime for place in places)]
+    return list(dict.fromkeys(found))
 
 
 def _instances(folder: Path, pattern: re.Pattern[str]) -> Iterator[str]:

@@ -72,6 +72,18 @@ def find_swarm(home: Home, text: str | None) -> Target:
     return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
 
 
+def with_manifest(target: Target) -> SwarmFile:
+    """Return a swarm whose manifest is at hand.
+
+    Raises:
+        UserError: there is an invite or an address only.
+    """
+    if isinstance(target, SwarmFile):
+        return target
+    problem = "an invite does not contain the swarm's model, and it is not known on this machine"
+    raise UserError(problem, "join it once, or pass its .swarm file", ExitCode.USAGE)
+
+
 def as_name(text: str | None) -> str | None:
     """Return what stands for a swarm as a name or a beginning of its id: an invite and a .swarm
     file are their id.

@@ -72,7 +72,7 @@ class Handover(Struct, frozen=True, kw_only=True):
     """The invite, a member's address or the text of the ``.swarm`` file."""
     resolved: Resolved
     data: str | None = None
-    """Absolute path of the training text, where this machine has it."""
+    """Absolute path of the training data, where this machine has them."""
     exit_when_done: bool = False
 
 

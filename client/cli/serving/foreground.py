@@ -50,7 +50,7 @@ def serve(
         home: folders and identity.
         settings: the merged settings.
         target: the swarm.
-        data: path of the training text; None: not on this machine.
+        data: folder of the training data; None: not on this machine.
         exit_when_done: end after the last step instead of serving the model.
         quiet: write the log only to its file.
         relay_only: relay for others, hold no stage.

@@ -8,17 +8,18 @@ from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
 
 
-def confirmed(question: str, *, yes: bool) -> bool:
-    """Whether to continue: ``yes`` was given, or a person agrees.
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on if ``yes`` was given, or a person agrees.
 
     Raises:
-        UserError: there is nobody to ask.
+        UserError: the person does not, or there is nobody to ask.
     """
     if yes:
-        return True
+        return
     if not sys.stdin.isatty():
         raise UserError(f"this needs a confirmation: {question}", "pass --yes", ExitCode.USAGE)
-    return says_yes(question)
+    if not says_yes(question):
+        raise UserError("nothing was done", exit_code=ExitCode.INTERRUPTED)
 
 
 def says_yes(question: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from model_zoo.specs.data import DataSpec, training_size
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.mixture import Part
+from model_zoo.specs.windows import training_windows
 from protocol.manifest import Manifest
 
 MANY_TIMES = 4
@@ -50,8 +51,7 @@ def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
     if manifest.data.parts:
         yield from repeats(manifest.data.parts, _epochs(manifest, steps), "in this run")
         return
-    tokens = steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    count = times_read(manifest.data, tokens)
+    tokens, count = _tokens(manifest, steps), times_read(manifest, steps)
     if count <= MANY_TIMES:
         return
     enough = max(1, int(steps * MANY_TIMES / count))
@@ -62,10 +62,14 @@ def warn_of_repeats(manifest: Manifest, steps: float) -> Iterator[str]:
     )
 
 
-def times_read(data: DataSpec, tokens: float) -> float:
-    """Return how often so many tokens are those that train."""
-    size = data.tokens if data.source == "tokens" else data.size_bytes
-    return tokens / training_size(size)
+def times_read(manifest: Manifest, steps: float) -> float:
+    """Return how often so many steps read the data that train."""
+    context = manifest.model.context
+    return _tokens(manifest, steps) / context / training_windows(manifest.data.tokens, context)
+
+
+def _tokens(manifest: Manifest, steps: float) -> float:
+    return steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
 
 
 def repeats(parts: Sequence[Part], counts: Sequence[float], when: str) -> Iterator[str]:

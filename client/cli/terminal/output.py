@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-from client.control.methods import Greeting
-
 SCHEMA_VERSION: Final = 1
 """Of the documents that commands print; raised when a field is removed or means something else."""
 
@@ -23,11 +21,6 @@ SCHEMA_VERSION: Final = 1
 def print_json(answer: object) -> None:
     """Print one JSON document on stdout."""
     print(json_document(versioned(answer)))
-
-
-def print_answer(who: Greeting, **facts: object) -> None:
-    """Print what a volunteer answered as one JSON document, with who it is."""
-    print_json({"swarm": who.swarm, "swarm_name": who.swarm_name, "peer": who.peer, **facts})
 
 
 def versioned(answer: object) -> dict[str, object]:

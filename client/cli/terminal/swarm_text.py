@@ -69,8 +69,7 @@ def _model(manifest: Manifest) -> Iterator[str]:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
-    name = "the source of Python itself" if data.source == "stdlib" else data.name
-    yield f"  data       {name}, {human_bytes(data.kept_bytes)}; every member can read it"
+    yield f"  data       {data.name}, {human_bytes(data.kept_bytes)}; every member can read it"
     if words := describe_mixture(manifest, manifest.steps):
         yield f"{INDENT}{words}"
 

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from client.cli.commands.create import keep_text, sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm, read_corpus
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import read_corpus
+from client.cli.founding.options import ModelChoices, RunChoices
 from client.cli.reach.home import free_port
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError
+from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.lab.reference import TrainingPlan, train_reference
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.store.texts import TextStore
 from model_zoo.specs.precision import precision_on
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -77,9 +77,7 @@ def measure_efficiency() -> tuple[float, float]:
 def found(homes: Path, run: RunChoices = RUN, model: ModelChoices = MODEL) -> SwarmFile:
     """Found the swarm whose file and first home lie in ``homes``."""
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    founding = found_swarm(founder.peer, run, model, OptimizerChoices())
-    keep_text(founding.corpus, run.data, TextStore(home_folders(homes / NAMES[0]).texts))
-    manifest = founding.manifest
+    manifest = found_lab(homes, founder.peer, run, model).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
     write_swarm_file(homes / "bench.swarm", swarm)
     return swarm

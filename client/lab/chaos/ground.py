@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from client.cli.commands.create import write_swarm_file
-from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.lab.founding import found_lab
+from client.lab.local_swarm import DATA
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.address import Address
@@ -27,7 +28,7 @@ class Ground:
     """A founded swarm without members.
 
     Args:
-        folder: for the founder's identity.
+        folder: for the founder's identity, and the training data.
         small: the least useful model and step, for tests.
     """
 
@@ -51,7 +52,8 @@ class Ground:
             averaging_codec="fp32",
         )
         model = ModelChoices(layers=stages, width=32, heads=2, context=16) if small else MODEL
-        founding = found_swarm(self._signer.peer, choices, model, OPTIMIZER)
+        self._data = folder / DATA
+        founding = found_lab(folder, self._signer.peer, choices, model, OPTIMIZER)
         self.manifest: Manifest = founding.manifest
         self._encoded, self._signature = self._signer.sign_manifest(self.manifest)
 
@@ -61,6 +63,7 @@ class Ground:
         return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
 
     def write(self, path: Path, member: Address) -> None:
-        """Write the swarm file with the address of a first member."""
+        """Write the swarm file with the address of a first member, and put the data beside it."""
         swarm = SwarmFile(self.manifest, self._encoded, self._signature, (member,))
         write_swarm_file(path, swarm)
+        path.with_name(DATA).symlink_to(self._data)

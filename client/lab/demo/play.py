@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.options import RunChoices
 from client.cli.models.model_source import (
     Trained,
     find_places,
@@ -24,11 +23,13 @@ from client.cli.terminal.swarm_text import introduction
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
-from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.founding import found_lab
+from client.lab.local_swarm import DATA, LocalSwarm, terminate_as_interrupt
 from client.lab.reference import evaluate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from model_zoo.data import Corpus
+from model_zoo.data import BUILT_IN
+from model_zoo.datasets.build import open_source
 from model_zoo.export import export_hf
 from model_zoo.sample import generate
 from protocol.address import Address
@@ -76,7 +77,7 @@ class Play:
     def _found(self, homes: Path) -> SwarmFile:
         founder = ensure_identity(make_private(home_folders(homes / self._volunteers[0]).data))
         self._screen.say("measuring what the model's layers cost")
-        founding = found_swarm(founder.peer, self._choices, ModelChoices(), OptimizerChoices())
+        founding = found_lab(homes, founder.peer, self._choices)
         address = Address("ip4", HOST, free_port(HOST), founder.peer)
         swarm = sign(founding.manifest, founder, (address,))
         write_swarm_file(self._swarm_file, swarm)
@@ -90,9 +91,10 @@ class Play:
     def _run(self, homes: Path, timeout_s: float) -> Observed:
         with LocalSwarm(self._swarm_file, homes, self._out / "logs") as processes:
             founder, *others = self._volunteers
-            processes.start(founder, JOIN_FLAGS).wait_until_it_answers(START_TIMEOUT_S)
+            flags = (*JOIN_FLAGS, "--data", str(homes / DATA))
+            processes.start(founder, flags).wait_until_it_answers(START_TIMEOUT_S)
             for name in others:
-                processes.start(name, JOIN_FLAGS)
+                processes.start(name, flags)
             run = DemoRun(processes, self._screen, kill=self._kill, timeout_s=timeout_s)
             return run.run()
 
@@ -112,7 +114,7 @@ class Play:
             training_loss=seen.losses[max(seen.losses)] if seen.losses else None,
             held_out_loss=evaluate(
                 needed_model(trained),
-                Corpus.from_stdlib(),
+                open_source(BUILT_IN),
                 batches=16,
                 sequences=8,
                 context=trained.manifest.model.context,

@@ -63,18 +63,18 @@ class TensorSwarm:
 
     Attributes:
         plan: model, cut, optimizer, samples and steps, as the reference trainer takes them.
-        corpus: file of plain bytes, or a data folder.
+        corpus: a data folder.
         folder: where versions are saved for newcomers.
-        data: what a manifest would say of the data folder.
+        data: what a manifest would say of it.
     """
 
     plan: TrainingPlan
     corpus: Path
+    data: DataSpec
     folder: Path
     boundary_codec: Codec = "fp32"
     averaging_codec: AveragingCodec = "fp32"
     aggregation: str = SUM
-    data: DataSpec | None = None
 
     def world(self, replicas: int, seed: int, amended: Beginning | None = None) -> TrainingWorld:
         """Return a world in which ``replicas`` peers hold each stage; ``amended``: what its founder

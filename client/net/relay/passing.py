@@ -3,8 +3,8 @@
 Each request has a task, that of its stream; circuits end with it. What comes from one side is given
 back to that side's window only once the other side's connection has taken it, so 256 KiB wait in
 each direction (``Holding``), and a slow reader slows its sender down. The bytes of
-circuits wait for the rate that the owner lends, of which a part is left while our own training
-needs the line (``Lending``), and behind its tensors (``pacing.py``).
+circuits wait for the rate that the owner lends, and behind the tensors of our own training
+(``pacing.py``).
 
 State: the machine, the shares, and the streams of each request.
 """
@@ -26,14 +26,12 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
-from client.net.relay.own_line import OwnLine
 from client.net.yamux_stream import YamuxStream
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
-from protocol.relay.lending import LOOK_S, Lending, Looked, Traffic
 from protocol.relay.messages import (
     Connect,
     Drain,
@@ -44,20 +42,12 @@ from protocol.relay.messages import (
     WhereIs,
 )
 from protocol.relay.server import (
-    Admitted,
-    Agreed,
     Answer,
     Asked,
     AskTarget,
     End,
-    Ended,
-    HalfClosed,
     Join,
-    LinkEnded,
-    Moved,
-    Offering,
     RelayEffect,
-    RelayEvent,
     RelayLimits,
     RelayServer,
     Tell,
@@ -96,16 +86,16 @@ class PassingOn:
     Args:
         links: the links of this network.
         nursery: ends with the network.
-        pacing: of all that we send, and what it counts of our own tensors.
+        pacing: of all that we send.
         limits: bounds.
     """
 
     def __init__(
         self, links: Links, nursery: trio.Nursery, pacing: Pacing, limits: RelayLimits | None = None
     ) -> None:
-        self._links, self._nursery, self._pacing = links, nursery, pacing
+        self._links, self._nursery = links, nursery
         self._pace = pacing.upload.lanes["background"]
-        self._lent, self._line, self._left = 0.0, Traffic(), 1.0
+        self._lent = 0.0
         self.machine = RelayServer(links.peer_id, limits or RelayLimits())
         self._shares = Shares(0, trio.current_time())
         self._room = Room()
@@ -116,35 +106,31 @@ class PassingOn:
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
-        nursery.start_soon(self._look)
 
-    def offer(
-        self,
-        *,
-        relays: bool,
-        rate_bytes_per_s: float = 0.0,
-        drain_s: float = 0.0,
-        line: Traffic = Traffic(),  # noqa: B008  (frozen)
-    ) -> None:
+    def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
         """Relay from now on, or no longer.
 
         Args:
-            relays, rate_bytes_per_s, drain_s: see `Offering`.
-            line: bytes per second of our line; 0: not known.
+            relays: whether we do.
+            rate_bytes_per_s: what circuits share; 0: no limit.
+            drain_s: if we do no longer, when circuits end.
         """
         lent = rate_bytes_per_s if relays else 0.0
-        if (lent, line) != (self._lent, self._line):
-            self._lent, self._line = lent, line
-            self._shares.set_rate(self._left * lent, trio.current_time())
-        self._do(Offering(relays, rate_bytes_per_s, drain_s))
+        if lent != self._lent:
+            self._lent = lent
+            self._shares.set_rate(lent, trio.current_time())
+        if relays:
+            self.machine.offer(rate_bytes_per_s)
+        else:
+            self._do(self.machine.drain(drain_s, trio.current_time()))
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
-        self._do(LinkEnded(peer))
+        self._do(self.machine.link_ended(peer))
 
     def admitted(self, peer: PeerId) -> None:
         """A peer has become a member."""
-        self._do(Admitted(peer))
+        self.machine.admitted(peer)
 
     async def serve(
         self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
@@ -169,10 +155,11 @@ class PassingOn:
     ) -> None:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
-        self._do(Asked(number, peer, message, member, relayed, _prefix(connection)))
+        asked = Asked(number, peer, message, member, relayed, _prefix(connection))
+        self._do(self.machine.asked(asked, trio.current_time()))
         if request.ask is not None:
             agrees = await self._ask_target(number, request, request.ask, connection.ip)
-            self._do(Agreed(number, agrees))
+            self._do(self.machine.agreed(number, agrees, trio.current_time()))
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and request.answer == Status("ok"):
             request.answer = Status("ok", self._host_of(PeerId(message.target)))
@@ -241,11 +228,12 @@ class PassingOn:
                 await self._apart(partial(to.send_all, [data], STALL_S))
                 now = trio.current_time()
                 source.release(len(data), holding.passed(len(data), source.trip_s, now))
-                self.machine.receive(Moved(number, len(data)), now)
+                self.machine.moved(number, len(data), now)
         finally:
             holding.close()
         to.send_eof()
-        self._do(HalfClosed(number))
+        self.machine.half_closed(number, trio.current_time())
+        self._due.set()
 
     async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something on another peer's link; whose circuit ends does not wait for its end.
@@ -302,20 +290,6 @@ class PassingOn:
             else:
                 await trio.sleep_until(due)
 
-    async def _look(self) -> None:
-        """Leave the line to our own training while that needs it."""
-        lending, line = Lending(), OwnLine()
-        while True:
-            await trio.sleep(LOOK_S)
-            if not self._lent:
-                continue
-            now, pacing = trio.current_time(), self._pacing
-            own = Traffic(pacing.upload.tensor_bytes, pacing.download.tensor_bytes)
-            seen = Looked(own, *line.look(self._links.connections()))
-            before, self._left = self._left, lending.look(seen, self._line, now)
-            if self._left != before:
-                self._shares.set_rate(self._left * self._lent, now)
-
     async def _tick(self) -> None:
         while True:
             self._perform(self.machine.tick(trio.current_time()))
@@ -324,8 +298,8 @@ class PassingOn:
             with trio.move_on_at(math.inf if due is None else due):
                 await self._due.wait()
 
-    def _do(self, event: RelayEvent) -> None:
-        self._perform(self.machine.receive(event, trio.current_time()))
+    def _do(self, effects: Sequence[RelayEffect]) -> None:
+        self._perform(effects)
         self._due.set()
 
     def _perform(self, effects: Sequence[RelayEffect]) -> None:
@@ -360,7 +334,7 @@ class PassingOn:
         with suppress(RemoteProtocolError):
             if request.target is not None and not request.target.done:
                 request.target.reset()
-        self._do(Ended(number))
+        self.machine.ended(number)
 
 
 def _prefix(connection: Connection | None) -> str:

@@ -1,12 +1,11 @@
-"""Admission to the swarm: open, or by a member's voucher."""
+"""Admission to a swarm whose members vouch for those they invite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from client.train.ports import Ports
-from protocol.answer import YES, Answer, no
+from protocol.answer import Answer, no
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.vouching.register import KeptRegister, Register
@@ -14,45 +13,6 @@ from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Expulsion
-
-
-class Admission(Protocol):
-    """How a swarm admits its members; the handshake asks it."""
-
-    def proof(self, peer: PeerId) -> bytes:
-        """Return the credential of our Hello to a peer."""
-
-    def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Decide on a peer by the credential of its Hello.
-
-        Raises:
-            RemoteProtocolError: it is malformed or forged.
-        """
-
-    def admitted(self, peer: PeerId) -> None:
-        """A peer was admitted."""
-
-    def bars(self, peer: PeerId) -> bool:
-        """Whether a peer would be refused, so that dialling it is useless."""
-
-
-class Open:
-    """Every peer may join."""
-
-    def proof(self, peer: PeerId) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit."""
-        return YES
-
-    def admitted(self, peer: PeerId) -> None:
-        """Nothing to do."""
-
-    def bars(self, peer: PeerId) -> bool:
-        """Return False: nobody is refused for who they are."""
-        return False
 
 
 class Vouching:
@@ -91,11 +51,16 @@ class Vouching:
         self._welcome: dict[PeerId, Statements] = {}
 
     def proof(self, peer: PeerId) -> bytes:
-        """Return our chain, or the ticket of our invite."""
+        """Return the credential of our Hello to a peer: our chain, or the ticket of our invite."""
         return self.register.proof(peer, self._ticket)
 
     def check(self, peer: PeerId, shown: bytes) -> Answer:
-        """Admit members of the swarm, and vouch for a peer with a ticket of ours."""
+        """Admit members by the credential of their Hello, and vouch for a peer with a ticket of
+        ours.
+
+        Raises:
+            RemoteProtocolError: it is malformed or forged.
+        """
         if not shown:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._wall())
@@ -115,7 +80,7 @@ class Vouching:
         self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:
-        """Whether a peer was expelled."""
+        """Whether a peer was expelled, so that dialling it is useless."""
         return not self.register.standing(peer)
 
     def vouched(self, chain: Sequence[Envelope]) -> None:
@@ -161,7 +126,7 @@ class Vouching:
 
     def look_at_ourselves(self) -> None:
         """Report if we were expelled."""
-        if not (answer := self.register.own_answer()):
+        if not (answer := self.register.standing(self.register.me)):
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
@@ -169,7 +134,7 @@ class Vouching:
         invite has been used, why we are out is not the word of whoever refuses us."""
         if self.register.belongs:
             return
-        answer = self.register.own_answer()
+        answer = self.register.standing(self.register.me)
         known = not answer and self.register.is_used_up(self._ticket)
         self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 

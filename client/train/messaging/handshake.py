@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from client.control.snapshot import HOW_TO_UPDATE
-from client.train.messaging.admission import Admission, Open
+from client.train.messaging.admission import Vouching
 from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
@@ -34,7 +34,8 @@ class Handshake:
     manifest: bytes
     signature: bytes
     ports: Ports
-    admission: Admission = field(default_factory=Open)
+    vouching: Vouching | None = None
+    """Decides who is admitted; None: everybody is."""
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
     """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
@@ -73,7 +74,7 @@ class Handshake:
         return admitted
 
     def _hello(self, peer: PeerId) -> Hello:
-        proof = self.admission.proof(peer)
+        proof = self.vouching.proof(peer) if self.vouching is not None else b""
         return Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
 
     def _hello_from(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> bool:
@@ -87,7 +88,8 @@ class Handshake:
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)
-        self.admission.admitted(peer)
+        if self.vouching is not None:
+            self.vouching.admitted(peer)
         return fresh
 
     def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:
@@ -95,7 +97,7 @@ class Handshake:
             return f"this swarm speaks protocol {PROTOCOL}, you speak {protocol}"
         if swarm != self.swarm:
             return "this is another swarm"
-        return self.admission.check(peer, proof).reason
+        return self.vouching.check(peer, proof).reason if self.vouching is not None else ""
 
 
 def _upgrade(peer: PeerId, protocol: int) -> str:

@@ -11,36 +11,29 @@ none replaces the newest copy that was due or that the run may be rolled back to
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import CheckpointInfo, examine
+from client.compute.checkpoint import CheckpointInfo
 from client.compute.errors import CheckpointError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Copied, Ports
+from client.train.recovery.copies import CopyFetch
 from client.train.recovery.history import History
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
-from client.train.transfer.inventory import checked
+from client.train.transfer.blobs import DiskFailed, DownloadFailed, Shelf
 from client.train.transfer.state_size import data_bytes, is_plausible
-from protocol.effects import Explain, Penalise
+from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
-from protocol.transfer.blob import Blob
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, due_version, is_beside, kept_by
 from protocol.view import SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, NoBlob
+from protocol.wire.messages import BlobOffer
 
 LOOK_S = 2.0
 ASK_S = 1.0
-ANSWER_S = 20.0
-"""Seconds within which a peer with a copy offers it."""
-FETCH_S = 60.0
-"""Seconds without a chunk after which a fetch has failed."""
 RETRY_S = 30.0
 """Seconds before a failed copy is tried again, unless it is offered again."""
 WINDOW = 1
@@ -73,12 +66,11 @@ class Buddies:
         places: Callable[[], Mapping[PeerId, str]] = dict,
         steps: Callable[[], int] | None = None,
     ) -> None:
-        self._ports, self._me, self._manifest, self._swarm = ports, me, manifest, swarm
+        self._ports, self._me, self._manifest = ports, me, manifest
         self._folder, self._shelf, self._history = folder, shelf, history
         self._view, self._held, self._places = view, held, places
         self._steps = steps or (lambda: manifest.steps)
-        self._download: Download | None = None
-        self._fetching = trio.CancelScope()
+        self._copies = CopyFetch(ports, manifest, swarm, WINDOW)
         self._announced: dict[tuple[int, PeerId], int] = {}
         """The version of a stage that a peer offered without being asked."""
         self._not_before: dict[tuple[int, int], float] = {}
@@ -96,10 +88,11 @@ class Buddies:
         match message:
             case BlobOffer(kind="state") if self._is_kept_now(peer, message):
                 return True
-            case BlobOffer() | NoBlob() | Chunk() if self._is_awaited(message):
-                self._feed(peer, message, payload)
+            case _ if message.stage in self._held():
+                return False
+            case _ if self._copies.receive(peer, message, payload):
                 return True
-            case BlobOffer(kind="state") if message.stage not in self._held():
+            case BlobOffer(kind="state"):
                 self._note(peer, message)
                 return True
             case _:
@@ -108,8 +101,7 @@ class Buddies:
     def peer_lost(self, peer: PeerId) -> None:
         """A donor may have been lost."""
         self._forget_announced(lambda _stage, by, _version: by == peer)
-        if self._download is not None:
-            self._download.lost(peer)
+        self._copies.peer_lost(peer)
 
     def _is_kept_now(self, peer: PeerId, offer: BlobOffer) -> bool:
         """Whether an offer shows that the peer has the checkpoint that we hand over."""
@@ -119,26 +111,6 @@ class Buddies:
             return False
         waiting.set()
         return True
-
-    def _is_awaited(self, message: BlobOffer | NoBlob | Chunk) -> bool:
-        if self._download is None or message.stage in self._held():
-            return False
-        wanted = self._download.query
-        return (message.kind, message.stage, message.version) == (
-            wanted.kind,
-            wanted.stage,
-            wanted.version,
-        )
-
-    def _feed(self, peer: PeerId, message: BlobOffer | NoBlob | Chunk, payload: bytes) -> None:
-        if isinstance(message, BlobOffer) and not is_plausible(self._manifest, message):
-            self._ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
-            return
-        if self._download is None:
-            return
-        self._download.receive(peer, message, payload)
-        if self._download.progress[1]:
-            self._fetching.deadline = math.inf  # it is answered
 
     def _note(self, peer: PeerId, offer: BlobOffer) -> None:
         """Remember a neighbour's unsolicited offer."""
@@ -228,35 +200,14 @@ class Buddies:
         self._folder.folder.mkdir(parents=True, exist_ok=True)
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
-        query, era = BlobQuery("state", stage, version), self._history.lineage.era
-        self._download = Download(self._ports, query, self._donors(stage, version), path, WINDOW)
-        try:
-            with trio.move_on_after(ANSWER_S) as self._fetching:
-                await self._download.run(FETCH_S)
-                await self._place(path, stage, version, era)
-            if self._fetching.cancelled_caught:
-                raise DownloadFailed("nobody offers it")
-        finally:
-            self._download = None
-            path.unlink(missing_ok=True)
-
-    def _donors(self, stage: int, version: int) -> list[PeerId]:
-        """The peers that may have it; for a checkpoint saved out of turn only its offerers, because
-        others do not answer."""
-        offering = {by for (s, by), v in self._announced.items() if (s, v) == (stage, version)}
-        if offering and version != self._due(stage):
-            return sorted(offering)
-        serving = {r.peer for r in self._view().serving(stage)} - {self._me}
-        return sorted(serving | offering)
-
-    async def _place(self, path: Path, stage: int, version: int, era: int) -> None:
-        info, digests = await trio.to_thread.run_sync(examine, path)
-        self._check(info, stage, version, era)
+        era, donors = self._history.lineage.era, self._donors(stage, version)
+        blob = await self._copies.fetch(
+            stage, version, donors, path, lambda info: self._check(info, era)
+        )
         target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
         if self._history.lineage.era != era:
             self._folder.set_aside(Checkpoint(stage, version, target))
             raise DownloadFailed("the run has been rolled back meanwhile")
-        blob = Blob.of("state", stage, version, info.size_bytes, digests)
         self._shelf.put(blob, target, temporary=False)
         self.kept += 1
         self._history.stored(stage, version)
@@ -267,6 +218,15 @@ class Buddies:
         words = f"kept a copy of stage {stage} at version {version}"
         self._ports.perform(Explain("transfer", words, "debug"))
 
+    def _donors(self, stage: int, version: int) -> list[PeerId]:
+        """The peers that may have it; for a checkpoint saved out of turn only its offerers, because
+        others do not answer."""
+        offering = {by for (s, by), v in self._announced.items() if (s, v) == (stage, version)}
+        if offering and version != self._due(stage):
+            return sorted(offering)
+        serving = {r.peer for r in self._view().serving(stage)} - {self._me}
+        return sorted(serving | offering)
+
     def _protected(self, stage: int) -> set[tuple[int, int]]:
         """Return the versions to keep: those the run may be rolled back to, and the newest one
         due."""
@@ -275,17 +235,14 @@ class Buddies:
         newest = max((version for version in due if version % every == 0), default=0)
         return {*self._history.protected(), (stage, newest)}
 
-    def _check(self, info: CheckpointInfo, stage: int, version: int, era: int) -> None:
-        checked(info, self._swarm, self._manifest.stage_count)
-        if (info.stage, info.version) != (stage, version):
-            raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
+    def _check(self, info: CheckpointInfo, era: int) -> None:
         if self._history.lineage.era != era:
             raise CheckpointError("the run has been rolled back meanwhile")
         said = Counter(
             copy.hash.hex()
             for one in self._history.machine.stored_live().values()
             for copy in one.copies
-            if one.lineage.era == era and (copy.stage, copy.version) == (stage, version)
+            if one.lineage.era == era and (copy.stage, copy.version) == (info.stage, info.version)
         )
         if said and info.hash != max(said, key=lambda h: (said[h], h)):
             raise CheckpointError("its hash differs from the one that its holders announced")

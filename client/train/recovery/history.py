@@ -20,7 +20,6 @@ import trio
 from client.store import records
 from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.persisted import Persisted
-from client.store.records import Seen
 from client.train.ports import Ports
 from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
 from client.train.swarm.views import eras_served, live_members, versions_served
@@ -35,7 +34,7 @@ from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
-from protocol.recovery.evidence import Evidence
+from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.machine import (
     Adopt,
     FetchLine,
@@ -77,7 +76,7 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self.lineage = Persisted(folder / records.LINEAGE, Lineage)
-        self.evidence = Persisted(folder / records.EVIDENCE, Seen)
+        self.evidence = Persisted(folder / records.EVIDENCE, Kept)
 
 
 class History:
@@ -110,8 +109,6 @@ class History:
         lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
-        seen = self._files.evidence.load(self._warn) or Seen()
-        away_s = max(0.0, time.time() - seen.wall)
         self.machine = Recovery(
             me,
             manifest.stage_count,
@@ -119,7 +116,7 @@ class History:
             lineage,
             int(time.time() * 1000),
             now,
-            Evidence(seen.kept, ports.now() - away_s),
+            Evidence(self._files.evidence.load(self._warn)),
             manifest.founder,
         )
         self.line_fetch = LineFetch(ports, manifest, swarm, folder)
@@ -279,13 +276,11 @@ class History:
     def end(self) -> None:
         """We are leaving: the remaining members decide how the run continues."""
         self._ended = True
-        self._files.evidence.keep(self._seen())  # otherwise the earlier file stays valid
+        evidence = self.machine.evidence.kept()
+        self._files.evidence.keep(evidence)  # otherwise the earlier file stays valid
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("transfer", words, "warning"))
-
-    def _seen(self) -> Seen:
-        return Seen(self.machine.evidence.kept(), time.time())
 
     async def run(self) -> None:
         """Publish the checkpoints on our disk, now and on every change; fetch what the machine
@@ -316,8 +311,9 @@ class History:
     async def _say_copies(self) -> bool:
         """Publish the checkpoints on our disk and save what we have seen; return whether all were
         readable and the disk names our lineage."""
-        if self.machine.evidence.any or self.machine.evidence.saw_training:
-            await trio.to_thread.run_sync(self._files.evidence.keep, self._seen())
+        evidence = self.machine.evidence
+        if evidence.any or evidence.saw_training:
+            await trio.to_thread.run_sync(self._files.evidence.keep, evidence.kept())
         lineage, keep = self.lineage, self._files.lineage.keep
         if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
             self._saved = lineage  # otherwise it is tried again
@@ -360,7 +356,7 @@ class History:
             self._saved = lineage
             for copy in fetched:  # under the old lineage they would be another state
                 self._place(copy)
-            self._files.evidence.save(self._seen())
+            self._files.evidence.save(self.machine.evidence.kept())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))

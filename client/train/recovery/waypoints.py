@@ -1,7 +1,7 @@
 """Drives the waypoints of our swarm: signs, spreads, keeps them on disk, and shows newcomers ours.
 
-``protocol.waypoints`` decides what is signed and what is certified. The notary signs; the history
-of the run begins with the end of the chain where this volunteer has seen nothing itself.
+``protocol.waypoints`` decides what is signed and what is certified. The history of the run begins
+with the end of the chain where this volunteer has seen nothing itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from protocol.manifest import Manifest
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
-from protocol.waypoints.machine import Certified, Sign, TwoParts, WaypointEffect, Waypoints
-from protocol.wire.fields import Envelope
+from protocol.waypoints.machine import Certified, Sign, WaypointEffect, Waypoints
 from protocol.wire.messages import ChainLink
 
 
@@ -31,8 +30,7 @@ class WaypointDriver:
 
     Args:
         me: our id.
-        sign: signs a part of ours (``Notary.signed_part``).
-        contradicted: takes two bodies of one author that cannot both be true.
+        sign: signs a part of ours.
         history: the history of the run; None while we only look on.
     """
 
@@ -43,10 +41,9 @@ class WaypointDriver:
         manifest: Manifest,
         swarm: SwarmId,
         sign: Sign,
-        contradicted: Callable[[Envelope, Envelope], None],
         history: Callable[[], History | None],
     ) -> None:
-        self._ports, self._contradicted, self._history = ports, contradicted, history
+        self._ports, self._history = ports, history
         self._stages = manifest.stage_count
         self._file: Persisted[KeptChain] | None = None
         self.machine = Waypoints(
@@ -130,8 +127,6 @@ class WaypointDriver:
                         self._save()
                     if (history := self._history()) is not None:
                         history.certified(waypoint)
-                case TwoParts(held, other):
-                    self._contradicted(held, other)
                 case _:
                     self._ports.perform(effect)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import trio
 
-from client.compute.process import RequestFailed, Worker, open_worker
+from client.compute.process import Worker, open_worker
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.disk_room import Lack
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
-from client.train.ports import Copied, Take
+from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
@@ -29,10 +29,8 @@ from client.train.stage.stage_acquisition import (
     TextMissing,
     offer_start,
     offer_text,
-    prepare_request,
 )
 from client.train.stage.stage_context import Owner, StageContext
-from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
@@ -50,8 +48,8 @@ from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
 
 
-class HeldStages:
-    """See the module's docstring. A ``StageHolder`` of the engine."""
+class HeldStages(StageHolder):
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class HeldStages:
         audit_log: AuditLog | None = None,
     ) -> None:
         stages = terms.manifest.stage_count
-        self.view = SwarmView(((),) * stages)
+        super().__init__(stages)
         self._sees = False
         """Whether the view is one of our lineage."""
         self.newest = [0] * stages
@@ -182,11 +180,10 @@ class HeldStages:
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer has left or was lost."""
-        self._context.terms.history.line_fetch.peer_lost(peer)
+        self._context.terms.history.line_fetch.copies.peer_lost(peer)
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
-        if self._context.terms.leaves is not None:
-            self._context.terms.leaves.peer_lost(peer)
+        self._context.terms.leaves.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
 
@@ -198,12 +195,11 @@ class HeldStages:
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
-        if self._context.terms.history.line_fetch.receive(peer, message, payload):
+        if self._context.terms.history.line_fetch.copies.receive(peer, message, payload):
             return
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
-        leaves = self._context.terms.leaves
-        if leaves is not None and leaves.receive(peer, message, payload):
+        if self._context.terms.leaves.receive(peer, message, payload):
             return
         if (held := self.held.get(message.stage)) is not None:
             held.copied(peer, message, payload)
@@ -265,8 +261,7 @@ class HeldStages:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
             nursery.start_soon(self._offer_starts)
-            if self._context.terms.leaves is not None:
-                nursery.start_soon(self._context.terms.leaves.run)
+            nursery.start_soon(self._context.terms.leaves.run)
             async for held in self._to_open:
                 nursery.start_soon(self._hold, held)
 
@@ -280,25 +275,13 @@ class HeldStages:
         return await self.workers.wait_idle()
 
     async def text_problem(self) -> str:
-        """Return why this machine lacks the swarm's training text; empty if it has it.
+        """Return why this machine lacks the swarm's training data; empty if it has them all. What
+        is here is offered.
 
-        A machine with the text can begin stage 0; others must copy it first.
+        A machine with the data can begin stage 0; others fetch them from it.
         """
-        worker = await self.worker_ready()
-        if (leaves := self._context.terms.leaves) is not None:
-            return await self._leaves_problem(leaves)
         try:
-            await worker.call(prepare_request(self._context.terms))
-        except RequestFailed as failure:
-            self._context.owner.perform(Explain("transfer", failure.message))
-            return failure.message
-        await offer_text(self._context.terms)
-        return ""
-
-    async def _leaves_problem(self, leaves: LeafSupply) -> str:
-        """Return why not all tokens are here; what is here is offered."""
-        try:
-            problem = await leaves.open()
+            problem = await self._context.terms.leaves.open()
         except OSError as error:
             words = f"cannot read {error.filename}: {error.strerror}"
             raise UserError(words, "fix the permissions, or volunteer cache prune") from error

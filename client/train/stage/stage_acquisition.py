@@ -1,4 +1,4 @@
-"""Acquires a stage: gets the training text, opens the stage in the worker, downloads its state.
+"""Acquires a stage: finds the training data, opens the stage in the worker, downloads its state.
 
 One object per attempt. The owner passes it the messages that concern its downloads. Only files
 under their final names outlive the attempt.
@@ -18,7 +18,7 @@ import trio
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
-from client.compute.requests import Load, LoadStart, PrepareData
+from client.compute.requests import Load, LoadStart
 from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
@@ -33,7 +33,6 @@ from client.train.transfer.state_size import data_bytes, is_plausible
 from client.train.transfer.text_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
-    TEXT,
     TOKENIZER,
     TextSearch,
 )
@@ -51,7 +50,7 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
-"""Seconds within which members with the training text answer, even if they must hash it first."""
+"""Seconds within which members with training data answer."""
 LOOK_FOR_ANSWERS_S = 0.1
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
@@ -64,7 +63,7 @@ BEGIN_S, SLOW_BYTES_PER_S = 600.0, 1e6
 """For so long, and for as long as the state takes at that rate, it is fetched from those who name
 it; then they may be doubted (``protocol/recovery/evidence.py``)."""
 LOOK_S = 2.0
-_WORDS: Final = {"data": "training text", "state": "state", "start": "imported weights"}
+_WORDS: Final = {"data": "tokenizer", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
 
@@ -75,8 +74,6 @@ class Folders:
 
     checkpoints: Path
     snapshots: Path
-    data: Path
-    """The training text as plain bytes."""
     starts: tuple[Path, ...] = ()
     """What the stages of an imported model begin with, by stage."""
     compiled: str = ""
@@ -95,8 +92,6 @@ class Terms:
     settings: Settings
     capacity: Callable[[], Capacity]
     folders: Folders
-    data_source: str
-    """Paths at which this machine may have the training text; empty: only in ``folders.data``."""
     text: TextSearch
     linked: Callable[[], Iterable[PeerId]]
     """The members that can be asked."""
@@ -104,8 +99,8 @@ class Terms:
     history: History
     amendments: Callable[[], Amendments]
     """The founder's that are known; asked anew for each seat."""
-    leaves: LeafSupply | None = None
-    """Supplies tokens leaf by leaf; None: the manifest names a text, which is copied."""
+    leaves: LeafSupply
+    """Supplies the training data leaf by leaf."""
 
     def usable_bytes(self) -> int:
         """Return the memory that our stages may take."""
@@ -124,7 +119,7 @@ class Waits(Protocol):
 
 
 class TextMissing(UserError):
-    """No member has the text that stage 0 needs; the volunteer can hold other stages."""
+    """No member has the data that stage 0 needs; the volunteer can hold other stages."""
 
 
 def _offloads(stage: int, fit: Fit) -> str:
@@ -137,14 +132,12 @@ def _cut_words(stage: int, devices: int) -> str:
 
 
 async def offer_text(terms: Terms) -> None:
-    """Let others copy the training text that is here, or leaves of tokens and their tokenizer."""
-    path, version = terms.folders.data, TEXT
-    if terms.leaves is not None:
-        terms.shelf.leaves = terms.leaves
-        path, version = terms.leaves.tokenizer, TOKENIZER
-        if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
-            return
-    blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, version, path)
+    """Let others copy the leaves of the training data that are here, and their tokenizer."""
+    terms.shelf.leaves = terms.leaves
+    if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
+        return
+    path = terms.leaves.tokenizer
+    blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, TOKENIZER, path)
     terms.shelf.put(blob, path, temporary=False)
 
 
@@ -156,12 +149,6 @@ async def offer_start(terms: Terms, stage: int) -> None:
     with suppress(OSError):
         blob = await trio.to_thread.run_sync(blob_of_file, "start", stage, 0, path)
         terms.shelf.put(blob, path, temporary=False)
-
-
-def prepare_request(terms: Terms) -> PrepareData:
-    """Return the request that checks and keeps this machine's own training text."""
-    digest, path = terms.manifest.data.digest, str(terms.folders.data)
-    return PrepareData(source=terms.data_source, digest=digest, path=path)
 
 
 class StageAcquisition:
@@ -224,8 +211,8 @@ class StageAcquisition:
             The elements of the stage's gradient.
 
         Raises:
-            TextMissing: nobody has its training text.
-            DownloadFailed: no member that has it served it.
+            TextMissing: nobody has the training data.
+            DownloadFailed: no member that has their tokenizer served it.
         """
         terms, corpus = self._terms, ""
         if self.stage == 0:
@@ -495,25 +482,10 @@ class StageAcquisition:
         terms.history.disk_changed()
 
     async def _prepare_data(self) -> str:
-        """Have the training text here: this machine's own, or copied from members."""
+        """Be able to read the data: all of them are here, or members give their leaves, from now
+        on: opening the stage takes a while."""
         self._waits(Phase.TEXT)
-        terms = self._terms
-        if terms.leaves is not None:
-            return await self._prepare_leaves(terms.leaves)
-        try:
-            await self._worker.call(prepare_request(terms))
-        except RequestFailed as failure:
-            if failure.kind != "data":
-                raise
-            await self._copy_text()
-        await offer_text(terms)
-        terms.text.found()
-        return str(terms.folders.data)
-
-    async def _prepare_leaves(self, leaves: LeafSupply) -> str:
-        """Be able to read tokens: all of them are here, or members give their leaves, from now on:
-        opening the stage takes a while."""
-        terms = self._terms
+        terms, leaves = self._terms, self._terms.leaves
         await leaves.open()
         if leaves.whole:
             terms.text.found()
@@ -539,34 +511,8 @@ class StageAcquisition:
             self._terms.text.lied(sources)
             raise DownloadFailed("another tokenizer came than the manifest's")
 
-    async def _copy_text(self) -> None:
-        """Copy the training text from members that offer it; a donor of another text is not asked
-        again."""
-        terms, path = self._terms, self._terms.folders.data
-        terms.text.lacks()
-        while True:
-            donors = await self._text_donors()
-            words = f"copying the training text from {', '.join(map(short, donors))}"
-            terms.ports.perform(Explain("transfer", words))
-            try:
-                sources = await self._fetch(terms.text.query, donors, path, resumable=True)
-                await self._worker.call(prepare_request(terms))
-            except DiskFailed:
-                raise
-            except DownloadFailed:
-                for donor in donors:
-                    terms.text.lost(donor)  # it is asked again, after the others
-                raise
-            except RequestFailed as failure:
-                if failure.kind != "data":
-                    raise
-                await trio.to_thread.run_sync(_unlink, path)
-                terms.text.lied(sources)
-            else:
-                return
-
     async def _text_donors(self) -> list[PeerId]:
-        """Return members that offer the text.
+        """Return members that offer the data.
 
         Raises:
             TextMissing: nobody does.
@@ -578,7 +524,7 @@ class StageAcquisition:
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
         if donors := text.donors():
             return donors
-        raise TextMissing("no member sends the training text")
+        raise TextMissing("no member sends the training data")
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False

@@ -16,7 +16,7 @@ from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
 from protocol.audit.charges import check
-from protocol.effects import Effect, Explain, Penalise
+from protocol.effects import Effect, Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import contradiction
@@ -25,7 +25,7 @@ from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, sample
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
-from protocol.verdicts import Verdict
+from protocol.verdicts import Certificate, Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
@@ -56,17 +56,22 @@ class Expulsions:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
-        found, bad = self._proofs.restore(kept.proofs)
-        for out in kept.voted_out:
+        found, bad = list[Effect | Verdict](), 0
+        certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
+        for one in certificates:
             try:
-                verdict = check(out, self._swarm)
+                found += self._restored(one)
             except RemoteProtocolError:
                 bad += 1
-            else:
-                found += [verdict] if self.verdicts.add(verdict) else []
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
-        return self._act(found)
+        return self._act([one for one in found if isinstance(one, Verdict)])
+
+    def _restored(self, one: Certificate) -> Sequence[Effect | Verdict]:
+        if isinstance(one, Proof):
+            return self._proofs.found(one, member=True)
+        verdict = check(one, self._swarm)
+        return [verdict] if self.verdicts.add(verdict) else []
 
     def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
@@ -77,13 +82,12 @@ class Expulsions:
 
     def link_up(self, peer: PeerId) -> None:
         """Send a new link the proofs."""
-        for effect in self._proofs.link_up(peer, self._ports.now()):
+        for effect in self._proofs.link_up(peer):
             self._ports.perform(effect)
 
     def link_down(self, peer: PeerId) -> None:
         """A link has ended."""
         self._proofs.link_down(peer)
-        self._heard.forget(peer)
 
     def stated(
         self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
@@ -96,36 +100,32 @@ class Expulsions:
         there = siblings(message.stage)
         if author not in there:
             return []  # the seat ignores it, too
-        envelope, found = self._heard.take(author, message)
+        envelope, proof = self._heard.take(author, message)
         if envelope is not None:
             others = [peer for peer in there if peer != author]
             at = message.stage, message.step, message.attempt
             for peer in sample(others, self._network.peer_id, *at):
                 self._ports.send(peer, Statements("decision", (envelope,)))
-        return self._compared(found)
+        return self._proven(proof)
 
     def passed_on(
         self, sender: PeerId, envelope: Envelope, siblings: Callable[[int], list[PeerId]]
     ) -> list[MembershipEffect]:
-        """Handle a statement passed on by a sibling; those of other peers are not kept, so that
-        they displace nothing.
+        """Handle a statement of a sibling that another one passes on; those of other peers are not
+        kept, so that they displace nothing.
 
         Raises:
-            RemoteProtocolError: it is no statement.
+            RemoteProtocolError: it is no statement, or not signed by its author.
         """
-        there = siblings(stage_of(envelope))
-        if PeerId(envelope.signer) in self.verdicts or sender not in there:
+        there, author = siblings(stage_of(envelope)), PeerId(envelope.signer)
+        if author in self.verdicts or not {sender, author}.issubset(there):
             return []
-        return self._compared(self._heard.passed_on(sender, envelope))
+        return self._proven(self._heard.passed_on(sender, envelope))
 
-    def _compared(self, found: Sequence[Penalise | Proof]) -> list[MembershipEffect]:
-        effects: list[MembershipEffect] = []
-        for one in found:
-            if isinstance(one, Proof):
-                effects += self._perform(self._proofs.found(one, member=self._is_member(one)))
-            else:
-                effects.append(one)
-        return effects
+    def _proven(self, proof: Proof | None) -> list[MembershipEffect]:
+        if proof is None:
+            return []
+        return self._perform(self._proofs.found(proof, member=self._is_member(proof)))
 
     def contradicted(self, held: Envelope, other: Envelope) -> list[MembershipEffect]:
         """Two signed bodies of one author that may contradict each other have arrived.
@@ -133,10 +133,7 @@ class Expulsions:
         Raises:
             RemoteProtocolError: one is not signed by its author.
         """
-        proof = contradiction(held, other)
-        if proof is None:
-            return []
-        return self._perform(self._proofs.found(proof, member=self._is_member(proof)))
+        return self._proven(contradiction(held, other))
 
     def receive(self, sender: PeerId, proof: Proof) -> list[MembershipEffect]:
         """Handle a proof from a peer.
@@ -166,7 +163,7 @@ class Expulsions:
             words = f"{verdict.words}: it is expelled for the rest of the run"
             self._network.expel(verdict.culprit, words)
             effects += [Explain("membership", words, "warning", (verdict.culprit,))]
-            effects += self._membership.expel(verdict.culprit, self._ports.now())
+            effects += self._membership.expel(verdict.culprit)
         return effects
 
     def _save(self) -> None:

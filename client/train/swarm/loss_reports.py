@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink, Progress
-from client.train.swarm.own_advert import Clock
 from protocol.effects import Publish
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -37,10 +36,6 @@ VOUCH_S: Final = 2.0
 """Period of the reports of a replica that does not lead."""
 
 
-class Node(Ports, Clock, Protocol):
-    """The part of the engine that the reports use."""
-
-
 class LossReports:
     """See the module's docstring; ``EventSink`` holds what is shown.
 
@@ -55,7 +50,7 @@ class LossReports:
 
     def __init__(
         self,
-        node: Node,
+        node: Ports,
         me: PeerId,
         membership: Membership,
         manifest: Manifest,

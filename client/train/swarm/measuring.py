@@ -35,11 +35,10 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.reputation.account import Account
-from protocol.reputation.belief import Belief
+from protocol.reputation.belief import Belief, two_digits
 from protocol.reputation.beliefs import Beliefs, Subject
 from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.reputation.service import ServiceMeter
-from protocol.reputation.weighing import two_digits
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import (
     Backward,
@@ -196,12 +195,13 @@ class Measuring:
 
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster
+        revised = self._beliefs.revise(map(subject_of, roster.members()))
         effects: list[MembershipEffect] = []
-        for peer, belief in self._beliefs.revise(map(subject_of, roster.members())).items():
-            far = belief.overstated >= FAR
-            words = f"{short(peer)}: {belief.words}"
-            effects.append(Explain("membership", words, "info" if far else "debug", (peer,)))
-        if effects:
+        for peer, belief in revised.items():
+            if belief.overstated >= FAR:
+                words = f"{short(peer)} does 1/{belief.overstated:.1f} of what it claims"
+                effects.append(Explain("membership", words, members=(peer,)))
+        if revised:
             effects.append(ViewChanged(roster.revision, "partners measured"))
         return effects
 

@@ -1,10 +1,10 @@
 """The notary signs what decides rounds, and nothing that contradicts its earlier signatures.
 
-Plans, commitments and parts of waypoints pass it on their way out; Readys and the votes of our
+Plans and commitments pass it on their way out; Readys and the votes of our
 elector are signed here before. Each statement is on the disk before it is sent, so that the next
 process of this home does not contradict it. After a reboot, or where the system does not tell boots
 apart, the file may be old (power loss, a home from a backup): then the first attempts of the step
-at which a stage is taken, its first waypoint, and the steps that we may have voted in are left out.
+at which a stage is taken, and the steps that we may have voted in are left out.
 State: our newest statements, the last signatures, and the elector.
 """
 
@@ -29,7 +29,6 @@ from protocol.evidence.statement import (
 )
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId, SwarmId
-from protocol.waypoints.part import PART, Part, digest_of, encode_part
 from protocol.wire.envelope import SIGNATURE_BYTES, Signer, verify
 from protocol.wire.fields import Envelope
 from protocol.wire.statement import Statement, parse_statement
@@ -60,8 +59,6 @@ class Notary:
         """Whether the file that we found may lack what was signed last."""
         self._taken: set[int] = set()
         """Stages in which a seat of this process has begun."""
-        self._certified: set[int] = set()
-        """Stages of which this process could have signed a waypoint's part."""
         self._signatures: OrderedDict[tuple[str, Statement], bytes] = OrderedDict()
 
     def keep_in(self, path: Path) -> None:
@@ -127,33 +124,16 @@ class Notary:
                 self._signatures.popitem(last=False)
         return replace(message, signature=signature)
 
-    def signed_part(self, part: Part) -> bytes | None:
-        """Return our signature of a waypoint's part; None: we have signed another one, or may have:
-        after a reboot the first part of each stage is left out, like the first attempts."""
-        body = encode_part(part)
-        statement = Statement(part.stage, part.era, part.version, 0, digest_of(body))
-        if not self._mark(PART, statement):
-            return None
-        if self._old and part.stage not in self._certified:
-            self._certified.add(part.stage)
-            return None
-        return self._signer.sign(PART, body, self._swarm).signature
-
     def _may_say(self, kind: str, statement: Statement) -> bool:
-        if self._mark(kind, statement):
+        is_new = self._word.is_new(kind, statement)
+        if self._word.may_say(kind, statement):
+            if is_new:
+                self._write()
             return True
         where = f"step {statement.step}, attempt {statement.attempt}"
         words = f"our {kind} of {where} is not sent: we have signed another one"
         self._explain(Explain("round", words, "warning"))
         return False
-
-    def _mark(self, kind: str, statement: Statement) -> bool:
-        is_new = self._word.is_new(kind, statement)
-        if not self._word.may_say(kind, statement):
-            return False
-        if is_new:
-            self._write()
-        return True
 
     def _write(self) -> None:
         if self._file is None:

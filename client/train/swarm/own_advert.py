@@ -7,26 +7,15 @@ changes (measured bandwidth) wait for the advert's next renewal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
+from client.train.ports import Ports
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
-from protocol.relay.lending import Traffic
-
-
-class Clock(Protocol):
-    """The two times that membership wants."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-
-    def wall(self) -> float:
-        """Unix seconds."""
 
 
 class OwnAdvert:
@@ -35,7 +24,7 @@ class OwnAdvert:
     def __init__(
         self,
         membership: Membership,
-        clock: Clock,
+        clock: Ports,
         perform: Callable[[list[MembershipEffect]], None],
     ) -> None:
         self._membership, self._clock, self._perform = membership, clock, perform
@@ -80,13 +69,6 @@ class OwnAdvert:
     def upload_bytes_per_s(self) -> float:
         """The upload that we advertise; 0 before we are a member."""
         return 0.0 if self._advert is None else self._advert.upload_bytes_per_s
-
-    @property
-    def line(self) -> Traffic:
-        """The bytes per second that we advertise; 0 before we are a member."""
-        if self._advert is None:
-            return Traffic()
-        return Traffic(self._advert.upload_bytes_per_s, self._advert.download_bytes_per_s)
 
     def lend(self, relay_bytes_per_s: float) -> None:
         """Publish that we relay, or no longer; another rate with the advert's next renewal."""

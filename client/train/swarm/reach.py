@@ -8,48 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import trio
 
+from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
 from client.net.network import Network
+from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
+from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
-from protocol.reachability.patience import Patience
-from protocol.reachability.prober import Prober
-from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+from protocol.wire.messages import Observed, Probed, ProbeRequest
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
-State = Literal["unknown", "reachable", "mapped", "unreachable", "local"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Whether others reach us, and what would help."""
-
-    state: State
-    words: str
-    next_step: str
-
-
-class Outlet(Protocol):
-    """The part of the engine that it uses."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message."""
-
-    def perform(self, effect: Explain | Penalise) -> None:
-        """Tell the user, or count a broken rule."""
+FLOOD_POINTS: Final = 10
 
 
 class Reach:
@@ -64,15 +42,14 @@ class Reach:
 
     def __init__(
         self,
-        engine: Outlet,
+        engine: Ports,
         network: Network,
         is_member: Callable[[PeerId], bool],
         nursery: trio.Nursery,
     ) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery
         self._is_member = is_member
-        self.machine = Reachability()
-        self._prober, self._patience = Prober(), Patience()
+        self.machine, self._budgets = Reachability(), Budgets()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
         self._mapped: dict[str, Mapped] = {}  # by kind of host
@@ -107,9 +84,9 @@ class Reach:
         """Dial a member back, within our budget."""
         if self._is_flood(peer):
             return
-        ends = self._network.ends(peer)
+        ends, now = self._network.ends(peer), self._engine.now()
         granted = ends is not None and self._is_member(peer)
-        if ends is None or not granted or not self._prober.grants(ends.host, self._engine.now()):
+        if ends is None or not granted or not self._budgets.dials_back(ends.host, now):
             self._engine.send(peer, Probed(message.number, None))
             return
         self._nursery.start_soon(self._dial_back, peer, message)
@@ -127,10 +104,10 @@ class Reach:
         self._network.seen_at(self.machine.outer_hosts(), known)
 
     def _is_flood(self, peer: PeerId) -> bool:
-        blame = self._patience.hears(peer, self._engine.now())
-        if blame is not None:
-            self._engine.perform(blame)
-        return blame is not None
+        hears = self._budgets.hears(peer, self._engine.now())
+        if not hears:
+            self._engine.perform(Penalise(peer, "reach-flood", FLOOD_POINTS))
+        return not hears
 
     async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
         reached = await self._network.probe(peer, message.port)
@@ -209,7 +186,7 @@ class Reach:
         known = self._told.get((standing.host, standing.port))
         return standing.verdict not in (known, Verdict.UNKNOWN)
 
-    def summary(self) -> Summary:
+    def summary(self) -> ReachView:
         """Return how things stand, in words, with what the owner can do."""
         standings = self.machine.standings()
         ports: dict[str, int] = {a.kind: a.port for a in self._network.listening}
@@ -217,14 +194,16 @@ class Reach:
         if public is not None:
             way = " by the router, which maps the port" if public.source == "mapped" else ""
             words = f"reachable{way} at {public.host} port {public.port}"
-            return Summary("mapped" if way else "reachable", f"{words}{_said_by(public)}", "")
+            state, words = "mapped" if way else "reachable", f"{words}{_said_by(public)}"
+            return ReachView(state=state, words=words)
         if not any(_is_open(address) for address in self._network.listening):
-            return Summary("local", "listens on this machine only", "")
+            return ReachView(state="local", words="listens on this machine only")
         if any(s.verdict is Verdict.PRIVATE for s in standings):
             words = "not reachable: members of other networks could not dial this volunteer"
-            return Summary("unreachable", words, self._advice(ports))
+            next_step = self._advice(ports)
+            return ReachView(state="unreachable", words=words, next_step=next_step)
         words = "not known: no member of another network could be asked yet"
-        return Summary("unknown", words, "")
+        return ReachView(words=words)
 
     def _advice(self, ports: Mapping[str, int]) -> str:
         if self._shares_address():

@@ -14,10 +14,10 @@ from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.relatives import mark_of_host, mark_of_path
 from protocol.membership.roster import Roster
-from protocol.membership.view import HeldSeat
 from protocol.membership.view import Member as LiveMember
 from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
+from protocol.wire.parts import SeatStatus
 
 UNKNOWN = (0.0, 0.0)
 
@@ -46,8 +46,8 @@ def swarm_view(
     for member in roster.linked():
         for seat in member.seats:
             if seat.era == era and seat.stage < stages:
-                held = HeldSeat(member.peer, seat, member.linked, member.suspect)
-                seen[seat.stage].append(_replica(held, lines.get(member.peer, UNKNOWN)))
+                replica = _replica(member.peer, seat, lines.get(member.peer, UNKNOWN))
+                seen[seat.stage].append(replica)
     empty = {s for s, there in enumerate(seen) if not any(replica.serving for replica in there)}
     unlinked = roster.unlinked() if empty else frozenset[PeerId]()
     unseen = {
@@ -59,10 +59,10 @@ def swarm_view(
     return SwarmView.of(seen, frozenset(unseen), relayed)
 
 
-def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
-    seat, (uplink, downlink) = held.seat, line
+def _replica(peer: PeerId, seat: SeatStatus, line: tuple[float, float]) -> Replica:
+    uplink, downlink = line
     return Replica(
-        peer=held.peer,
+        peer=peer,
         version=seat.version,
         serving=seat.state == "serving",
         rate=seat.rate,
@@ -138,7 +138,7 @@ def matching_members(
     roster: Roster,
     own: PeerId,
     measuring: Measuring,
-    cut_off: Collection[PeerId] = (),
+    unproven: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
     certified: Collection[PeerId] = (),
 ) -> list[Member]:
@@ -151,7 +151,7 @@ def matching_members(
         roster: the known members.
         own: our peer id.
         measuring: the partners' measurements.
-        cut_off: members without a vote, because their partners have lost them.
+        unproven: members without a vote, because we have never worked with them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
     """
@@ -160,7 +160,7 @@ def matching_members(
         _member(
             member,
             measuring,
-            may_decide=member.peer not in cut_off,
+            may_decide=member.peer not in unproven,
             certified=member.peer in certified,
             marks=_marks(member, path_of(member.peer)),
         )

@@ -1,4 +1,4 @@
-"""Blobs between peers: state of a stage at a version, and the training text, or leaves of it.
+"""Blobs between peers: states of stages, what they begin with, a tokenizer, leaves of data.
 
 The donor's side (`Shelf`) answers queries with offers and serves the chunks of files;
 the receiver's side (`Download`) writes verified chunks into a file at their places.
@@ -190,7 +190,7 @@ def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
     """Return a file as a blob; reads the whole file, so call it in a thread for large ones.
 
     Args:
-        kind: a stage's state, training text, or what a stage begins with.
+        kind: a stage's state, a tokenizer, or what a stage begins with.
         stage: its stage.
         version: its version.
         path: the file.

@@ -1,9 +1,8 @@
-"""Searches for the training text while this machine does not have it.
+"""Searches for members with the training data while this machine does not have them all.
 
-A volunteer without the text asks the members that it is linked with. Members with the text answer
-with an offer; adverts are not trusted. Stage 0 can be taken while a member offers the text, but is
-left for a while to volunteers that need not copy it first. While no member offers it, the owner is
-told what to do, in the same words everywhere.
+A volunteer without the data asks the members that it is linked with. Members with data answer with
+an offer; adverts are not trusted. Stage 0 can be taken while a member offers data. While no member
+offers any, the owner is told what to do, in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
@@ -22,16 +22,14 @@ from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
 told."""
-PATIENCE_S = 15.0
-"""Seconds for which stage 0 is left to members that have the text already."""
 MOST_DONORS = 4
 """Donors at a time; others are used at the next attempt."""
 LIE_POINTS = 100
-"""Penalty for a text that is not the swarm's: nobody offers one by mistake, and it may be
-gigabytes."""
-TEXT, TOKENIZER = 0, 1
-"""What blobs of training data have as their version: the text or tokens; and the tokenizer alone,
-for those who need no more."""
+"""Penalty for data that are not the swarm's: nobody offers them by mistake."""
+TOKENIZER: Final = 1
+"""What the blob of the tokenizer has as its version."""
+QUERY: Final = BlobQuery("data", 0, LEAVES)
+"""How members are asked."""
 
 
 class TextSearch:
@@ -51,20 +49,13 @@ class TextSearch:
     ) -> None:
         self._ports, self._data, self._linked, self._changed = ports, data, linked, changed
         self._offers: set[PeerId] = set()
-        self.query = BlobQuery("data", 0, LEAVES if data.source == "tokens" else TEXT)
-        """How members are asked."""
         self._supplied = self._starved = False
-        self._since: float | None = None
-        """When we began to lack the text; None: it is here."""
+        self.missing = False
+        """Whether this machine does not have all data."""
         self._ask_at = math.inf
-        self._served = self._told = False
+        self._told = False
 
     # --- what follows -----------------------------------------------------------------------
-
-    @property
-    def missing(self) -> bool:
-        """Whether this machine does not have the text."""
-        return self._since is not None
 
     @property
     def problem(self) -> str:
@@ -85,13 +76,9 @@ class TextSearch:
 
     def unable(self) -> dict[Stage, str]:
         """Return the stage that cannot be taken without the text, with the reason."""
-        if self._since is None or self._supplied:
+        if not self.missing or self._supplied or self._offers:
             return {}
-        if not self._offers:
-            return {Stage(0): self.problem or "asking members for the training text"}
-        if self._served or self._ports.now() >= self._since + PATIENCE_S:
-            return {}
-        return {Stage(0): "members that have the training text go first"}
+        return {Stage(0): self.problem or "asking members for the training data"}
 
     def donors(self) -> list[PeerId]:
         """Return some of the members that offer it."""
@@ -103,13 +90,13 @@ class TextSearch:
     def found(self) -> None:
         """The text is here."""
         self._offers.clear()
-        self._since, self._ask_at, self._told = None, math.inf, False
+        self.missing, self._ask_at, self._told = False, math.inf, False
         self._changed()
 
     def lacks(self) -> None:
         """The text is not here: ask the members for it."""
-        if self._since is None:
-            self._since = self._ports.now()
+        if not self.missing:
+            self.missing = True
             self._ask()
             self._changed()
 
@@ -125,7 +112,7 @@ class TextSearch:
     def linked(self, peer: PeerId) -> None:
         """A member has come."""
         if self.missing and len(self._offers) < MOST_DONORS:
-            self._ports.send(peer, self.query)
+            self._ports.send(peer, QUERY)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone, or gives nothing although it has offered the text."""
@@ -136,59 +123,49 @@ class TextSearch:
             self._changed()
 
     def lied(self, peers: Iterable[PeerId]) -> None:
-        """These have served a text that is not the swarm's."""
+        """These have served a tokenizer that is not the swarm's."""
         for peer in sorted(peers):
             self.lost(peer)
-            self._ports.perform(Penalise(peer, "text-of-wrong-digest", LIE_POINTS))
-
-    def view_changed(self, *, served: bool) -> None:
-        """Whether somebody serves stage 0."""
-        if served != self._served:
-            self._served = served
-            self._changed()
+            self._ports.perform(Penalise(peer, "tokenizer-of-wrong-digest", LIE_POINTS))
 
     def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
-        """Handle a member's offer of the text; False: it cannot be true."""
-        if not self.missing or message.version != self.query.version:
+        """Handle a member's offer of data; False: it cannot be true."""
+        if not self.missing or message.version != LEAVES:
             return True
         if isinstance(message, NoBlob):
             self.lost(peer)
         elif message.size_bytes != self._data.kept_bytes:
             self.lost(peer)
-            self._ports.perform(Penalise(peer, "text-of-wrong-size", LIE_POINTS))
+            self._ports.perform(Penalise(peer, "data-of-wrong-size", LIE_POINTS))
             return False
         elif peer not in self._offers:
             self._offered(peer)
         return True
 
     def tick(self, now: float) -> None:
-        """Ask again while nobody offers the text; check whether our patience is over."""
+        """Ask again while nobody offers the data."""
         if self._ask_at <= now:
             self._tell()
             self._ask()
-        self._changed()
+            self._changed()
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> float:
         """Return when ``tick`` has something to do."""
-        if self._since is None:
-            return None
-        patient_until = self._since + PATIENCE_S
-        waits = self._offers and not self._served and self._ports.now() < patient_until
-        return min(self._ask_at, patient_until if waits else math.inf)
+        return self._ask_at
 
     # --- inside -----------------------------------------------------------------------------
 
     def _ask(self) -> None:
         self._ask_at = self._ports.now() + ASK_AGAIN_S
         for peer in sorted(self._linked()):
-            self._ports.send(peer, self.query)
+            self._ports.send(peer, QUERY)
 
     def _offered(self, peer: PeerId) -> None:
         self._offers.add(peer)
         self._ask_at = math.inf
         if self._told:
             self._told = False
-            words = f"{short(peer)} has the training text"
+            words = f"{short(peer)} has training data"
             self._ports.perform(Explain("transfer", words, members=(peer,)))
         self._changed()
 
@@ -200,9 +177,7 @@ class TextSearch:
 
 def _words(data: DataSpec) -> str:
     """Say what is missing and what to do; the first words fit a narrow screen."""
-    name = "of another Python release" if data.source == "stdlib" else data.name
-    digest = "root" if data.source == "tokens" else "BLAKE2b-256"
     return (
-        f"the text {name} is missing: join with --data FILE, or wait for a member who has it "
-        f"({data.kept_bytes / 1e6:.1f} MB, {digest} begins with {data.digest[:12]})"
+        f"the training data {data.name} are missing: join with --data FOLDER, or wait for a member "
+        f"who has them ({data.kept_bytes / 1e6:.1f} MB, root begins with {data.digest[:12]})"
     )

@@ -12,7 +12,6 @@ from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.workers.devices import ONE, Devices
-from model_zoo.specs.data import DataSpec
 from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
@@ -219,7 +218,7 @@ def open_stage_request(
         stage: the stage.
         settings: the owner's limits and device.
         fit: how it fits into memory.
-        corpus: path of the training text; empty: not needed.
+        corpus: folder of the training data, or of leaves of them; empty: not needed.
         threads: threads to compute with.
         compile_folder: of compiled blocks; empty: there are none.
     """
@@ -251,13 +250,8 @@ def open_stage_request(
         ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
-        token_data=token_data(manifest),
+        token_data=manifest.data,
     )
-
-
-def token_data(manifest: Manifest) -> DataSpec | None:
-    """Return what the manifest says of its tokens; None: it names a text."""
-    return manifest.data if manifest.data.source == "tokens" else None
 
 
 def _mib(size_bytes: int) -> str:

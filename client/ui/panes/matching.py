@@ -1,4 +1,4 @@
-"""Matching: which part of the model is whose, and why."""
+"""Matching: which stages are ours, and why."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from client.views.span import Box, Line, Row
 
 
 class MatchingPane(Pane):
-    """Sentences about the parts of the model, and the decisions."""
+    """Sentences about our stages, and the decisions."""
 
     def compose(self) -> ComposeResult:
         """Place both."""
         sentences = partial(matching.sentences, self.record)
-        yield Panel("Who does which part, and why", sentences, id="parts")
+        yield Panel("Your stages, and why", sentences, id="sentences")
         yield Listing(
             "Proposals, acceptances, rejections and why", self._decisions, id="decisions", tail=True
         )

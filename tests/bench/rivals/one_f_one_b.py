@@ -23,7 +23,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from client.cli.founding.manifest import read_corpus
 from client.lab import reference
 from client.lab.bench.efficiency import training_plan
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss

@@ -77,7 +77,7 @@ async def _claim(
                     await link.say(Records(_records(stranger, signer, seat)))
                     await link.say(JoinStage(stage))
                 count += 1
-                await link.say(Heartbeat(count, [seat], list(stranger.peers)))
+                await link.say(Heartbeat(count, [seat]))
                 await link.say(LedgerReport(stage, seat.version, count, nothing, nothing, 0))
                 if stage == 0:
                     await link.say(LeaseRequest(seat.version, 8, 0))
@@ -141,8 +141,8 @@ async def _silent(stranger: Stranger, number: int) -> None:
 
 
 WHAT = (
-    "{count:,} invented identities {where} claim seats, name others as lost, report ledgers, ask "
-    "for leases, follow a later lineage, are told of, or hold idle links."
+    "{count:,} invented identities {where} claim seats, name others as missing, report ledgers, "
+    "ask for leases, follow a later lineage, are told of, or hold idle links."
 )
 
 

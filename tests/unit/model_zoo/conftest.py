@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.model import ModelSpec
@@ -72,4 +73,4 @@ def tokens() -> torch.Tensor:
 def corpus(tmp_path: Path) -> Corpus:
     path = tmp_path / "text"
     path.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 100)
-    return Corpus.from_bytes_file(path)
+    return open_source(str(path))

@@ -26,7 +26,7 @@ def part(number: int, tokens: int, weight: int, learned: int | None = None) -> P
 
 def mixed(*parts: Part, **other: Any) -> DataSpec:
     size = sum(each.size_bytes for each in parts)
-    return DataSpec("tokens", "mixed", size, "ab" * 32, parts=parts, **other)
+    return DataSpec("mixed", size, "ab" * 32, parts=parts, **other)
 
 
 @given(WEIGHTS)
@@ -135,7 +135,7 @@ def test_the_loss_weight_is_that_of_the_samples_that_are_seen() -> None:
 
 
 def test_what_is_no_mixture_has_no_parts() -> None:
-    plain = DataSpec("tokens", "book", 10_000, "0" * 64)
+    plain = DataSpec("book", 10_000, "0" * 64)
     assert plain.parts == ()
     assert plain.part_of(3) is None
     assert plain.epochs(100, 16) == []
@@ -176,9 +176,4 @@ def test_parts_that_contradict_themselves_are_refused(
     if "answers" in other and parts[0].learned is None:
         size, parts = 264, [msgspec.structs.replace(each, size_bytes=132) for each in parts]
     with pytest.raises(ValueError, match=words):
-        DataSpec("tokens", "mixed", size, "ab" * 32, parts=tuple(parts), **other)
-
-
-def test_a_text_has_no_parts() -> None:
-    with pytest.raises(ValueError, match="no parts"):
-        DataSpec("text", "x", 400, "ab" * 32, parts=(part(1, 100, 1), part(2, 100, 2)))
+        DataSpec("mixed", size, "ab" * 32, parts=tuple(parts), **other)

@@ -18,7 +18,7 @@ from model_zoo.datasets import sources
 from model_zoo.datasets.build import build
 from model_zoo.datasets.choice import parse_tokenizer
 from model_zoo.datasets.conversations import fitted
-from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.export import export_hf
 from model_zoo.huggingface.adapters import export_adapters
@@ -86,14 +86,14 @@ def written(path: Path, *rows: Any) -> Path:
 
 def learned_texts(folder: Folder) -> list[str]:
     """What is learned of each conversation, in the order of the rows."""
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     assert folder.index.answers
     context = folder.index.answers.context
     tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
     return [_words(corpus, row[row < NOT_LEARNED]) for row in tokens.reshape(-1, context)]
 
 
-def _words(corpus: TokenCorpus, tokens: np.ndarray[Any, Any]) -> str:
+def _words(corpus: Corpus, tokens: np.ndarray[Any, Any]) -> str:
     bpe = corpus.tokenizer
     if bpe is None:
         return corpus.text_of(tokens)
@@ -120,7 +120,7 @@ def test_texts_of_answers_come_back(model: Path, tmp_path: Path) -> None:
     )
     folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=64)
     assert learned_texts(folder) == ["it is four<E>\n", "it is four<E>\n", "four"]
-    last = TokenCorpus.from_folder(folder)
+    last = Corpus.from_folder(folder)
     tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
     ends = plain_tokens(tokens[tokens < NOT_LEARNED])
     assert last.tokenizer is not None
@@ -153,7 +153,7 @@ def test_a_window_has_one_conversation_and_its_first_token_is_no_target(tmp_path
     rows = [{"prompt": "", "completion": letter * 9} for letter in "abcdefgh"]
     path = written(tmp_path / "a.jsonl", *rows)
     folder = build([path], tmp_path / "out", context=16)
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     corpus.check(16)
     samples = np.concatenate([corpus.sample(0, 7, 16, 3), corpus.held_out_batch(0, 1, 16)])
     inputs, targets = inputs_and_targets(samples)
@@ -246,7 +246,7 @@ def test_content_in_parts_tool_calls_and_share_gpt_are_read_as_templates_do(
         "two<E>\n",
     ]
     tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")[:-1].reshape(3, 400)
-    texts = [TokenCorpus.from_folder(folder).text_of(row) for row in tokens]
+    texts = [Corpus.from_folder(folder).text_of(row) for row in tokens]
     assert all(text.startswith('[{"name": "add"}]\nuser\n1+1?\n') for text in texts[:2])
     assert texts[2].startswith("user\n1+1?\n")
 
@@ -351,7 +351,7 @@ def test_an_exported_tokenizer_talks_as_it_was_learned(model: Path, tmp_path: Pa
 def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_path: Path) -> None:
     rows = [{"prompt": "p", "completion": "c" * (1 + n % 9)} for n in range(40)]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=16), seed=1)
     tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
     windows = np.stack([tokens[16 * n : 16 * n + 17] for n in range(40)])
@@ -372,7 +372,7 @@ def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_pat
 def test_losses_and_bytes_count_answers_alone(tmp_path: Path) -> None:
     rows = [{"prompt": "prompt" * n, "completion": "é" * 4} for n in range(1, 5)]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=64)
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     batch = corpus.held_out_batch(0, 1, 64)
     assert corpus.bytes_of(batch[:, 1:]) == 9
     model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=64), seed=1)
@@ -389,7 +389,7 @@ def test_another_context_is_refused(tmp_path: Path) -> None:
     rows = [{"prompt": "p", "completion": "c"} for _ in range(4)]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
     with pytest.raises(DataError, match="cut for a context of 16, not of 8"):
-        TokenCorpus.from_folder(folder).check(8)
+        Corpus.from_folder(folder).check(8)
 
 
 # --- packed --------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
 def test_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
     rows = written(tmp_path / "a.jsonl", *SHORT)
     folder = build([rows], tmp_path / "packed", context=64, packed=True)
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     samples = corpus.sample(0, 4, 64, seed=1)
     _, targets = inputs_and_targets(samples)
     begun = beginnings(samples)

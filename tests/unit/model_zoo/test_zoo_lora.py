@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from client.lab.reference import TrainingPlan, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.huggingface.adapters import export_adapters, merge_adapters

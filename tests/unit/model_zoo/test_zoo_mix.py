@@ -21,7 +21,7 @@ from model_zoo.datasets import assembly
 from model_zoo.datasets import mix as mixing
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build
-from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import damaged_leaves, is_data_folder, open_folder
 from model_zoo.datasets.mix import Choice, mix, parse_choice, whole_weights
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -69,12 +69,12 @@ def test_parts_lie_one_behind_the_other(made: Path, tmp_path: Path) -> None:
         assert part.digest == open_folder(made / part.name).index.root
     texts = [open_folder(made / name).index.tally.text_bytes for name in WORDS]
     assert (found.index.tally.text_bytes, found.index.tally.texts) == (sum(texts), 3)
-    assert TokenCorpus.from_folder(found).digest == found.index.root
+    assert Corpus.from_folder(found).digest == found.index.root
 
 
 def test_samples_are_those_of_the_parts_alone(made: Path, tmp_path: Path) -> None:
-    found = TokenCorpus.from_folder(mix(chosen(made, "web:3", "code:1"), tmp_path / "m"))
-    alone = {name: TokenCorpus.from_folder(open_folder(made / name)) for name in ("web", "code")}
+    found = Corpus.from_folder(mix(chosen(made, "web:3", "code:1"), tmp_path / "m"))
+    alone = {name: Corpus.from_folder(open_folder(made / name)) for name in ("web", "code")}
     seen = Counter[str]()
     for number in range(400):
         part = found.spec.part_of(number)
@@ -283,7 +283,7 @@ def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path)
 
 
 def test_a_part_without_two_windows_is_named(made: Path, tmp_path: Path) -> None:
-    corpus = TokenCorpus.from_folder(mix(chosen(made, "web", "talk"), tmp_path / "m"))
+    corpus = Corpus.from_folder(mix(chosen(made, "web", "talk"), tmp_path / "m"))
     corpus.check(4096)
     with pytest.raises(DataError, match=r"the part talk of .* and a sample needs 8193"):
         corpus.check(8192)
@@ -299,7 +299,7 @@ def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> 
     folder = mix(
         [parse_choice(f"{tmp_path}/short:3"), parse_choice(f"{tmp_path}/long:1")], tmp_path / "m"
     )
-    corpus = TokenCorpus.from_folder(folder)
+    corpus = Corpus.from_folder(folder)
     corpus.check(16)
     samples = corpus.sample(0, 4 * 36, 16, seed=1)
     _, targets = inputs_and_targets(samples)

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from client.lab.reference import TrainingPlan, evaluate, merge_states, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.export import export_hf
 from model_zoo.flat import FlatParameters
 from model_zoo.llama_cpp.architecture import NotInGguf, architecture

@@ -17,7 +17,9 @@ from client.lab.reference import (
     evaluate,
     train_reference,
 )
-from model_zoo.data import Corpus, DataError
+from model_zoo.data import DataError
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.local_rounds import LocalRounds
@@ -218,8 +220,8 @@ def assert_state(run: ReferenceRun, flat: FlatParameters) -> None:
 def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"short")
-    with pytest.raises(DataError, match="one sample needs 17"):
-        train_reference(plan_for(spec), Corpus.from_bytes_file(path))
+    with pytest.raises(DataError, match="a sample needs 17"):
+        train_reference(plan_for(spec), open_source(str(path)))
 
 
 @pytest.mark.parametrize(

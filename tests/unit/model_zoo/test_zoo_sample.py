@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from client.lab.reference import TrainingPlan, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.sample import generate, stream
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_zoo.data import DataError
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import open_source
 from model_zoo.specs.tokens import token_bytes, token_dtype
 
 TEXT = "the quick brown fox, über «40» lazy dogs\n".encode() * 9
@@ -18,7 +18,7 @@ def test_every_byte_of_a_text_is_a_token(tmp_path: Path) -> None:
     corpus = open_source(str(path))
     (sample,) = corpus.sample(3, 1, 8, seed=1)
     assert sample.astype(np.uint8).tobytes() in TEXT
-    with pytest.raises(DataError, match="bytes, one sample needs"):
+    with pytest.raises(DataError, match="tokens, and a sample needs"):
         corpus.held_out_batch(0, 1, 1000)
 
 

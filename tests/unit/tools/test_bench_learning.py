@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.model import ModelSpec
 from tests.bench import learning, learning_runs
 from tests.bench.learning_runs import Result, Run, train
@@ -26,7 +27,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def corpus(tmp_path: Path) -> Corpus:
     path = tmp_path / "text"
     path.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 100)
-    return Corpus.from_bytes_file(path)
+    return open_source(str(path))
 
 
 def test_a_finished_run_is_not_made_again(

@@ -1,7 +1,7 @@
 """Heartbeats, silence and links of the chaos world, from which each volunteer makes its view.
 
 It works like a node's membership, with the same detector and contacts: it sends the state of its
-seat and its lost peers every second, judges the silence of others, and dials peers without a link.
+seat every second, judges the silence of others, and dials peers without a link.
 A seat's view consists of the linked peers that are not held for dead.
 """
 
@@ -14,12 +14,9 @@ from typing import Final
 from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
-from protocol import limits
 from protocol.ids import PeerId, short
 from protocol.wire.parts import SeatStatus
 
-Said = tuple[SeatStatus | None, tuple[PeerId, ...]]
-"""A heartbeat: the sender's seat, and the peers it has lost."""
 PULSE_S: Final = 0.5
 """Interval at which a node checks its deadlines, in its own seconds."""
 PULSES_PER_BEAT: Final = 2
@@ -37,7 +34,7 @@ class Beats:
         volunteers: Mapping[PeerId, Volunteer],
         changed: Callable[[Volunteer], None],
         linked: Callable[[Volunteer, PeerId], None],
-        told: Callable[[Volunteer, Said], Said],
+        told: Callable[[Volunteer, SeatStatus | None], SeatStatus | None],
         note: Callable[[Volunteer, str], None],
         *,
         keep_links: bool,
@@ -56,8 +53,8 @@ class Beats:
     # --- saying ----------------------------------------------------------------------------
 
     def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
-        """Send our seat and our lost peers to all linked volunteers; only to those of our stage and
-        its neighbours if only the version is new."""
+        """Send our seat to all linked volunteers; only to those of our stage and its neighbours if
+        only the version is new."""
         now = self.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
@@ -67,7 +64,6 @@ class Beats:
             volunteer.statuses.pop(me, None)
         else:
             volunteer.statuses[me] = status
-        lost = volunteer.contacts.lost(now)[: limits.MAX_LOST]
         volunteer.contacts.said(volunteer.heartbeats, now)
         number, echoes = volunteer.heartbeats, dict(volunteer.echoes)
         known = volunteer.statuses.items()
@@ -78,7 +74,7 @@ class Beats:
                 other,
                 me,
                 number,
-                *self._told(volunteer, (status, lost)),
+                self._told(volunteer, status),
                 echoes.get(other.peer, -1),
             ),
             near if version_only else volunteer.links,
@@ -87,9 +83,8 @@ class Beats:
 
     def second(self, volunteer: Volunteer) -> None:
         """A node's work of every second."""
-        for verdict in volunteer.detector.tick(self.now_of(volunteer)):
-            if verdict.after == "dead":
-                self._silent(volunteer, verdict.peer)
+        for peer in volunteer.detector.tick(self.now_of(volunteer)):
+            self._silent(volunteer, peer)
         self.say(volunteer)
         self._dial(volunteer)
 
@@ -101,7 +96,6 @@ class Beats:
         of: PeerId,
         number: int,
         status: SeatStatus | None,
-        lost: tuple[PeerId, ...],
         echo: int,
     ) -> None:
         if number <= volunteer.heard.get(of, -1):
@@ -113,7 +107,7 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
-        volunteer.contacts.heard(of, lost, serving, echo, now)
+        volunteer.contacts.heard(of, serving, echo, now)
         if status is None:
             volunteer.statuses.pop(of, None)
         else:

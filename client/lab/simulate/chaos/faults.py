@@ -164,7 +164,7 @@ class Faults:
         swarm, era, present = self._swarm, victim.disk.lineage.era, self._swarm.present()
         others = [v for v in present if v is not victim and _follows(v, era)]
         if swarm.config.lies:
-            seasoned = [v for v in others if v.disk.evidence[0].stages and not v.lies]
+            seasoned = [v for v in others if v.disk.evidence.stages and not v.lies]
             return 2 * len(seasoned) > len(present)
         return 2 * len(others) > len(present)
 

@@ -50,7 +50,6 @@ class Histories:
         config, now = self._swarm.config, self._swarm.now_of(volunteer)
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
-        kept, at = disk.evidence
         volunteer.recovery = Recovery(
             volunteer.peer,
             self._stages,
@@ -58,7 +57,7 @@ class Histories:
             disk.lineage,
             seq,
             steps=STEPS,
-            evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
+            evidence=Evidence(disk.evidence),
         )
         volunteer.records = {}
         self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
@@ -85,8 +84,7 @@ class Histories:
             self._write_evidence(volunteer)
 
     def _write_evidence(self, volunteer: Volunteer) -> None:
-        kept = volunteer.recovery.evidence.kept()
-        volunteer.disk.evidence = kept, self._swarm.agenda.now
+        volunteer.disk.evidence = volunteer.recovery.evidence.kept()
 
     def _say_copies(self, volunteer: Volunteer) -> None:
         now = self._swarm.now_of(volunteer)

@@ -7,7 +7,7 @@ of a few kinds of lie and for some seconds, because a permanent lie has other ef
 one. Equal seeds tell equal lies.
 
     records     its stored record, and those of members that it invents: lineages, eras, checkpoints
-    lost        heartbeats: the peers it has lost, and those that its step needs
+    missing     heartbeats: the peers that its step needs
     eras        heartbeats: the lineage of its seat
     versions    heartbeats: the version of its seat, and the round that made it
     seats       heartbeats: the stage it holds, whether it serves, whether it holds one at all
@@ -47,7 +47,7 @@ from protocol.wire.parts import Decree, SeatStatus
 
 Lie = Literal[
     "records",
-    "lost",
+    "missing",
     "eras",
     "versions",
     "seats",
@@ -58,8 +58,8 @@ Lie = Literal[
     "sums",
     "audits",
 ]
-BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
-MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
+BEATS: Final[tuple[Lie, ...]] = ("missing", "eras", "versions", "seats", "loads")
+MENU: Final[tuple[Lie, ...]] = ("records", "missing", "eras", "seats", "loads")
 """The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
 of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
 three never finish the run. So have ``decrees``, and lies that only audits find."""
@@ -197,20 +197,14 @@ class Liar:
     # --- heartbeats ------------------------------------------------------------------------
 
     def beat(
-        self,
-        kind: Lie,
-        status: SeatStatus | None,
-        lost: tuple[PeerId, ...],
-        everybody: Sequence[PeerId],
-    ) -> tuple[SeatStatus | None, tuple[PeerId, ...]]:
-        """Return the seat and the lost peers of its heartbeat."""
+        self, kind: Lie, status: SeatStatus | None, everybody: Sequence[PeerId]
+    ) -> SeatStatus | None:
+        """Return the seat of its heartbeat."""
         draw, true = self._draw, status
-        if kind == "lost":
-            lost = self._peers(everybody, limits.MAX_LOST)
         if status is None or true is None:
-            return None, lost
+            return None
         match kind:
-            case "lost":
+            case "missing":
                 status = replace(status, missing=self._peers(everybody, limits.MAX_MISSING))
             case "eras":
                 status = replace(status, era=self._era(true.era))
@@ -222,9 +216,9 @@ class Liar:
             case "seats":
                 state = draw.choice(("fetching", "serving"))
                 status = replace(status, stage=draw.randrange(self._stages), state=state)
-                return draw.choice((None, status)), lost
+                return draw.choice((None, status))
             case _:
                 rate, queue = draw.choice((0.0, 1e-30, 1.0, 1e30)), draw.randrange(1 << 16)
                 status = replace(status, rate=rate, queue=queue, leaving=draw.random() < 0.3)
                 status = replace(status, moved=draw.randrange(1 << 16))
-        return status, lost
+        return status

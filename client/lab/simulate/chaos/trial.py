@@ -12,9 +12,10 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
+from protocol.pace import ASIDE_S
 from protocol.recovery.machine import PATIENCE_S
 from protocol.recovery.meeting import MEET_S
-from protocol.seat.probation import CLOSED_S, MOST_DOUBLINGS
+from protocol.seat.probation import MOST_DOUBLINGS
 
 FURTHER_STEPS: Final = 2
 """Versions that every stage has to make after the last fault."""
@@ -22,7 +23,7 @@ QUIET_AFTER_S: Final = 15.0
 AUDITS_S: Final = 60.0 + PATIENCE_S
 """The audits of the last steps, and the charges that come of them, may take longer; and who is
 expelled waits so long for the others before it begins anew alone."""
-PROBATION_S: Final = 1.2 * CLOSED_S * (1 << MOST_DOUBLINGS)
+PROBATION_S: Final = 1.2 * ASIDE_S * (1 << MOST_DOUBLINGS)
 """The longest time in which nobody on probation is tried, by the slowest clock."""
 QUIET_S: Final = 10.0
 LOG_LINES: Final = 40

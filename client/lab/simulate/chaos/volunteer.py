@@ -43,8 +43,8 @@ class Disk:
 
     lineage: Lineage = SEED
     checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
-    evidence: tuple[Kept, float] = (Kept(), 0.0)
-    """The evidence of the run, and the time of its writing."""
+    evidence: Kept = field(default_factory=Kept)
+    """The evidence of the run."""
 
     def write(
         self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
@@ -69,7 +69,7 @@ class Disk:
 
     def lose(self) -> None:
         """Lose everything."""
-        self.lineage, self.checkpoints, self.evidence = SEED, {}, (Kept(), 0.0)
+        self.lineage, self.checkpoints, self.evidence = SEED, {}, Kept()
 
 
 @dataclass(eq=False, slots=True)

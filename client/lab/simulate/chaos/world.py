@@ -16,7 +16,7 @@ import msgspec
 from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.acquisition import Acquisitions
 from client.lab.simulate.chaos.audits import Audits
-from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
+from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
 from client.lab.simulate.chaos.faults import Faults
@@ -172,7 +172,7 @@ class ChaosWorld(ChaosSwarm):
         view = volunteer.believes(self.config.stages)
         return {replica.peer: replica.version for replica in view.serving(stage)}
 
-    def _lost(self, volunteer: Volunteer) -> tuple[PeerId, ...]:
+    def _lost(self, volunteer: Volunteer) -> frozenset[PeerId]:
         return volunteer.contacts.lost(self.now_of(volunteer))
 
     def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
@@ -302,6 +302,10 @@ class ChaosWorld(ChaosSwarm):
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)
+        self.opened(volunteer)
+
+    def opened(self, volunteer: Volunteer) -> None:
+        """A volunteer has taken its seat."""
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
         lies, begins = self.config.lies, self.config.lies_from
@@ -368,7 +372,7 @@ class ChaosWorld(ChaosSwarm):
         is trusted until then (protocol/SPEC.md, section 21)."""
         if not volunteer.lies:
             return False
-        self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
+        self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
     def _lets_a_liar_in(self, message: Message) -> bool:
@@ -391,10 +395,10 @@ class ChaosWorld(ChaosSwarm):
         where = said.stage, said.step, said.attempt
         return None if false is None else Propose(*where, false, promises, era=said.era)
 
-    def _beat_told(self, volunteer: Volunteer, said: Said) -> Said:
+    def _beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
         for kind in BEATS if volunteer.lies else ():
             if self._lies(volunteer, kind):
-                said = self.liar.beat(kind, *said, list(self.volunteers))
+                said = self.liar.beat(kind, said, list(self.volunteers))
         return said
 
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
@@ -561,4 +565,5 @@ class ChaosWorld(ChaosSwarm):
         for volunteer in self.volunteers.values():
             volunteer.recovery.steps = steps
             if volunteer.seat is not None:
-                volunteer.seat.unamended_steps = steps  # a run's length is fixed; a world's is not
+                # a run's length is fixed; a world's is not
+                volunteer.seat.agreeing.unamended_steps = steps

@@ -146,7 +146,7 @@ def manifest_of(setting: Setting, *, redundancy: int = 2) -> Manifest:
         microbatches_per_step=1024,
         steps=10_000,
         optimizer=OptimizerSpec(),
-        data=DataSpec("text", "text", 10**9, "0" * 64),
+        data=DataSpec("text", 10**9, "0" * 64),
         policy=Policy(redundancy=redundancy),
     )
 

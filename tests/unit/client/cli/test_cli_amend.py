@@ -65,7 +65,7 @@ class TestRunning:
         assert done.returncode == 0
         assert "step 40 is done; the run is extended from 100 to 300 steps" in done.stderr
         assert "from step 46 on" in done.stderr  # 2 stages: six steps later at the earliest
-        assert "members are told now" in done.stderr
+        assert "members are told now" in done.stdout
         assert node.book.steps == 300
 
     def test_a_program_is_answered_in_json(self, home: Path, within: Within) -> None:
@@ -93,14 +93,16 @@ class TestRunning:
     ) -> None:
         asked: list[str] = []
 
-        def answers(question: str, *, yes: bool) -> bool:
+        def answers(question: str) -> bool:
             asked.append(question)
             return said
 
-        monkeypatch.setattr("client.cli.founding.amending.confirmed", answers)
+        monkeypatch.setattr("client.cli.terminal.ask.says_yes", answers)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         node = Founders()
         with node_of(home, node):
-            assert within("amend", "--steps", "400").returncode == 0
+            code = ExitCode.OK if said else ExitCode.INTERRUPTED
+            assert within("amend", "--steps", "400").returncode == code
         assert len(asked) == 1
         assert bool(node.book.chain()) is said
 

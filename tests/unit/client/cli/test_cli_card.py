@@ -32,7 +32,6 @@ def facts() -> Facts:
         has_tokenizer=False,
         held_out=StepPoint(49, 0.0, 1.5, 0.0),
         own_microbatches=1234,
-        own_tokens=5_678_900,
     )
 
 
@@ -83,7 +82,7 @@ def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
 
 
 def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
-    nothing = {"held_out": None, "own_microbatches": 0, "own_tokens": 0}
+    nothing = {"held_out": None, "own_microbatches": 0}
     text = card(msgspec.structs.replace(facts, **nothing))
     assert "held-out loss: not known here" in text
     assert "who exported this" not in text
@@ -109,7 +108,7 @@ def test_names_are_never_markup(facts: Facts) -> None:
 
 def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
     brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23")
-    data = DataSpec("tokens", "books", 2000, "ef" * 32, brought)
+    data = DataSpec("books", 2000, "ef" * 32, brought)
     text = card(renamed(facts, data=data))
     assert 'AutoTokenizer.from_pretrained(".")' in text
     assert "`tokenizer.json` is missing" in text
@@ -120,7 +119,7 @@ def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
 
 def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
     parts = Part("web", 6000, "1" * 64, 3), Part("x` <b>", 2000, "2" * 64, 1)
-    data = DataSpec("tokens", "mixed", 8000, "ef" * 32, parts=parts)
+    data = DataSpec("mixed", 8000, "ef" * 32, parts=parts)
     text = card(renamed(facts, data=data))
     assert f"75.00% of what was read: `web`, 6.00 kB, digest `{'1' * 64}`" in text
     assert "25.00% of what was read: `x' <b>`" in text
@@ -130,7 +129,7 @@ def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
 
 def test_what_learned_to_talk_is_talked_to(facts: Facts) -> None:
     brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23", ChatFormat("{{ messages }}"))
-    data = DataSpec("tokens", "talk", 4 * 641, "ef" * 32, brought, Answers(64, 160))
+    data = DataSpec("talk", 4 * 641, "ef" * 32, brought, Answers(64, 160))
     there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
     text = card(there)
     assert "only answers are learned, 25.0% of all tokens" in text

@@ -16,17 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from client.cli.commands import chat
 from client.cli.commands.create import write_swarm_file
-from client.cli.terminal.output import printable
 from client.errors import ExitCode, UserError
 from model_zoo.export import export_hf
-from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.sample import generate
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.stages import Stage
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
@@ -128,19 +124,6 @@ class TestWithoutATemplate:
             return capsys.readouterr().out
 
         assert said(1) == said(1) != said(2)
-
-
-def test_a_model_that_is_in_no_folder_gives_the_text_of_volunteer_sample(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wide = ModelSpec("llama", 2, 16, 2, 2, 32, context=16)
-    model = build_whole(replace(wide, narrow=Narrow(8, (1,))), seed=5)
-    write_tokenizer(byte_tokenizer(), tmp_path, 16)
-    talk = Talk(tmp_path, drawing(5), model=model)
-    talk.answer("ab")
-    assert capsys.readouterr().out == printable(generate(model, "ab", 5, temperature=0))
-    talk.answer("b" * 40)  # more than the context
-    assert capsys.readouterr().out
 
 
 class TestWithATemplate:

@@ -28,6 +28,7 @@ from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
 from client.errors import UserError
+from client.limits.cores import control_groups
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
@@ -304,8 +305,8 @@ def control_group_without_memory(scene: Scene) -> None:
     (group / "memory.max").write_text("max\n")
     (group.parent / "memory.max").write_text("200000000\n")
     (scene.home / "own").write_text("0::/box\n")
-    scene.patch.setattr(checks, "CGROUPS", group.parent)
-    scene.patch.setattr(checks, "OWN_CGROUPS", scene.home / "own")
+    groups = list(control_groups(scene.home / "own", group.parent))
+    scene.patch.setattr(checks, "control_groups", lambda: groups)
 
 
 @case("open files", "warn", "128 at most", "ulimit -n")

@@ -20,7 +20,7 @@ from client.store.paths import runtime_folder
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 
-LAST = DrainCostView(stage=0, remaining=0, last=True, words="you are the last volunteer of stage 0")
+LAST = DrainCostView(stage=0, remaining=0, last=True)
 
 
 class LastReplica(FakeProvider):
@@ -80,7 +80,7 @@ async def test_it_leaves_and_says_what_becomes_of_the_stages(home: Path, within:
     assert (code, provider.stops) == (0, 1)
     assert answer["schema_version"] == 1
     assert answer["left"] is True
-    assert answer["leaving"][0]["words"] == "stage 0 keeps 2 volunteers"
+    assert answer["leaving"] == [{"stage": 0, "remaining": 2, "last": False}]
 
 
 async def test_the_last_replica_asks_a_person(
@@ -90,7 +90,7 @@ async def test_the_last_replica_asks_a_person(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     code, _, err = await run(home, within, provider)
     assert (code, provider.stops) == (ExitCode.INTERRUPTED, 0)
-    assert "last volunteer" in err
+    assert "stage 0 would have nobody" in err
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert (await run(home, within, provider))[0] == 0
     assert provider.stops == 1
@@ -104,7 +104,7 @@ async def test_nobody_is_asked_who_is_not_there(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n") if arguments else io.StringIO(""))
     code, out, _ = await run(home, within, provider, *arguments)
     assert (code, provider.stops) == (0, 1)
-    assert "last volunteer" in out
+    assert "stage 0 would have nobody" in out
 
 
 def test_without_a_volunteer_there_is_nothing_to_finish(home: Path, within: Within) -> None:

@@ -51,7 +51,7 @@ class HostileProvider(FakeProvider):
             last_error=NASTY,
             peers=[PeerView(peer=NASTY, state=NASTY)],
             stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
-            leaving=[DrainCostView(stage=0, remaining=1, last=False, words=NASTY)],
+            leaving=[DrainCostView(stage=0, remaining=1, last=False)],
             events=self._events,
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from client.cli.reach import machine, running, services
+from client.cli.reach import machine, services
 from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode, UserError
@@ -56,7 +56,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
         monkeypatch.setattr(services, "SYSTEM_UNITS", tmp_path / "systemd")
         monkeypatch.setattr(services, "SYSTEM_HOME", Path(name) / "volunteer")
-        monkeypatch.setattr(running, "SYSTEM_HOME", Path(name) / "volunteer")
         monkeypatch.setattr(machine, "ASK_S", 0.5)
         yield Path(name)
 

@@ -28,12 +28,12 @@ from tests.support.control_fakes import (
 )
 
 
-def test_the_report_tells_parts_moves_and_reasons() -> None:
+def test_the_report_tells_stages_moves_and_reasons() -> None:
     text = " ".join(matches_report(example_snapshot(), example_matches()).split())
-    assert "You hold part 1 of 2 (stage 0)." in text
-    assert "A move from part 1 to part 2 would speed the training up" in text
+    assert "You hold stage 0." in text
+    assert "A move from stage 0 to stage 1 would speed the training up" in text
     assert "others fit it better (its cutoff is above us" in text
-    assert "At the moment you do for part 2." in text
+    assert "At the moment you do for stage 1." in text
     assert "proposing to stage 0" in text
 
 
@@ -72,7 +72,7 @@ async def test_the_command_shows_what_a_node_says(
     async with serve_control(path, FakeProvider()):
         done = await trio.to_thread.run_sync(ask, "status", "matches")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "You hold part 1 of 2" in done.stdout
+        assert "You hold stage 0." in done.stdout
         as_json = await trio.to_thread.run_sync(ask, "status", "matches", "--json")
         assert json.loads(as_json.stdout)["schema_version"] == 1
         other = await trio.to_thread.run_sync(ask, "status", "matches", "--swarm", "mine")

@@ -78,7 +78,7 @@ def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
         answer = json.loads(within("expel", FRIEND, "--json").stdout)
         unknown = within("expel", "Nobody")
     assert done.returncode == 0
-    assert f"expelled {FRIEND} from" in done.stderr
+    assert f"expelled {FRIEND} from" in done.stdout
     assert (answer["member"]["peer"], answer["schema_version"]) == (FRIEND, 1)
     assert unknown.returncode == ExitCode.RUNTIME
     assert "no member met here is called Nobody" in unknown.stderr

@@ -21,7 +21,7 @@ def priced(*seconds: float | None) -> list[StagePrice]:
 
 
 def text(size_bytes: int) -> DataSpec:
-    return DataSpec(source="text", name="book.txt", size_bytes=size_bytes, digest="0" * 64)
+    return DataSpec(name="book.txt", size_bytes=size_bytes, digest="0" * 64)
 
 
 def run(steps: int, **changes: object) -> Manifest:
@@ -31,18 +31,18 @@ def run(steps: int, **changes: object) -> Manifest:
 
 class TestEpochs:
     def test_a_text_that_is_read_few_times_is_fine(self) -> None:
-        assert list(warn_of_repeats(run(100, data=text(100_000)), 100)) == []
+        assert list(warn_of_repeats(run(100, data=text(2 * (32 * 3125 + 1))), 100)) == []
 
     def test_one_that_is_read_many_times_is_warned_of_with_what_to_do(self) -> None:
-        [warning] = warn_of_repeats(run(10_000, data=text(100_000)), 10_000)
-        assert "the run reads 10,240,000 tokens, and the text has 90,000 to train on" in warning
+        [warning] = warn_of_repeats(run(10_000, data=text(2 * (32 * 3125 + 1))), 10_000)
+        assert "the run reads 10,240,000 tokens, and the text has 90,016 to train on" in warning
         assert "it is read 113.8 times" in warning
         assert "28.4 times as much, or --steps 351" in warning
-        assert list(warn_of_repeats(run(351, data=text(100_000)), 351)) == []
+        assert list(warn_of_repeats(run(351, data=text(2 * (32 * 3125 + 1))), 351)) == []
 
-    def test_tokens_are_counted_as_tokens(self) -> None:
-        read = times_read(text(100_000), 90_000 * MANY_TIMES)
-        assert read == MANY_TIMES
+    def test_windows_that_are_held_out_are_not_counted(self) -> None:
+        data = text(2 * (32 * 1000 + 1))
+        assert times_read(run(MANY_TIMES, data=data), MANY_TIMES * 900 / 32) == MANY_TIMES
 
 
 class TestTime:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client.cli.models.model_source import kept_tokenizer
-from client.compute.errors import WrongData
-from client.compute.requests import PrepareData
-from client.compute.samples import keep, prepare
 from client.errors import ExitCode
 from client.store.leaves import DataFolder
 from client.store.paths import home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
-from model_zoo.data import Corpus
-from model_zoo.datasets.build import build
+from model_zoo.datasets.build import build, open_source
 from protocol.invite import parse_invite, parse_swarm_file
 from tests.support.cli_process import Within
 
@@ -68,35 +64,25 @@ def test_create_takes_the_text_along(
 ) -> None:
     """Named from one folder, found from every other, and after the file was changed or is gone."""
     monkeypatch.chdir(book.parent)
-    answer = _create(within, book.name, tmp_path / "x.swarm")
+    kept = Path(_create(within, book.name, tmp_path / "x.swarm")["text"])
     digest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest.data.digest
     store = TextStore(home_folders(tmp_path / "home").texts)
-    assert answer["text"] == str(store.path(digest))
-    assert store.origin(digest) == book
-    with book.open("a") as file:
-        file.write("a line that came later\n")
-    assert Corpus.from_bytes_file(store.path(digest)).digest == digest
+    assert (kept, store.origin(digest)) == (store.tokens(digest), None)
     book.unlink()
-    assert store.path(digest).read_text() == WORDS
+    assert _text(kept) == WORDS
+    assert {path.suffix for path in store.folder.iterdir()} == {".tokens", ".origin"}
 
 
-def test_a_copy_that_is_lost_is_made_again_from_the_founders_file(
-    within: Within, book: Path, tmp_path: Path
-) -> None:
-    copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
-    copy.write_text("damaged")
-    assert Path(_create(within, book, tmp_path / "y.swarm")["text"]).read_text() == WORDS
-    store = TextStore(copy.parent)
-    copy.unlink()
-    request = PrepareData(source=str(store.origin(copy.stem)), digest=copy.stem, path=str(copy))
-    prepare(request)
-    assert copy.read_text() == WORDS
+def _text(kept: Path) -> str:
+    corpus = open_source(str(kept))
+    tokens = np.frombuffer(b"".join(shard.tobytes() for shard in corpus._shards), "<u2")
+    return corpus.text_of(tokens)
 
 
 def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> None:
     lines = tmp_path / "book.jsonl"
     lines.write_text("".join(json.dumps({"text": line}) + "\n" for line in WORDS.splitlines()))
-    assert Path(_create(within, lines, tmp_path / "x.swarm")["text"]).read_text() == WORDS
+    assert _text(Path(_create(within, lines, tmp_path / "x.swarm")["text"])) == WORDS
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
@@ -112,24 +98,10 @@ def test_what_is_no_text_is_refused_with_every_tokenizer(
     assert not (tmp_path / "x.swarm").exists()
 
 
-def test_a_file_with_the_bytes_of_a_swarms_text_is_its_text_whatever_it_seems(
-    tmp_path: Path,
-) -> None:
-    """Earlier releases trained on such files."""
-    data = b"%PDF-1.7\n\0" + WORDS.encode()
-    (tmp_path / "old.pdf").write_bytes(data)
-    digest = blake2b(data, digest_size=32).hexdigest()
-    copy = tmp_path / "copy.bin"
-    prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest=digest, path=str(copy)))
-    assert copy.read_bytes() == data
-    with pytest.raises(WrongData, match="is a PDF"):
-        prepare(PrepareData(source=str(tmp_path / "old.pdf"), digest="0" * 64, path="x"))
-
-
 def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
     copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
     assert within("cache", "prune", "--yes").returncode == 0
-    assert copy.read_text() == WORDS
+    assert _text(copy) == WORDS
     assert "own-texts" in within("cache", "ls").stdout
 
 
@@ -194,15 +166,6 @@ def test_a_tokenizer_that_cannot_be_used(
     assert not (tmp_path / "x.swarm").exists()
 
 
-def test_a_text_that_changes_while_it_is_copied_is_not_kept(book: Path, tmp_path: Path) -> None:
-    corpus = Corpus.from_bytes_file(book)
-    with book.open("r+") as file:
-        file.write("THE")
-    with pytest.raises(WrongData, match="changed"):
-        keep(corpus, tmp_path / "texts" / "x.bin")
-    assert list((tmp_path / "texts").iterdir()) == []
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_path: Path) -> None:
     texts = home_folders(tmp_path / "home").texts
@@ -210,7 +173,7 @@ def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_p
     texts.mkdir(mode=0o500)
     done = within("create", "--data", str(book), "--no-measure", "--context", "16")
     assert done.returncode == ExitCode.CONFIG
-    assert "cannot keep a copy of the text" in done.stderr
+    assert "cannot write to" in done.stderr
 
 
 @pytest.mark.parametrize("data", ["stdlib", "book.txt"])

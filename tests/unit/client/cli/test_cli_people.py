@@ -12,7 +12,7 @@ from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
-from client.cli.reach.contributors import contributors_of
+from client.cli.models.contributors import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
@@ -99,11 +99,12 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     anna = PeerId(ANNA)
     kept = KeptContributions(board=(Vouched(anna, 0, 420, 2),), names={anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
-    (one,) = contributors_of(find_home(), swarm, 0)
+    (one,), own = contributors_of(find_home(), swarm.swarm, swarm.manifest, 0)
+    assert own == 0
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
     folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
-    assert contributors_of(find_home(), swarm, 0) == []
+    assert contributors_of(find_home(), swarm.swarm, swarm.manifest, 0) == ([], 0)
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
@@ -149,8 +150,6 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
         version=9,
         has_tokenizer=True,
         contributors=BOARD,
-        own_microbatches=0,
-        own_tokens=0,
     )
     text = card(facts)
     assert "It is for: `Haiku 'in' Basque`" in text

@@ -25,7 +25,7 @@ from client.compute.frames import (
     unpack_header,
 )
 from client.compute.process import Pending, WorkerProcess
-from client.compute.replies import DataReady, Reply, ThreadsSet
+from client.compute.replies import Reply, ThreadsSet, VersionKept
 from client.compute.requests import Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside
@@ -259,7 +259,7 @@ def test_an_answer_goes_to_who_has_asked() -> None:
     [
         (8, msgspec.msgpack.encode(ThreadsSet()), "a request 8 that nobody made"),
         (7, b"\xc1", "worker's reply is malformed"),
-        (7, msgspec.msgpack.encode(DataReady(size_bytes=1)), "worker answered DataReady"),
+        (7, msgspec.msgpack.encode(VersionKept()), "worker answered VersionKept"),
     ],
 )
 def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, words: str) -> None:

@@ -21,7 +21,8 @@ from client.compute.requests import (
     Save,
 )
 from client.lab.reference import TrainingPlan, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec
@@ -182,7 +183,7 @@ def test_a_stage_of_another_cut_is_refused():
 def corpus(tmp_path: Path) -> Iterator[Corpus]:
     path = tmp_path / "text"
     path.write_bytes(np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8).tobytes())
-    return Corpus.from_bytes_file(path)
+    return open_source(str(path))
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

@@ -36,7 +36,7 @@ SHAPES = {
     "llama": MODELS["llama"],
     "window": replace(MODELS["llama"], architecture="mistral", window=3),
 }
-APART = DataSpec("tokens", "talk", 4 * (40 * TOKENS + 1), "0" * 64, answers=Answers(TOKENS, 100))
+APART = DataSpec("talk", 4 * (40 * TOKENS + 1), "0" * 64, answers=Answers(TOKENS, 100))
 PACKED = replace(APART, answers=Answers(TOKENS, 100, True))
 
 

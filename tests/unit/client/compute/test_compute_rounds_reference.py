@@ -17,7 +17,8 @@ from client.compute.requests import (
     Reduce,
 )
 from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
-from model_zoo.data import Corpus
+from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from tests.support.compute_rounds import bounds_of
@@ -42,7 +43,7 @@ Replicas = list[LocalWorker]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     path = tmp_path_factory.mktemp("corpus") / "text"
     path.write_bytes(np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8).tobytes())
-    return Corpus.from_bytes_file(path)
+    return open_source(str(path))
 
 
 def dealt_to(count: int) -> Dealt:

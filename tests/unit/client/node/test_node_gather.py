@@ -206,7 +206,7 @@ async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
     swarm.handshake = SimpleNamespace(admitted={FIRST, SECOND, HOLDER, STRANGER})  # type: ignore[attr-defined]
     digest = hashlib.blake2b(true, digest_size=32).hexdigest()
     spec = TokenizerSpec(digest, len(true), 300, "0.23.3")
-    data = DataSpec("tokens", "book", 10_000, "0" * 64, spec)
+    data = DataSpec("book", 10_000, "0" * 64, spec)
     said: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(swarm.answer)

@@ -16,13 +16,9 @@ from client.train.swarm.own_advert import OwnAdvert
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.membership.roster import Roster
-from protocol.relay.lending import Traffic
 
 ME, RELAY, PRIVATE = PeerId("me"), PeerId("a relay"), PeerId("private")
 AT = "/ip4/203.0.113.7/tcp/4001"
-
-
-LINE = Traffic(8e6, 40e6)
 
 
 @dataclass
@@ -48,9 +44,7 @@ class World:
         self.reaching = SimpleNamespace(
             update=self._update, machine=SimpleNamespace(relays=()), addresses=[]
         )
-        advert = SimpleNamespace(
-            entered=True, upload_bytes_per_s=8e6, line=LINE, lend=self.lent.append
-        )
+        advert = SimpleNamespace(entered=True, upload_bytes_per_s=8e6, lend=self.lent.append)
         members = [
             SimpleNamespace(peer=peer, advert=SimpleNamespace(addresses=(AT,), relay_bytes_per_s=r))
             for peer, r in ((RELAY, 1e6), (PRIVATE, 0.0))
@@ -96,7 +90,6 @@ class World:
 async def test_who_relays(world: World, rate: float) -> None:
     world.relaying().look()
     assert world.offers.get("rate_bytes_per_s", 0.0) == rate
-    assert world.offers.get("line", LINE) == LINE
     assert world.lent == [rate]
 
 

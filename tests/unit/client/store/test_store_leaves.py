@@ -13,7 +13,7 @@ from client.compute.samples import token_corpus
 from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore, is_founders, keep_folder
 from model_zoo.datasets.build import build
-from model_zoo.datasets.corpus import TokenCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import open_folder
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.data import DataSpec
@@ -145,7 +145,7 @@ def test_the_worker_reads_the_same_samples_from_both(
     cache = LeafCache(tmp_path / "cache", data, 10 * LEAF_BYTES)
     for index, leaf in enumerate(proven(folder, data)):
         cache.keep(index, leaf, [])
-    whole = TokenCorpus.from_folder(open_folder(folder))
+    whole = Corpus.from_folder(open_folder(folder))
     for place in (folder, cache.folder):
         found = token_corpus(place, data).sample(3, 4, 3000, seed=1)
         assert found.tolist() == whole.sample(3, 4, 3000, seed=1).tolist()
@@ -161,7 +161,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     made = mix([Choice(folder, None), Choice(tmp_path / "small", None)], tmp_path / "mixed")
     spec, whole = made.index.spec(), DataFolder(made.path, made.index.spec())
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)
-    expected, windows = TokenCorpus.from_folder(made), spec.windows(3000)
+    expected, windows = Corpus.from_folder(made), spec.windows(3000)
     for number in range(60):
         for leaf in windows.leaves_of(number, 1, spec.token_bytes):
             cache.keep(leaf, whole.read(leaf) or b"", [])
@@ -203,7 +203,7 @@ def test_a_hundred_gigabytes_are_proven_leaf_by_leaf(tmp_path: Path) -> None:
                 file.seek(3 * LEAF_BYTES)
                 file.write(b"w" * LEAF_BYTES)
     (tmp_path / LEAVES).write_bytes(b"".join(digests))
-    data = DataSpec("tokens", "zeros", size, Tree(digests).root.hex())
+    data = DataSpec("zeros", size, Tree(digests).root.hex())
     whole = DataFolder(tmp_path, data)
     for index in (0, 1, marked, count // 2, count - 1):
         leaf = whole.read(index)

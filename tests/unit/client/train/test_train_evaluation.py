@@ -12,8 +12,7 @@ import trio
 from client.events import VersionEvaluated
 from client.lab.bench.efficiency import training_plan
 from client.lab.reference import evaluate, train_reference
-from model_zoo.datasets.build import build
-from model_zoo.datasets.corpus import open_source
+from model_zoo.datasets.build import build, open_source
 from model_zoo.whole import build_whole, load_whole
 from protocol.ids import PeerId
 from protocol.manifest import encode_manifest

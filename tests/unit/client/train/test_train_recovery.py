@@ -8,9 +8,9 @@ import pytest
 from trio.testing import MockClock
 
 from client.store.persisted import SET_ASIDE, Persisted
-from client.store.records import EVIDENCE, LINEAGE, Seen
+from client.store.records import EVIDENCE, LINEAGE
 from protocol.recovery.choice import LAST_ERA
-from protocol.recovery.evidence import Evidence
+from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.stored import Lineage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -106,10 +106,10 @@ async def test_who_could_go_on_without_us_is_on_disk(
         swarm.vanish(second)
         await swarm.until(lambda: list(dual.disk.glob("*-v24.*")))
         swarm.vanish(dual)
-        seen = Persisted(dual.disk / EVIDENCE, Seen).read()
+        seen = Persisted(dual.disk / EVIDENCE, Kept).read()
         assert seen is not None
         there = {v.engine.signer.peer for v in (first, dual)}
-        assert frozenset.union(*Evidence(seen.kept).last_electors) == there
+        assert frozenset.union(*Evidence(seen).last_electors) == there
 
 
 async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
@@ -189,7 +189,7 @@ async def test_whom_a_volunteer_has_worked_with_it_knows_again(
         assert known.proves(sibling.engine.signer.peer)
         assert known.proves(following.engine.signer.peer)
         first.engine.history.end()
-        seen = Persisted(first.disk / EVIDENCE, Seen).read()
+        seen = Persisted(first.disk / EVIDENCE, Kept).read()
         assert seen is not None
-        assert seen.kept == known.kept()
-        assert seen.kept.version == 12
+        assert seen == known.kept()
+        assert seen.version == 12

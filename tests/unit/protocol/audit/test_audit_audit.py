@@ -20,7 +20,7 @@ from protocol.audit.audit import (
 from protocol.audit.commitment import (
     CONTENTS,
     MAX_TENSORS,
-    STATEMENT,
+    SIGNED,
     Contents,
     Microbatch,
     contents,
@@ -227,7 +227,7 @@ def test_a_list_of_anything_but_what_the_plan_counts_is_refused(encoded):
 def test_no_bytes_for_a_list_break_the_auditor(encoded):
     assert graded(listing(encoded).listed(encoded, 0.0), Grade.REFUSED)
     with pytest.raises(RemoteProtocolError):
-        STATEMENT.parse(encoded + b"\xc1")
+        SIGNED.parse(encoded + b"\xc1")
 
 
 def test_what_is_shown_must_be_what_was_committed_to():

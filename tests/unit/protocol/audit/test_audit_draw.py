@@ -53,7 +53,7 @@ def test_who_is_charged_by_another_is_looked_at_once_soon():
     suspect = record(*[Grade.AGREES] * PROVEN)
     suspect.suspected = True
     assert rate(0.03, suspect) == 1.0
-    assert suspect.trusted(), "another member's word is no strike"
+    assert suspect.charge() is None, "another member's word is no strike"
     suspect.note(Grade.AGREES)
     assert rate(0.03, suspect) == pytest.approx(0.015)
 
@@ -152,14 +152,13 @@ def test_the_worst_that_an_audit_finds_counts(found, coarse, expected):
 
 
 def test_a_lie_is_enough_and_anything_else_has_to_come_often():
-    assert record(*[Grade.AGREES] * 10).trusted()
-    assert not record(Grade.AGREES, Grade.LIES).trusted()
-    assert record(*[Grade.DOUBTFUL] * (STRIKES - 1)).trusted()
-    refusal = record(Grade.DOUBTFUL, Grade.REFUSED, Grade.DOUBTFUL).trusted()
-    assert not refusal
-    assert "3 of 3" in refusal.reason
+    assert record(*[Grade.AGREES] * 10).charge() is None
+    assert record(Grade.AGREES, Grade.LIES).charge() == "lies"
+    assert record(Grade.SUMS, Grade.AGREES).charge() == "sums"
+    assert record(*[Grade.DOUBTFUL] * (STRIKES - 1)).charge() is None
+    assert record(Grade.DOUBTFUL, Grade.REFUSED, Grade.DOUBTFUL).charge() == "fails"
     spread = [*[Grade.AGREES] * (WINDOW // 2), Grade.DOUBTFUL]
-    assert record(*spread * 3).trusted()  # 2 of the newest 50 at most
+    assert record(*spread * 3).charge() is None  # 2 of the newest 50 at most
 
 
 def test_no_honest_member_is_out_in_a_hundred_thousand_audits():
@@ -169,7 +168,7 @@ def test_no_honest_member_is_out_in_a_hundred_thousand_audits():
         mixed = bool(number % 2)
         deviation = drawer.lognormvariate(math.log(4.6e-3 if mixed else 1e-7), 0.25)
         honest[mixed].note(grade(deviation, TOLERANCE_MIXED if mixed else TOLERANCE))
-        assert honest[mixed].trusted()
+        assert honest[mixed].charge() is None
 
 
 @pytest.mark.parametrize("budget", [0.03, 0.05])
@@ -183,7 +182,7 @@ def test_who_cheats_with_a_twentieth_of_each_step_is_caught_soon(budget):
         for step in range(bound):
             if drawn(secret, closed(step), 1, step, {A: found}, budget):
                 found.note(grade(0.05 / math.sqrt(0.95)))  # a twentieth of the work is missing
-        late += bool(found.trusted())
+        late += found.charge() is None
     assert late <= 25  # 10 expected
 
 

@@ -11,9 +11,8 @@ from protocol.audit.commitment import (
     KIND,
     PIECE,
     SEGMENT,
-    STATEMENT,
+    SIGNED,
     Piece,
-    Statement,
     envelope_of,
     envelope_of_piece,
 )
@@ -148,9 +147,8 @@ def test_a_proof_of_the_largest_stage_fits_a_message() -> None:
     encoded = encode_message(Statements("proof", proof.envelopes))
     assert len(encoded) <= limits.MAX_HEADER_BYTES
     assert msgspec.msgpack.decode(encoded)  # and it is within the bounds of its fields
-    assert STATEMENT.parse(shown.body) == Statement(
-        1, limits.MAX_STEP, limits.MAX_ATTEMPT, 5, b"r" * 32, many
-    )
+    said = Commitment(1, limits.MAX_STEP, limits.MAX_ATTEMPT, b"r" * 32, many, era=5)
+    assert SIGNED.parse(shown.body) == said
 
 
 # --- as they come ---------------------------------------------------------------------------
@@ -182,7 +180,7 @@ def test_a_commitment_that_its_sender_has_not_signed_is_refused(message: Commitm
 
 
 def test_commitments_are_not_passed_on_when_they_come() -> None:
-    assert Heard(SWARM).take(peer(1), told()) == (None, [])
+    assert Heard(SWARM).take(peer(1), told()) == (None, None)
 
 
 def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> None:
@@ -190,10 +188,10 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     heard.take(peer(1), told())
     shown = commitment(root=b"q" * 32)
     assert stage_of(shown) == 1
-    [proof] = heard.passed_on(peer(2), shown)
-    assert isinstance(proof, Proof)
+    proof = heard.passed_on(peer(2), shown)
+    assert proof is not None
     assert check(proof, SWARM) == peer(1)
-    assert heard.passed_on(peer(2), commitment()) == []
+    assert heard.passed_on(peer(2), commitment()) is None
 
 
 def test_a_segment_is_no_statement_to_pass_on() -> None:
@@ -203,10 +201,9 @@ def test_a_segment_is_no_statement_to_pass_on() -> None:
         Heard(SWARM).passed_on(peer(2), segment())
 
 
-def test_few_commitments_are_kept_of_their_authors_and_none_that_others_tell() -> None:
+def test_few_commitments_are_kept_of_each_author() -> None:
     heard = Heard(SWARM)
     for attempt in range(20):
         heard.take(peer(1), told(attempt=attempt))
         heard.passed_on(peer(2), commitment(3, attempt=attempt))
-    assert len(heard._told[peer(1)]) == MAX_COMMITMENTS
-    assert peer(2) not in heard._told
+    assert len(heard._said[peer(1)]) == len(heard._said[peer(3)]) == MAX_COMMITMENTS

@@ -8,10 +8,8 @@ from protocol.effects import Effect, Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.proofs import (
-    MAX_PROOFS_OF_LINK,
-    MAX_PROOFS_OF_STRANGERS,
-    PROOFS_OF_LINK_PER_S,
-    PROOFS_OF_STRANGERS_PER_S,
+    OF_LINK,
+    OF_STRANGERS,
     Proofs,
 )
 from protocol.ids import PeerId
@@ -42,7 +40,7 @@ def proof_of(number: int, swarm: str = SWARM) -> Proof:
 def linked(*peers: PeerId) -> Proofs:
     machine = Proofs(ME, SWARM, Verdicts())
     for other in peers:
-        assert machine.link_up(other, NOW) == []
+        assert machine.link_up(other) == []
     return machine
 
 
@@ -68,7 +66,7 @@ def test_what_we_see_ourselves_is_told_to_all() -> None:
 def test_a_new_link_is_told_who_is_out() -> None:
     machine = linked(ALICE)
     machine.receive(ALICE, proof_of(9), NOW, member=True)
-    assert machine.link_up(BORIS, NOW) == [Send(BORIS, Statements("proof", proof_of(9).envelopes))]
+    assert machine.link_up(BORIS) == [Send(BORIS, Statements("proof", proof_of(9).envelopes))]
 
 
 def test_who_relays_what_proves_nothing_is_to_blame() -> None:
@@ -83,14 +81,6 @@ def test_only_a_link_brings_proofs() -> None:
     assert linked(ALICE).receive(BORIS, proof_of(9), NOW, member=True) == []
 
 
-def test_proofs_of_the_disk_are_verified_again() -> None:
-    machine = Proofs(ME, SWARM, Verdicts())
-    found, bad = machine.restore([proof_of(8), proof_of(9, OTHER_SWARM)])
-    assert [verdict.culprit for verdict in found] == [peer(8)]
-    assert bad == 1
-    assert machine._verdicts.proofs == (proof_of(8),)
-
-
 def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> None:
     """A home that was copied to a second machine signs with our key, too."""
     machine = linked(ALICE, BORIS)
@@ -102,11 +92,11 @@ def test_evidence_about_ourselves_is_told_to_the_owner_and_to_nobody_else() -> N
 
 def test_a_link_brings_so_many_proofs_at_once() -> None:
     machine = linked(ALICE, BORIS)
-    for number in range(10, 10 + MAX_PROOFS_OF_LINK + 5):
+    for number in range(10, 10 + int(OF_LINK.burst) + 5):
         machine.receive(ALICE, proof_of(number), NOW, member=False)
-    assert len(machine._verdicts) == MAX_PROOFS_OF_LINK
+    assert len(machine._verdicts) == OF_LINK.burst
     last = proof_of(500)
-    later = NOW + 1 / PROOFS_OF_LINK_PER_S
+    later = NOW + 1 / OF_LINK.per_s
     assert machine.receive(ALICE, last, later - 0.1, member=True) == []
     assert machine.receive(BORIS, last, NOW, member=True)  # the others have their own allowance
     assert machine.receive(ALICE, proof_of(501), later, member=True)
@@ -116,15 +106,15 @@ def test_all_links_together_bring_so_many_proofs_about_strangers() -> None:
     """Each is sent on to every link."""
     links = [peer(number) for number in range(1, 11)]
     machine = linked(*links)
-    for number in range(100, 100 + 10 * MAX_PROOFS_OF_LINK):
+    for number in range(100, 100 + 10 * int(OF_LINK.burst)):
         machine.receive(links[number % 10], proof_of(number), NOW, member=False)
-    assert len(machine._verdicts) == MAX_PROOFS_OF_STRANGERS
-    later = NOW + 2 / PROOFS_OF_STRANGERS_PER_S
+    assert len(machine._verdicts) == OF_STRANGERS.burst
+    later = NOW + 2 / OF_STRANGERS.per_s
     for number in range(400, 405):
         machine.receive(links[number % 10], proof_of(number), later, member=False)
-    assert len(machine._verdicts) == MAX_PROOFS_OF_STRANGERS + 2
+    assert len(machine._verdicts) == OF_STRANGERS.burst + 2
     machine = linked(*links)
-    for number in range(100, 100 + 8 * MAX_PROOFS_OF_LINK):
+    for number in range(100, 100 + 8 * int(OF_LINK.burst)):
         machine.receive(links[number % 10], proof_of(number), NOW, member=False)
     assert machine.receive(links[0], proof_of(500), NOW, member=True)  # one that works beside us
 

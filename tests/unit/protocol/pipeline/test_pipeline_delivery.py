@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId
-from protocol.pipeline.delivery import ASK_S, RECEIPT_S, Deliveries
+from protocol.pace import ANSWER_S
+from protocol.pipeline.delivery import RECEIPT_S, Deliveries
 from protocol.pipeline.effects import SendPayload
 from protocol.pipeline.next_hop import REST_S
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
@@ -192,8 +193,8 @@ class TestLosses:
         lost = held(made)
         other = B if lost == A else A
         made.update(rated({other}), STEP, 1.0)
-        assert made.tick(1.0 + ASK_S / 2) == []
-        assert offers(list(made.tick(1.0 + ASK_S))) == [(other, 3)]
+        assert made.tick(1.0 + ANSWER_S / 2) == []
+        assert offers(list(made.tick(1.0 + ANSWER_S))) == [(other, 3)]
 
     def test_a_step_closed_there_is_asked_for_and_never_offered(self) -> None:
         made = deliveries(A, B)
@@ -276,7 +277,7 @@ class TestCrowdsThatHaveShownNothing:
         return made, left
 
     def sent_again(self, made: Deliveries) -> PeerId:
-        [(peer, _)] = offers(list(made.tick(1.0 + ASK_S)))
+        [(peer, _)] = offers(list(made.tick(1.0 + ANSWER_S)))
         return peer
 
     def test_what_one_of_them_lost_goes_to_a_replica_that_has_brought_work_however_busy(
@@ -376,7 +377,7 @@ class TestHostileAnswers:
             for peer, attempt in questions(pending):
                 pending = list(made.receipt(peer, receipt("absent", attempt), now))
             if not offers(pending):
-                now += ASK_S
+                now += ANSWER_S
                 pending = list(made.tick(now))
         assert held_by(made) == A, f"seed {seed}"
         assert made.gradient(A, STEP, M, now)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from protocol.effects import Explain
 from protocol.ids import PeerId
+from protocol.pace import FORGET_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
 from protocol.pipeline.effects import Obstructs
-from protocol.pipeline.next_hop import LEAST_LATE_S, STRIKES, SUSPEND_S
+from protocol.pipeline.next_hop import LEAST_LATE_S, STRIKES
 from protocol.pipeline.timing import MIN_SAMPLES
 from protocol.wire.messages import Receipt, Verdict
 from tests.support.pipeline_deliveries import (
@@ -183,7 +184,7 @@ class TestStrikes:
         line = Line()
         self.strike(line, A)
         assert {line.send()[1] for _ in range(5)} == {B}
-        line.tick(SUSPEND_S)
+        line.tick(FORGET_S)
         assert A in {line.send()[1] for _ in range(5)}
 
     def test_three_in_a_row_name_a_replica(self) -> None:
@@ -191,14 +192,14 @@ class TestStrikes:
         found = []
         for _ in range(STRIKES + 1):
             found.append(named(self.strike(line, A)))
-            line.tick(SUSPEND_S)
+            line.tick(FORGET_S)
         assert found == [[]] * (STRIKES - 1) + [[A]] * 2
 
     def test_not_where_it_brings_something_between_them(self) -> None:
         line = Line()
         for _ in range(2 * STRIKES):
             assert named(self.strike(line, A)) == []
-            line.tick(SUSPEND_S)
+            line.tick(FORGET_S)
             line.made.next_hop.brought(A, line.now)
 
     def test_our_own_sleep_proves_nothing(self) -> None:

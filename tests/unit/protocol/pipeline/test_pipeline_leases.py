@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import ANSWER_S
 from protocol.pipeline import leases as leases_module
-from protocol.pipeline.leases import REPORTS_S, STRAY_S, Grant, Leases
+from protocol.pipeline.leases import STRAY_S, Grant, Leases
 from protocol.pipeline.timing import Timing
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
@@ -208,14 +209,14 @@ class TestTakingOver:
         desk.ask(A, PER_STEP)
         desk.reports = {A: report(done={16}), B: report(held={17, 18})}
         assert desk.grant(5.0) == []
-        assert desk.leases.next_deadline() == 5.0 + REPORTS_S
-        assert desk.granted(5.0 + REPORTS_S) == [(A, True, list(range(19, 24)))]
+        assert desk.leases.next_deadline() == 5.0 + ANSWER_S
+        assert desk.granted(5.0 + ANSWER_S) == [(A, True, list(range(19, 24)))]
 
     def test_what_a_late_report_names_is_its_senders_too(self) -> None:
         desk = Desk(leads=False)
         desk.ask(A, 6)
         desk.grant(0.0)
-        assert desk.granted(REPORTS_S) == [(A, True, list(range(16, 22)))]
+        assert desk.granted(ANSWER_S) == [(A, True, list(range(16, 22)))]
         desk.reports[B] = report(held={16, 22})
         desk.ask(A, 6, held=6)
         assert desk.granted(2.0) == [(A, True, [23])]
@@ -261,12 +262,10 @@ class TestSecondLeases:
         said = desk.reports[peer]
         desk.reports[peer] = report({*said.done, *ids}, said.in_flight - {*ids})
 
-    def test_at_once_the_last_of_two_whose_holder_is_slow_and_why(self) -> None:
+    def test_the_last_of_two_once_the_first_is_late_and_why(self) -> None:
         desk, now = self.led()
-        assert desk.grant(now) == [], "among equals a queue is no reason"
-        for _ in range(20):
-            desk.leases._timings[A].note(4.0)
-        [second] = desk.grant(now)
+        assert desk.grant(now + 1.4) == [], "B needs a second for one itself"
+        [second] = desk.grant(now + 1.5)
         assert (second.peer, second.ids, second.again) == (B, [23], True)
         assert "nothing left" in second.words
 

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.pipeline.delivery import SPOILT_RETRY_S
+from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import BackwardTask, Compute, Fault, ForwardTask, Outcome
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
@@ -62,10 +62,10 @@ class TestGettingAnotherGradient:
             made.gradient(A, STEP, M, now)
             assert not questions(list(made.redo(M, "corrupt", now, malformed_by=A)))
             made.update({A: 1.0 + n}, STEP, now + 0.1)  # news does not shorten it
-            assert made.next_deadline() == now + SPOILT_RETRY_S
-            [(to, attempt)] = questions(list(made.tick(now + SPOILT_RETRY_S)))
+            assert made.next_deadline() == now + ANSWER_S
+            [(to, attempt)] = questions(list(made.tick(now + ANSWER_S)))
             assert to == A
-            made.receipt(A, receipt("known", attempt), now + SPOILT_RETRY_S)
+            made.receipt(A, receipt("known", attempt), now + ANSWER_S)
             assert held_by(made) == A
 
     def test_of_a_closed_step_only_the_giver_may_have_a_gradient(self) -> None:
@@ -74,7 +74,7 @@ class TestGettingAnotherGradient:
         made.gradient(giver, STEP, M, 0.5)
         made.update(rated({A, B}), STEP + 1, 0.6)
         assert not questions(list(made.redo(M, "corrupt", 1.0, malformed_by=giver)))
-        assert {p for p, _ in questions(list(made.tick(1.0 + SPOILT_RETRY_S)))} == {A, B}
+        assert {p for p, _ in questions(list(made.tick(1.0 + ANSWER_S)))} == {A, B}
 
     def test_another_replica_comes_while_only_the_giver_was_there(self) -> None:
         made = deliveries(A)
@@ -82,7 +82,7 @@ class TestGettingAnotherGradient:
         made.gradient(A, STEP, M, 0.5)
         made.redo(M, "corrupt", 1.0, malformed_by=A)
         made.update(rated({A, B}), STEP, 1.5)
-        assert questions(list(made.tick(1.0 + SPOILT_RETRY_S))) == [(B, 2)]
+        assert questions(list(made.tick(1.0 + ANSWER_S))) == [(B, 2)]
         assert offers(list(made.receipt(B, receipt("absent", 2), 2.1))) == [(B, 3)]
 
     def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
@@ -151,10 +151,10 @@ class TestBlame:
         giver = self.sent(made)
         while points < 100 and now < 10.0:
             points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
-            now += SPOILT_RETRY_S
+            now += ANSWER_S
             [(_, attempt)] = questions(list(made.tick(now)))
             made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
-        assert now == pytest.approx(0.2 + 5 * SPOILT_RETRY_S)
+        assert now == pytest.approx(0.2 + 5 * ANSWER_S)
 
     def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:
         made = self.pipeline(B)

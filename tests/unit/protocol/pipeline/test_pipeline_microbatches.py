@@ -24,20 +24,20 @@ def agrees(held: Microbatches, phases: dict[int, Phase]) -> None:
     flying = phases.keys() - done
     assert {state.microbatch: state.phase for state in held} == phases
     assert {state.microbatch for state in held.of(1)} == phases.keys()
-    assert (held.done(1), held.ledger(1)) == (done, bitmap(done))
-    assert (held.in_flight(1), held.in_flight_bits(1)) == (flying, bitmap(flying))
+    step = held.at(1)
+    assert (step.done, step.ledger) == (done, bitmap(done))
+    assert (step.in_flight, step.in_flight_bits) == (flying, bitmap(flying))
     for phase in Phase:
-        assert held.count(1, phase) == sum(each is phase for each in phases.values())
+        assert step.count(phase) == sum(each is phase for each in phases.values())
     waiting = [(phase is Phase.QUEUED, m) for m, phase in phases.items() if phase in READY]
-    first = held.first_waiting(1)
-    assert (first.microbatch if first else None) == (min(waiting)[1] if waiting else None)
+    assert step.first_waiting() == (min(waiting)[1] if waiting else None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(IDS), st.none() | st.sampled_from(Phase)), max_size=40))
 def test_they_agree_after_every_change(changes: list[tuple[int, Phase | None]]) -> None:
     held, phases = Microbatches(PER_STEP), dict[int, Phase]()
     for microbatch, phase in changes:
-        before, revision = phases.copy(), held.revision(1)
+        before, revision = phases.copy(), held.at(1).revision
         state = held.get(microbatch)
         if phase is None:
             assert held.pop(microbatch) is state
@@ -51,7 +51,7 @@ def test_they_agree_after_every_change(changes: list[tuple[int, Phase | None]]) 
         agrees(held, phases)
         counts = [(m in seen, seen.get(m) is Phase.DONE) for seen in (before, phases) for m in IDS]
         if counts[:PER_STEP] != counts[PER_STEP:]:
-            assert held.revision(1) > revision, "what is counted or in flight has changed"
+            assert held.at(1).revision > revision, "what is counted or in flight has changed"
 
 
 def test_a_step_that_is_forgotten_is_empty() -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.leases import HOLD_S, Leases
+from protocol.pipeline.leases import Leases
 from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
 from protocol.pipeline.next_hop import NextHop
+from protocol.pipeline.timing import UNMEASURED_S
 from protocol.view import Replica
 
 PER_STEP = 64
@@ -186,9 +187,9 @@ class TestLeases:
         [got] = leases.grant({}, here, here, 0.0)
         assert len(got.ids) == PER_STEP // 4
         reports = {NEW[0]: Report(frozenset(got.ids))}
-        assert leases.grant(reports, here, here, HOLD_S - 0.1) == []
-        assert leases.next_deadline() <= HOLD_S  # type: ignore[operator]
-        [rest] = leases.grant(reports, here, here, HOLD_S)
+        assert leases.grant(reports, here, here, UNMEASURED_S - 0.1) == []
+        assert leases.next_deadline() <= UNMEASURED_S  # type: ignore[operator]
+        [rest] = leases.grant(reports, here, here, UNMEASURED_S)
         assert len(got.ids) + len(rest.ids) == PER_STEP
 
 

@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.next_hop import (
-    RELAYED_MORE,
-    STRIKES,
-    SUSPEND_S,
-    NextHop,
-)
+from protocol.pace import FORGET_S
+from protocol.pipeline.next_hop import RELAYED_MORE, STRIKES, NextHop
 from protocol.pipeline.timing import MIN_SAMPLES
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
@@ -125,7 +121,7 @@ def test_spare_is_who_has_nothing_or_brings_something() -> None:
     assert hops.spare(4.0, 9.0) == {B, C}
     assert hops.spare(6.0, 9.0) == {C}
     hops.struck(C, 9.0)
-    assert hops.spare(4.0, 9.0 + SUSPEND_S) == {B}, "it has brought nothing since"
+    assert hops.spare(4.0, 9.0 + FORGET_S) == {B}, "it has brought nothing since"
 
 
 def test_what_comes_back_is_replaced_at_once_and_what_stays_is_not() -> None:
@@ -191,14 +187,14 @@ def test_who_is_struck_gets_nothing_for_a_while() -> None:
     assert hops.overdue() == [A]
     assert {hops.choose(39.9) for _ in range(9)} == {B}
     assert hops.choose(39.9, exclude={B}) == A, "where there is no other"
-    assert A in {hops.choose(10.0 + SUSPEND_S) for _ in range(9)}
+    assert A in {hops.choose(10.0 + FORGET_S) for _ in range(9)}
 
 
 def test_a_gradient_clears_the_strikes() -> None:
     hops = taught({A: 1.0})
     for n in range(3):
         now = 1000.0 * n
-        found = [hops.struck(A, now + SUSPEND_S * i) for i in range(STRIKES)]
+        found = [hops.struck(A, now + FORGET_S * i) for i in range(STRIKES)]
         assert found == [False, False, True]
         hops.brought(A, now + 999.0)
         assert hops.overdue() == []

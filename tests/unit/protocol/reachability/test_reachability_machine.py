@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from protocol.effects import Send
 from protocol.hosts import Outer
 from protocol.ids import PeerId
+from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import (
     AGAIN_S,
     ANSWER_S,
@@ -20,7 +21,6 @@ from protocol.reachability.machine import (
     Reachability,
     Verdict,
 )
-from protocol.reachability.prober import Prober
 from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
 US = "11.0.0.2"
@@ -312,7 +312,7 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
 def test_ports_that_one_prefix_invents_use_up_no_budget_of_the_probers() -> None:
     """Seven liars name other ports all the time; the honest ones dial within their budgets."""
     world = World(members=3)
-    probers = {f"p{number}": Prober() for number in range(3)}
+    probers = {f"p{number}": Budgets() for number in range(3)}
     seen = []
     for second in range(0, int(3 * AGAIN_S), 5):
         for number in range(7):
@@ -323,7 +323,7 @@ def test_ports_that_one_prefix_invents_use_up_no_budget_of_the_probers() -> None
         for send in world.asked:
             assert isinstance(send.message, ProbeRequest)
             prober = probers.get(str(send.peer))
-            granted = prober is not None and prober.grants(US, world.now)
+            granted = prober is not None and prober.dials_back(US, world.now)
             reached = send.message.port == PORT if granted else None
             world.machine.probed(send.peer, send.message.number, reached)
         seen.append(world.verdict())

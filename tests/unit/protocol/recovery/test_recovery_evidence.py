@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from client.store.persisted import Persisted
-from client.store.records import EVIDENCE, Seen
+from client.store.records import EVIDENCE
 from client.train.recovery.history import why_unusable
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
@@ -19,8 +19,6 @@ from protocol.recovery.choice import LAST_ERA, next_era
 from protocol.recovery.evidence import (
     AHEAD_STEPS,
     DOUBTED_AFTER,
-    FASTER,
-    FASTEST_STEPS_PER_S,
     MAX_DOUBTED,
     MAX_PROVEN,
     Evidence,
@@ -157,7 +155,7 @@ class TestInventedMembers:
 
 
 class TestForgedVersions:
-    def test_no_version_beyond_the_runs_steps_or_reach(self) -> None:
+    def test_no_version_beyond_the_runs_steps_and_none_that_one_alone_names(self) -> None:
         """Also in trouble, and from the only other one that we have worked with."""
         made = training(NEXT)
         made.update(context(27, None, live=(ME, NEXT)), 30.0)
@@ -174,15 +172,6 @@ class TestForgedVersions:
         seats = {STRANGERS[0]: (1 << 32,)}
         effects = made.update(context(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
         assert adopted([*effects, *made.tick(10.0), *made.tick(200.0)]) != said.lineage
-
-    def test_what_there_can_be_grows_with_time(self) -> None:
-        evidence = Evidence(Kept(version=100, stages=(0,)), at=50.0)
-        assert evidence.reach(50.0) == 100 + AHEAD_STEPS
-        assert evidence.reach(150.0) == 100 + AHEAD_STEPS + 100 * FASTEST_STEPS_PER_S
-        assert evidence.reach(40.0) == 100 + AHEAD_STEPS, "our clock was set back"
-        quick = Evidence(Kept(version=100, step_s=0.01, stages=(0,)), at=50.0)
-        assert quick.reach(60.0) == 100 + AHEAD_STEPS + 10 * FASTER / 0.01
-        assert Evidence().reach(0.0) == MAX_STEP, "who has seen nothing knows no bound"
 
     def test_a_state_that_we_made_ourselves_is_not_another(self) -> None:
         made = training(NEXT)
@@ -317,7 +306,7 @@ class TestLongAbsence:
         return training(SIBLING, NEXT).evidence.kept()
 
     def back(self) -> Recovery:
-        evidence = Evidence(self.kept(), at=-3600.0)
+        evidence = Evidence(self.kept())
         return Recovery(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence)
 
     def test_a_late_era_is_followed(self) -> None:
@@ -439,12 +428,9 @@ class TestBrick:
 
 def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     before = training(SIBLING, NEXT).evidence
-    file = Persisted(tmp_path / EVIDENCE, Seen)
-    file.save(Seen(before.kept(), 1000.0))
-    seen = file.read()
-    assert seen is not None
-    assert seen.wall == 1000.0
-    after = Evidence(seen.kept)
+    file = Persisted(tmp_path / EVIDENCE, Kept)
+    file.save(before.kept())
+    after = Evidence(file.read())
     assert after.kept() == before.kept()
     assert after.proves(SIBLING)
     assert not after.proves(STRANGERS[0])

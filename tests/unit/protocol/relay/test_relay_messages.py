@@ -11,7 +11,6 @@ from protocol.address import parse_address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import peer_id_from_key
 from protocol.relay.messages import (
-    MAX_RELAY_MESSAGE_BYTES,
     Connect,
     Drain,
     Punch,
@@ -75,7 +74,6 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["PunchRefused", "why not"]),
         msgspec.msgpack.encode(["Hello", 1]),
         b"\x91" * 1000,
-        bytes(MAX_RELAY_MESSAGE_BYTES + 1),
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:

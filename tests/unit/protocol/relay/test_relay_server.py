@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from protocol.effects import Penalise
@@ -9,18 +11,11 @@ from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop, WhereIs
 from protocol.relay.server import (
     MAX_ASKS,
-    Admitted,
-    Agreed,
     Answer,
     Asked,
     AskTarget,
     End,
-    Ended,
-    HalfClosed,
     Join,
-    LinkEnded,
-    Moved,
-    Offering,
     RelayLimits,
     RelayServer,
     Tell,
@@ -32,9 +27,9 @@ RATE = 5e6
 
 def relay(limits: RelayLimits | None = None, *, reserved: tuple[PeerId, ...] = (B,)) -> RelayServer:
     machine = RelayServer(RELAY, limits or RelayLimits())
-    machine.receive(Offering(True, RATE), 0.0)
+    machine.offer(RATE)
     for number, peer in enumerate(reserved):
-        machine.receive(Asked(-1 - number, peer, Reserve(), member=True), 0.0)
+        machine.asked(Asked(-1 - number, peer, Reserve(), member=True), 0.0)
     return machine
 
 
@@ -43,17 +38,17 @@ def connect(number: int, asker: PeerId, target: PeerId = B, *, member: bool = Tr
 
 
 def open_circuit(machine: RelayServer, number: int, asker: PeerId, *, member: bool = True) -> None:
-    machine.receive(connect(number, asker, member=member), 0.0)
-    assert machine.receive(Agreed(number, True), 0.0)[-1] == Join(number)
+    machine.asked(connect(number, asker, member=member), 0.0)
+    assert machine.agreed(number, True, 0.0)[-1] == Join(number)
 
 
 def test_a_circuit_comes_about() -> None:
     machine = relay()
-    assert machine.receive(connect(1, A), 1.0) == [AskTarget(1, B, Stop(A))]
-    assert machine.receive(Agreed(1, True), 2.0) == [Answer(1, Status("ok")), Join(1)]
-    machine.receive(Moved(1, 1000), 3.0)
+    assert machine.asked(connect(1, A), 1.0) == [AskTarget(1, B, Stop(A))]
+    assert machine.agreed(1, True, 2.0) == [Answer(1, Status("ok")), Join(1)]
+    machine.moved(1, 1000, 3.0)
     assert (machine.circuits, machine.passed_bytes) == (1, 1000)
-    machine.receive(Ended(1), 4.0)
+    machine.ended(1)
     assert machine.circuits == 0
 
 
@@ -61,19 +56,19 @@ def test_a_member_is_told_where_the_other_end_of_its_circuit_is() -> None:
     machine = relay()
 
     def code(number: int, asker: PeerId, target: PeerId = B, *, member: bool = True) -> str:
-        answers = machine.receive(Asked(number, asker, WhereIs(target), member), 1.0)
+        answers = machine.asked(Asked(number, asker, WhereIs(target), member), 1.0)
         (answer,) = [one for one in answers if isinstance(one, Answer)]
         assert isinstance(answer.message, Status)
         assert not answer.message.host  # the driver adds it
         return answer.message.code
 
-    machine.receive(connect(1, A, member=False), 0.0)
+    machine.asked(connect(1, A, member=False), 0.0)
     assert code(2, A) == "no-circuit"  # not yet
-    machine.receive(Agreed(1, True), 0.0)
+    machine.agreed(1, True, 0.0)
     assert code(3, A, member=False) == "not-a-member"
     assert code(4, A) == "ok"
     assert code(5, B, A) == code(6, C) == "no-circuit"  # who was asked for knows it from `Stop`
-    machine.receive(Ended(1), 2.0)
+    machine.ended(1)
     assert code(7, A) == "no-circuit"
 
 
@@ -81,7 +76,7 @@ def test_a_reservation_says_what_it_is_worth() -> None:
     machine = relay(reserved=())
     limits = machine.limits
     granted = Reserved(limits.reservation_s, RATE, limits.circuits_of_member)
-    assert machine.receive(Asked(1, B, Reserve(), True), 0.0) == [Answer(1, granted)]
+    assert machine.asked(Asked(1, B, Reserve(), True), 0.0) == [Answer(1, granted)]
     assert machine.reservations == {B}
     assert machine.next_deadline() == limits.reservation_s
     machine.tick(limits.reservation_s)
@@ -102,7 +97,7 @@ def test_a_reservation_says_what_it_is_worth() -> None:
 )
 def test_who_is_refused(asked: Asked, code: str, blamed: bool) -> None:
     machine = relay()
-    answer, *blame = machine.receive(asked, 1.0)
+    answer, *blame = machine.asked(asked, 1.0)
     assert answer == Answer(1, Status(code))  # type: ignore[arg-type]
     assert [type(effect) for effect in blame] == ([Penalise] if blamed else [])
     assert machine.refused == {code: 1}
@@ -111,18 +106,18 @@ def test_who_is_refused(asked: Asked, code: str, blamed: bool) -> None:
 
 def test_who_does_not_relay_takes_no_reservations() -> None:
     machine = RelayServer(RELAY)
-    (answer,) = machine.receive(Asked(1, A, Reserve(), True), 0.0)
+    (answer,) = machine.asked(Asked(1, A, Reserve(), True), 0.0)
     assert answer == Answer(1, Status("not-offered"))
 
 
 def test_ten_thousand_reservations_are_bounded() -> None:
     machine = relay(reserved=())
     for number in range(10_000):
-        machine.receive(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
+        machine.asked(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
     assert len(machine.reservations) == machine.limits.reservations
     assert machine.refused["full"] == 10_000 - machine.limits.reservations
     held = next(iter(machine.reservations))
-    (renewed,) = machine.receive(Asked(1, held, Reserve(), True), 1.0)  # in its own place
+    (renewed,) = machine.asked(Asked(1, held, Reserve(), True), 1.0)  # in its own place
     assert isinstance(renewed, Answer)
     assert isinstance(renewed.message, Reserved)
 
@@ -132,7 +127,7 @@ def test_one_peer_holds_one_reservation_and_is_blamed_for_a_storm() -> None:
     effects = [
         effect
         for number in range(1000)
-        for effect in machine.receive(Asked(number, A, Reserve(), True), 0.0)
+        for effect in machine.asked(Asked(number, A, Reserve(), True), 0.0)
     ]
     assert machine.reservations == {A}
     blamed = [effect for effect in effects if isinstance(effect, Penalise)]
@@ -146,7 +141,7 @@ def test_a_target_is_not_flooded_by_many_askers_together() -> None:
     effects = [
         effect
         for number in range(200)
-        for effect in machine.receive(connect(number, PeerId(f"asker {number}")), 0.0)
+        for effect in machine.asked(connect(number, PeerId(f"asker {number}")), 0.0)
     ]
     asked = [effect for effect in effects if isinstance(effect, AskTarget)]
     assert len(asked) == machine.limits.asks.burst
@@ -160,18 +155,18 @@ def test_who_asks_for_one_target_without_end_leaves_it_to_others() -> None:
     for second in range(200):
         for half in (0.0, 0.5):
             number = 10 * second + round(2 * half)
-            machine.receive(connect(number, A), second + half)
-            machine.receive(Ended(number), second + half)
-        honest = machine.receive(connect(10 * second + 5, PeerId(f"asker {second}")), second)
+            machine.asked(connect(number, A), second + half)
+            machine.ended(number)
+        honest = machine.asked(connect(10 * second + 5, PeerId(f"asker {second}")), second)
         reached += isinstance(honest[0], AskTarget)
-        machine.receive(Ended(10 * second + 5), second)
+        machine.ended(10 * second + 5)
     assert reached == 200
     assert machine.refused["too-often"] > 300
 
 
 def test_who_asks_for_one_target_without_end_is_blamed() -> None:
     machine = relay()
-    effects = [e for n in range(20) for e in machine.receive(connect(n, A), 0.0)]
+    effects = [e for n in range(20) for e in machine.asked(connect(n, A), 0.0)]
     blamed = [effect for effect in effects if isinstance(effect, Penalise)]
     assert len(blamed) == 20 - machine.limits.asks_of_pair.burst
     assert {effect.peer for effect in blamed} == {A}
@@ -180,36 +175,36 @@ def test_who_asks_for_one_target_without_end_is_blamed() -> None:
 def test_nobody_takes_all_circuits_of_a_target() -> None:
     machine = relay()
     for number in range(8):
-        machine.receive(connect(number, A), 0.0)
+        machine.asked(connect(number, A), 0.0)
     assert machine.circuits == machine.limits.circuits_of_pair
-    assert machine.receive(connect(9, C), 0.0) == [AskTarget(9, B, Stop(C))]
+    assert machine.asked(connect(9, C), 0.0) == [AskTarget(9, B, Stop(C))]
 
 
 def test_strangers_do_not_use_up_the_requests_of_members() -> None:
     """Each of them is another one, asks once, and goes."""
     machine = relay()
     for number in range(1000):
-        machine.receive(connect(number, PeerId(f"stranger {number}"), member=False), 0.01 * number)
-        machine.receive(Ended(number), 0.01 * number)
-    assert machine.receive(connect(1000, A), 10.0) == [AskTarget(1000, B, Stop(A))]
+        machine.asked(connect(number, PeerId(f"stranger {number}"), member=False), 0.01 * number)
+        machine.ended(number)
+    assert machine.asked(connect(1000, A), 10.0) == [AskTarget(1000, B, Stop(A))]
 
 
 def test_the_peers_of_one_prefix_do_not_use_up_the_requests_for_a_target() -> None:
     machine = relay()
     for number in range(400):
         asked = Asked(number, PeerId(f"p{number}"), Connect(B), member=True, prefix="11.0.0")
-        machine.receive(asked, 0.1 * number)
-        machine.receive(Ended(number), 0.1 * number)
+        machine.asked(asked, 0.1 * number)
+        machine.ended(number)
     elsewhere = Asked(1000, A, Connect(B), member=True, prefix="11.0.1")
-    assert machine.receive(elsewhere, 40.0) == [AskTarget(1000, B, Stop(A))]
+    assert machine.asked(elsewhere, 40.0) == [AskTarget(1000, B, Stop(A))]
 
 
 def test_who_comes_again_does_not_begin_anew() -> None:
     machine = relay()
     codes = []
     for number in range(20):
-        codes += machine.receive(connect(number, A), 0.0)
-        machine.receive(LinkEnded(A), 0.0)
+        codes += machine.asked(connect(number, A), 0.0)
+        machine.link_ended(A)
     asked = [effect for effect in codes if isinstance(effect, AskTarget)]
     assert len(asked) == machine.limits.asks_of_pair.burst
 
@@ -217,17 +212,17 @@ def test_who_comes_again_does_not_begin_anew() -> None:
 def test_what_is_remembered_of_requests_is_bounded() -> None:
     machine = relay()
     for number in range(2 * MAX_ASKS):
-        machine.receive(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
+        machine.asked(Asked(number, PeerId(f"peer {number}"), Reserve(), True), 0.0)
     assert len(machine._asks) == MAX_ASKS
 
 
 def test_the_peers_of_one_prefix_get_a_quarter_of_the_reservations() -> None:
     machine = relay(reserved=())
     for number in range(200):
-        machine.receive(Asked(number, PeerId(f"p{number}"), Reserve(), True, prefix="11.0.0"), 0.0)
+        machine.asked(Asked(number, PeerId(f"p{number}"), Reserve(), True, prefix="11.0.0"), 0.0)
     assert len(machine.reservations) == machine.limits.reservations // 4
-    (renewed,) = machine.receive(Asked(1, PeerId("p0"), Reserve(), True, prefix="11.0.0"), 1.0)
-    (other,) = machine.receive(Asked(1, A, Reserve(), True, prefix="11.0.1"), 1.0)
+    (renewed,) = machine.asked(Asked(1, PeerId("p0"), Reserve(), True, prefix="11.0.0"), 1.0)
+    (other,) = machine.asked(Asked(1, A, Reserve(), True, prefix="11.0.1"), 1.0)
     for answer in (renewed, other):
         assert isinstance(answer, Answer)
         assert isinstance(answer.message, Reserved)
@@ -240,10 +235,10 @@ def test_the_peers_of_one_prefix_get_a_quarter_of_the_circuits(member: bool) -> 
     limits = machine.limits
     for number, target in enumerate(targets):
         ask = Asked(number, PeerId(f"p{number}"), Connect(target), member, prefix="11.0.0")
-        machine.receive(ask, 0.0)
+        machine.asked(ask, 0.0)
     assert machine.circuits == (limits.circuits if member else limits.circuits_of_strangers) // 4
     elsewhere = Asked(1000, A, Connect(targets[0]), member, prefix="11.0.1")
-    assert machine.receive(elsewhere, 0.0) == [AskTarget(1000, targets[0], Stop(A))]
+    assert machine.asked(elsewhere, 0.0) == [AskTarget(1000, targets[0], Stop(A))]
 
 
 def test_circuits_are_bounded_in_all_for_a_member_and_for_strangers() -> None:
@@ -260,30 +255,31 @@ def test_circuits_are_bounded_in_all_for_a_member_and_for_strangers() -> None:
         connect(10, PeerId("e"), C),  # full: six in all
     ]  # fmt: skip
     for asked in asks:
-        (effect,) = machine.receive(asked, 0.0)
+        (effect,) = machine.asked(asked, 0.0)
         codes.append(asked.number if isinstance(effect, Answer) else 0)
     assert [number for number in codes if number] == [2, 6, 7, 10]
     assert machine.circuits == 6
+
+
+Event = Callable[[RelayServer], object]
 
 
 @pytest.mark.parametrize(
     ("events", "ends_at", "reason"),
     [
         ([], 60.0, "idle"),
-        ([(30.0, Moved(1, 1))], 90.0, "idle"),
-        ([(5.0, HalfClosed(1))], 15.0, "half-closed"),
-        ([(5.0, HalfClosed(1)), (9.0, Moved(1, 1))], 19.0, "half-closed"),
-        ([(5.0, Offering(False, drain_s=20.0))], 25.0, "drained"),
-        ([(5.0, Offering(False, drain_s=20.0)), (6.0, Offering(True))], 60.0, "idle"),
+        ([lambda m: m.moved(1, 1, 30.0)], 90.0, "idle"),
+        ([lambda m: m.half_closed(1, 5.0)], 15.0, "half-closed"),
+        ([lambda m: m.half_closed(1, 5.0), lambda m: m.moved(1, 1, 9.0)], 19.0, "half-closed"),
+        ([lambda m: m.drain(20.0, 5.0)], 25.0, "drained"),
+        ([lambda m: m.drain(20.0, 5.0), lambda m: m.offer(0.0)], 60.0, "idle"),
     ],
 )
-def test_when_a_circuit_ends(
-    events: list[tuple[float, Moved | HalfClosed | Offering]], ends_at: float, reason: str
-) -> None:
+def test_when_a_circuit_ends(events: list[Event], ends_at: float, reason: str) -> None:
     machine = relay()
     open_circuit(machine, 1, A)
-    for at, event in events:
-        machine.receive(event, at)
+    for event in events:
+        event(machine)
     assert machine.next_deadline() == ends_at
     assert machine.tick(ends_at - 0.01) == []
     assert machine.tick(ends_at) == [End(1, reason)]
@@ -292,19 +288,19 @@ def test_when_a_circuit_ends(
 
 def test_an_unfinished_circuit_ends() -> None:
     machine = relay()
-    machine.receive(connect(1, A), 0.0)
+    machine.asked(connect(1, A), 0.0)
     assert machine.tick(10.0) == [End(1, "unfinished")]
-    assert machine.receive(Agreed(1, True), 11.0) == []  # too late
+    assert machine.agreed(1, True, 11.0) == []  # too late
 
 
 def test_a_strangers_circuit_ends_unless_it_becomes_a_member() -> None:
     limits = RelayLimits(idle_s=1000.0)
     for becomes, due in ((False, 60.0), (True, 1000.0)):
         machine = relay(limits, reserved=())
-        machine.receive(Asked(0, B, Reserve(), True), 0.0)
+        machine.asked(Asked(0, B, Reserve(), True), 0.0)
         open_circuit(machine, 1, A, member=False)
         if becomes:
-            machine.receive(Admitted(A), 5.0)
+            machine.admitted(A)
         ends = [end for at in (60.0, 1000.0) for end in machine.tick(at) if isinstance(end, End)]
         assert ends == [End(1, "idle" if becomes else "stranger")], due
 
@@ -314,22 +310,21 @@ def test_the_end_of_a_link_ends_what_goes_over_it(gone: PeerId) -> None:
     machine = relay()
     open_circuit(machine, 1, A)
     open_circuit(machine, 2, C)
-    ended = machine.receive(LinkEnded(gone), 1.0)
+    ended = machine.link_ended(gone)
     assert ended == [End(number, "link-ended") for number in ((1,) if gone == A else (1, 2))]
     assert (B in machine.reservations) == (gone == A)
 
 
 def test_a_relay_that_leaves_tells_everybody_once() -> None:
     machine = relay(reserved=(B, C))
-    leave = Offering(False, drain_s=30.0)
-    assert machine.receive(leave, 1.0) == [Tell(B, Drain(30)), Tell(C, Drain(30))]
-    assert machine.receive(leave, 2.0) == []
-    (answer,) = machine.receive(Asked(5, B, Reserve(), True), 2.0)
+    assert machine.drain(30.0, 1.0) == [Tell(B, Drain(30)), Tell(C, Drain(30))]
+    assert machine.drain(30.0, 2.0) == []
+    (answer,) = machine.asked(Asked(5, B, Reserve(), True), 2.0)
     assert answer == Answer(5, Status("not-offered"))
 
 
 def test_a_target_that_does_not_agree() -> None:
     machine = relay()
-    machine.receive(connect(1, A), 0.0)
-    assert machine.receive(Agreed(1, False), 1.0) == [Answer(1, Status("unreachable"))]
+    machine.asked(connect(1, A), 0.0)
+    assert machine.agreed(1, False, 1.0) == [Answer(1, Status("unreachable"))]
     assert machine.circuits == 0

@@ -24,13 +24,11 @@ PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
 STAGE = 1
 
 
-def hear(
-    contacts: Contacts, other: PeerId, lost: Iterable[PeerId], stages: Iterable[int], now: float
-) -> None:
+def hear(contacts: Contacts, other: PeerId, stages: Iterable[int], now: float) -> None:
     """A heartbeat comes that was sent when our own had just arrived there."""
     seq = round(now * 1000)
     contacts.said(seq, now)
-    contacts.heard(other, lost, stages, seq, now)
+    contacts.heard(other, stages, seq, now)
 
 
 def contacts_of(
@@ -40,13 +38,12 @@ def contacts_of(
     contacts = Contacts()
     others = [peer for peer in everybody if peer != me]
     for other in others:
-        hear(contacts, other, (), (STAGE,), since)
+        hear(contacts, other, (STAGE,), since)
     for second in range(1, math.ceil(now - since)):
         contacts.said(-second, since + second)
-    lost = [p for p in everybody if p not in side and now >= since + LOST_AFTER_S]
     for other in others:
         if other in side:
-            hear(contacts, other, lost, (STAGE,), now)
+            hear(contacts, other, (STAGE,), now)
     return contacts
 
 
@@ -79,15 +76,15 @@ def test_a_majority_may_depend_on_one() -> None:
     me, other, third = electing
     made = quorum(me, contacts, electing)
     assert not made.needs(other, (), now), "it is not heard"
-    hear(contacts, other, (), (STAGE,), now)
+    hear(contacts, other, (STAGE,), now)
     assert made.needs(other, (), now)
     assert not made.needs(third, (), now)
     assert not made.needs(PEERS[4], (), now), "it is no elector"
-    hear(contacts, third, (), (STAGE,), now)
+    hear(contacts, third, (STAGE,), now)
     assert not made.needs(other, (), now)
     assert made.needs(other, {third}, now)
     assert made.needs(other, {other, third}, now), "to let it back"
-    hear(contacts, other, (), (STAGE,), now + CONTACT_S)
+    hear(contacts, other, (STAGE,), now + CONTACT_S)
     assert made.needs(other, (), now + CONTACT_S), "the third one hears us no more"
 
 
@@ -96,7 +93,7 @@ def test_one_that_has_ended_still_counts_and_most_that_have_end_the_lineage() ->
     contacts = Contacts()
     made = quorum(PEERS[0], contacts, PEERS[:3])
     for peer in PEERS[1:3]:
-        hear(contacts, peer, (), (STAGE,), 100.0)
+        hear(contacts, peer, (STAGE,), 100.0)
     contacts.left(PEERS[1])
     assert made.suffice({PEERS[0], PEERS[1]})
     assert made.ended() == 0
@@ -222,7 +219,7 @@ class TestEvidence:
             contacts = Contacts()
             for other in everybody:
                 if other != me:
-                    hear(contacts, other, dead if other not in dead else (), (STAGE,), 10.0)
+                    hear(contacts, other, (STAGE,), 10.0)
             for peer in dead:
                 contacts.closed(peer, by_peer=True, now=10.1)
             made = quorum(me, contacts, everybody)
@@ -235,7 +232,7 @@ class TestEvidence:
         """After a split heals, the other side closes what it had given up; it lives."""
         me, other = PEERS[:2]
         contacts = Contacts()
-        hear(contacts, other, (), (STAGE,), 10.0)
+        hear(contacts, other, (STAGE,), 10.0)
         contacts.closed(other, by_peer=True, now=10.0 + CONTACT_S)
         assert not contacts.is_gone(other)
         assert not quorum(me, contacts, [me, other]).holds(14.0) or rank("elector", me) < rank(
@@ -247,8 +244,8 @@ class TestEvidence:
         of a link that was given up because of our silence."""
         me, other = PEERS[:2]
         contacts = Contacts()
-        hear(contacts, other, (), (STAGE,), 10.0)
-        contacts.heard(other, (), (STAGE,), 10_000, 20.0)
+        hear(contacts, other, (STAGE,), 10.0)
+        contacts.heard(other, (STAGE,), 10_000, 20.0)
         assert not contacts.present(other, 20.0)
         contacts.closed(other, by_peer=True, now=20.0)
         assert not contacts.is_gone(other)
@@ -258,13 +255,13 @@ class TestEvidence:
         contacts = Contacts()
         contacts.said(1, 10.0)
         for echo in (-1, 0, 2):
-            contacts.heard(PEERS[1], (), (STAGE,), echo, 10.0)
+            contacts.heard(PEERS[1], (STAGE,), echo, 10.0)
             assert not contacts.present(PEERS[1], 10.0)
 
     def test_an_end_of_ours_of_the_link_is_not_yet_a_loss(self) -> None:
         """The other may still count us for as long as it has heard us."""
         contacts = Contacts()
-        hear(contacts, PEERS[1], (), (STAGE,), 10.0)
+        hear(contacts, PEERS[1], (STAGE,), 10.0)
         contacts.closed(PEERS[1], by_peer=False, now=11.0)
         assert not contacts.present(PEERS[1], 11.0)
         assert PEERS[1] not in contacts.lost(10.0 + CONTACT_S)
@@ -273,27 +270,27 @@ class TestEvidence:
     def test_who_is_set_aside_is_lost_at_once(self) -> None:
         """No step is closed twice with it, however soon the others go on without it."""
         contacts = Contacts()
-        hear(contacts, PEERS[1], (), (STAGE,), 10.0)
-        assert contacts.lost(10.5) == ()
+        hear(contacts, PEERS[1], (STAGE,), 10.0)
+        assert contacts.lost(10.5) == frozenset()
         contacts.shun(STAGE, [PEERS[1]])
-        assert contacts.lost(10.5) == (PEERS[1],)
+        assert contacts.lost(10.5) == {PEERS[1]}
         contacts.shun(STAGE, [])
-        hear(contacts, PEERS[1], (), (STAGE,), 11.0)
-        assert contacts.lost(11.0 + LOST_AFTER_S / 2) == ()
+        hear(contacts, PEERS[1], (STAGE,), 11.0)
+        assert contacts.lost(11.0 + LOST_AFTER_S / 2) == frozenset()
 
     def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
         me, other = PEERS[:2]
         contacts = Contacts()
-        hear(contacts, other, (), (STAGE,), 10.0)
+        hear(contacts, other, (STAGE,), 10.0)
         made = quorum(me, contacts, [me, other])
         assert not made.may_go_on_without({other}, 10.5)
-        hear(contacts, other, (), (), 11.0)
+        hear(contacts, other, (), 11.0)
         assert made.may_go_on_without({other}, 11.5)
 
     def test_who_said_goodbye_is_out(self) -> None:
         me, other = PEERS[:2]
         contacts = Contacts()
-        hear(contacts, other, (), (STAGE,), 10.0)
+        hear(contacts, other, (STAGE,), 10.0)
         contacts.left(other)
         made = quorum(me, contacts, [me, other])
         assert made.may_go_on_without({other}, 30.0)
@@ -309,7 +306,7 @@ class TestEvidence:
     def test_who_is_silent_is_not_left_out_before_it_is_lost(self) -> None:
         me, sibling = PEERS[:2]
         contacts = Contacts()
-        hear(contacts, sibling, (), (STAGE,), 10.0)
+        hear(contacts, sibling, (STAGE,), 10.0)
         made = quorum(me, contacts, [me, sibling])
         assert not made.may_go_on_without({sibling}, 9.9 + LOST_AFTER_S)
         assert made.may_go_on_without({sibling}, 10.0 + LOST_AFTER_S)
@@ -354,8 +351,7 @@ class TestRollingBack:
             for second in range(1, 20):
                 contacts.said(second, 100.0 + second)
                 echo = second if who_does == "we" else 0
-                lost = () if who_does == "we" or second < LOST_AFTER_S else (me,)
-                contacts.heard(other, lost, (STAGE,), echo, 100.0 + second)
+                contacts.heard(other, (STAGE,), echo, 100.0 + second)
             assert not made.holds(119.5), "no step is closed so"
             assert made.may_roll_back(119.5)
             assert not made.may_roll_back(119.0 + CONTACT_S), "it is silent now"
@@ -365,7 +361,7 @@ class TestRollingBack:
         other = PEERS[1]
         contacts = Contacts()
         contacts.shun(STAGE, [other])
-        contacts.heard(other, (), (STAGE,), -1, 10.0)
+        contacts.heard(other, (STAGE,), -1, 10.0)
         assert contacts.meets(other, 10.5)
         if gone == "left":
             contacts.left(other)
@@ -391,7 +387,7 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
     know of the proof."""
     for me, convict in itertools.permutations(PEERS[:2]):
         contacts = Contacts()
-        hear(contacts, convict, (), (STAGE,), 0)
+        hear(contacts, convict, (STAGE,), 0)
         made = Quorum(me, STAGE, contacts)
         made.settle([me, convict], [me, convict], 1, 0)
         first = min([me, convict], key=lambda peer: rank("elector", peer))
@@ -443,7 +439,7 @@ class TestTheFirstStep:
         contacts = Contacts()
         made = self.made(me, [me, other, third], contacts)
         for peer in (other, stranger):
-            hear(contacts, peer, (), (), 1.0)
+            hear(contacts, peer, (), 1.0)
         made.observe(SwarmView.of([[], [Replica(me, 0, True)]]), 1.0)
         assert made.without_a_seat(1.0) == {other}, "the third is silent, the stranger elects not"
         made.observe(SwarmView.of([[Replica(other, 0, False)], [Replica(me, 0, True)]]), 1.0)
@@ -462,7 +458,7 @@ class TestTheFirstStep:
         contacts = Contacts()
         made = self.made(me, [me, other, third], contacts)
         made.observe(SwarmView(((),) * 2), 0.0)
-        assert set(contacts.lost(LOST_AFTER_S)) == {other, third}
+        assert contacts.lost(LOST_AFTER_S) == {other, third}
 
     @pytest.mark.parametrize("gone", [True, False])
     def test_where_the_processes_of_all_have_ended_a_roll_back_waits_for_nobody(
@@ -471,7 +467,7 @@ class TestTheFirstStep:
         me, *electing = PEERS[:3]
         contacts = Contacts()
         for peer in electing:
-            hear(contacts, peer, (), (STAGE,), 0.0)
+            hear(contacts, peer, (STAGE,), 0.0)
             contacts.closed(peer, by_peer=gone, now=0.1)
         made = self.made(me, electing, contacts)
         made.observe(SwarmView(((),) * 2), 0.0)

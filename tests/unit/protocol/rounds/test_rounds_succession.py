@@ -161,16 +161,16 @@ class TestQuorum:
     def test_a_sibling_is_left_out_once_we_have_lost_it(self) -> None:
         contacts = Contacts()
         contacts.said(1, 0.0)
-        contacts.heard(B, (), (STAGE,), 1, 0.0)
+        contacts.heard(B, (STAGE,), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
         quorum.settle([ME, B], [ME, C], STEP, 0.0)
         made = Led(quorum)
         contacts.said(3, 3.0)
-        contacts.heard(C, (), (), 3, 3.0)
+        contacts.heard(C, (), 3, 3.0)
         made.update_view(view(ME), True, 3.0)
         assert not plans(list(made.report(ME, report(IDS), 3.1)))
         assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (), (), 3, LOST_AFTER_S)
+        contacts.heard(C, (), 3, LOST_AFTER_S)
         assert set(plans(list(made.tick(LOST_AFTER_S + 0.1)))) == {ME}
 
     def test_who_comes_back_while_a_round_goes_on_is_a_member_of_the_next_attempt(self) -> None:
@@ -178,8 +178,8 @@ class TestQuorum:
         could not be closed any more, and waited for its time limit."""
         contacts = Contacts()
         contacts.said(1, 0.0)
-        contacts.heard(B, (), (STAGE,), 1, 0.0)
-        contacts.heard(C, (), (), 1, 0.0)
+        contacts.heard(B, (STAGE,), 1, 0.0)
+        contacts.heard(C, (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
         quorum.settle([ME, B, C], [ME, C, NEW], STEP, 0.0)
         made = Led(quorum)
@@ -187,7 +187,7 @@ class TestQuorum:
         made.report(ME, report(range(16, 20)), 0.1)
         first = plans(list(made.report(B, report(range(20, 24)), 0.2)))
         assert set(first) == {ME, B}
-        contacts.heard(C, (), (STAGE,), 1, 0.3)
+        contacts.heard(C, (STAGE,), 1, 0.3)
         assert not made.update_view(view(ME, B, C), True, 0.3), (
             "the round goes on as long as it can"
         )

@@ -46,7 +46,7 @@ def seat(book: Amendments) -> Seat:
     )
     made.allow_training(0.0)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
-    made._unsure = False  # it has closed steps
+    made.agreeing._sure = True  # it has closed steps
     return made
 
 

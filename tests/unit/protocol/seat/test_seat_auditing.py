@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.audit.audit import PATIENCE_S, STANDBY_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import PIECE, STATEMENT, Statement, contents, root_of, tensors_of
+from protocol.audit.commitment import PIECE, SIGNED, contents, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
@@ -241,9 +242,9 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
 
 def committed(parts: Parts, shown: bytes) -> None:
     """All have committed to the list that THIRD shows."""
-    statement = Statement(STAGE, STEP, ATTEMPT, 0, root_of(shown), SEGMENTS)
-    signed = sign(signer(3), COMMITMENT, STATEMENT.encode(statement), SWARM)
-    said = Commitment(STAGE, STEP, ATTEMPT, statement.root, SEGMENTS, signed.signature)
+    said = Commitment(STAGE, STEP, ATTEMPT, root_of(shown), SEGMENTS)
+    signed = sign(signer(3), COMMITMENT, SIGNED.encode(said), SWARM)
+    said = replace(said, signature=signed.signature)
     for member in (ME, SIBLING, THIRD):
         assert parts.auditing.on_commitment(member, said) == []
 

@@ -47,7 +47,7 @@ class TestWithoutAMajority:
         for second in range(round(since), round(until)):
             self.contacts.said(second, second)
             for peer in there:
-                self.contacts.heard(peer, (), (1,), second, second)
+                self.contacts.heard(peer, (1,), second, second)
             self.seat.update_view(self.view, second)
             named |= SIBLING in self.seat.status(1.0).missing
         return named

@@ -7,7 +7,6 @@ from protocol.seat.drain_cost import DrainCost, drain_costs, is_ending
 from protocol.view import Replica, SwarmView
 
 ME, A, B, C = (PeerId(name) for name in ("me", "a", "b", "c"))
-STEPS = 10
 
 
 def test_what_becomes_of_the_stages_we_serve() -> None:
@@ -19,25 +18,10 @@ def test_what_becomes_of_the_stages_we_serve() -> None:
             [Replica(ME, 3, False)],
         ]
     )
-    found = drain_costs(view, ME, STEPS)
+    found = drain_costs(view, ME)
     assert found == (DrainCost(0, 2), DrainCost(1, 0))
-    assert [cost.words for cost in found] == [
-        "stage 0 keeps 2 volunteers",
-        "you are the last volunteer of stage 1: the swarm will wait for another volunteer",
-    ]
     assert [cost.last for cost in found] == [False, True]
-    assert drain_costs(view, C, STEPS) == ()
-
-
-def test_nobody_waits_for_a_stage_of_a_complete_run() -> None:
-    view = SwarmView.of(
-        [[Replica(ME, STEPS, True)], [Replica(ME, STEPS, True), Replica(A, 3, True)]]
-    )
-    alone, with_another = drain_costs(view, ME, STEPS)
-    assert alone.last
-    assert "the swarm will wait" not in alone.words
-    assert "its last version stays on your disk" in alone.words
-    assert with_another.words == "stage 1 keeps 1 volunteer"
+    assert drain_costs(view, C) == ()
 
 
 def test_who_leaves_as_well_does_not_count() -> None:
@@ -45,8 +29,7 @@ def test_who_leaves_as_well_does_not_count() -> None:
     view = SwarmView.of(
         [[Replica(ME, 3, True), leaving], [Replica(ME, 3, True), Replica(B, 3, True)]]
     )
-    assert [cost.remaining for cost in drain_costs(view, ME, STEPS)] == [0, 1]
-    assert drain_costs(view, ME, STEPS)[1].words == "stage 1 keeps 1 volunteer"
+    assert [cost.remaining for cost in drain_costs(view, ME)] == [0, 1]
 
 
 def test_a_stage_ends_when_all_who_serve_it_leave() -> None:

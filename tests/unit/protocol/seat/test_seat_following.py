@@ -15,17 +15,11 @@ from protocol.decree.elector import MAX_COMMITS, Elector
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import LOST_AFTER_S, Contacts
+from protocol.pace import FORGET_S, LOOK_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect, Serving
-from protocol.seat.following import (
-    ASK_S,
-    ASKED,
-    OUT_OF_TOUCH_S,
-    STUCK_S,
-    UNANSWERED_S,
-    Following,
-)
+from protocol.seat.following import ASKED, STUCK_S, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import (
@@ -57,7 +51,7 @@ class TestWhoIsAhead:
     def look(
         self, now: float, *ahead: PeerId, known: bool = False, alone: bool = False
     ) -> list[Send | Fault]:
-        return self.following.look(ahead, STEP, now, known=known, alone=alone)
+        return self.following.look(ahead, (), STEP, now, known=known, alone=alone)
 
     def test_nobody(self) -> None:
         assert self.look(0.0) == []
@@ -66,14 +60,22 @@ class TestWhoIsAhead:
     def test_is_asked_for_the_commit_now_and_then(self) -> None:
         asked = [Send(SIBLING, CommitRequest(STAGE, STEP))]
         assert self.look(0.0, SIBLING) == asked
-        assert self.look(ASK_S - 0.1, SIBLING) == []
-        assert self.look(ASK_S, SIBLING) == asked
-        assert self.following.next_deadline() == 2 * ASK_S
+        assert self.look(LOOK_S - 0.1, SIBLING) == []
+        assert self.look(LOOK_S, SIBLING) == asked
+        assert self.following.next_deadline() == 2 * LOOK_S
+
+    def test_who_is_two_versions_ahead_beside_us_is_asked_too(self) -> None:
+        beside = [PeerId("beside")]
+        asked = [Send(beside[0], CommitRequest(STAGE, STEP))]
+        for now in (0.0, LOOK_S):
+            said = self.following.look((), beside, STEP, now, known=False, alone=False)
+            assert said == asked
+        assert not self.following.unanswered, "no sibling has left us behind"
 
     def test_is_asked_in_turns(self) -> None:
         asked = set[PeerId]()
         for time in range(len(CROWD)):
-            effects = self.look(time * ASK_S, *CROWD)
+            effects = self.look(time * LOOK_S, *CROWD)
             assert len(effects) == ASKED
             asked |= {effect.peer for effect in effects if isinstance(effect, Send)}
         assert asked == set(CROWD)
@@ -81,20 +83,20 @@ class TestWhoIsAhead:
     def test_and_does_not_answer(self) -> None:
         self.look(0.0, SIBLING)
         assert not self.following.unanswered
-        assert self.following.next_deadline() == UNANSWERED_S
-        self.look(UNANSWERED_S, SIBLING)
+        assert self.following.next_deadline() == LOOK_S
+        self.look(LOOK_S, SIBLING)
         assert self.following.unanswered
-        self.look(UNANSWERED_S + 0.1, SIBLING, known=True)
+        self.look(LOOK_S + 0.1, SIBLING, known=True)
         assert not self.following.unanswered
 
     def test_and_not_any_more(self) -> None:
         self.look(0.0, SIBLING, alone=True)
-        self.look(UNANSWERED_S, SIBLING, alone=True)
+        self.look(LOOK_S, SIBLING, alone=True)
         self.look(1.0)
         assert not self.following.unanswered
         assert self.following.next_deadline() is None
-        assert self.look(OUT_OF_TOUCH_S, SIBLING, alone=True) != []
-        assert not self.is_lost(OUT_OF_TOUCH_S + 1.0, alone=True)
+        assert self.look(FORGET_S, SIBLING, alone=True) != []
+        assert not self.is_lost(FORGET_S + 1.0, alone=True)
 
     def is_lost(self, now: float, **how: bool) -> bool:
         effects = self.look(now, SIBLING, **how)
@@ -109,8 +111,8 @@ class TestWhoIsAhead:
 
     def test_who_slept_so_long_that_nobody_has_the_commit_takes_its_stage_anew(self) -> None:
         assert not self.is_lost(0.0, alone=True)
-        assert not self.is_lost(OUT_OF_TOUCH_S - 0.1, alone=True)
-        assert self.is_lost(OUT_OF_TOUCH_S, alone=True)
+        assert not self.is_lost(FORGET_S - 0.1, alone=True)
+        assert self.is_lost(FORGET_S, alone=True)
 
     def test_who_is_in_touch_with_the_electors_never_does(self) -> None:
         """Anybody may say that it serves a later version."""
@@ -233,12 +235,12 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
     assert asked == {SIBLING: CommitRequest(STAGE, STEP)}
     [apply] = tasks(made.receive(OTHER, said, 2.1))
     assert isinstance(apply, ApplyTask)
-    for now in (2.1 + STUCK_S, 9 * OUT_OF_TOUCH_S):
+    for now in (2.1 + STUCK_S, 9 * FORGET_S):
         effects = made.tick(now)
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
         assert not sent(effects, CommitRequest)
         assert (made.next_deadline() or math.inf) > now
-    made.computed(apply, Outcome(hash="a"), 10 * OUT_OF_TOUCH_S)
+    made.computed(apply, Outcome(hash="a"), 10 * FORGET_S)
     assert made.step == STEP + 1
     assert made.elector.commit(STAGE, 0, STEP) == said
 
@@ -278,8 +280,8 @@ def test_where_nobody_tells_the_commit_the_next_leader_asks_the_electors() -> No
     value = ready(made)
     made.update_view(siblings(STEP + 1), 2.0)
     assert not sent(made.tick(2.0), Propose)
-    made.tick(2.0 + UNANSWERED_S)
-    asked = sent(made.tick(2.1 + UNANSWERED_S), Propose)
+    made.tick(2.0 + LOOK_S)
+    asked = sent(made.tick(2.1 + LOOK_S), Propose)
     assert set(asked) == {SIBLING, OTHER}
     question = asked[OTHER]
     assert isinstance(question, Propose)
@@ -293,8 +295,8 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     made = seat()
     decree = commit(value=ready(made), ready=(ME, SIBLING)).decree
     made.update_view(siblings(STEP + 1), 2.0)
-    made.tick(2.0 + UNANSWERED_S)
-    [question, *_] = sent(made.tick(2.1 + UNANSWERED_S), Propose).values()
+    made.tick(2.0 + LOOK_S)
+    [question, *_] = sent(made.tick(2.1 + LOOK_S), Propose).values()
     assert isinstance(question, Propose)
     at = question.attempt
     where = STAGE, 0, STEP, at, ME
@@ -391,7 +393,7 @@ def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
     made.state_loaded(1.0)
     for version, lost in ((STEP + MAX_COMMITS, False), (STEP + MAX_COMMITS + 1, True)):
         made.update_view(siblings(version), 2.0)
-        effects = [e for now in (3.0, 3.0 + OUT_OF_TOUCH_S) for e in made.tick(now)]
+        effects = [e for now in (3.0, 3.0 + FORGET_S) for e in made.tick(now)]
         assert any(isinstance(e, Fault) for e in effects) is lost
 
 
@@ -406,12 +408,12 @@ def test_who_was_left_behind_does_not_lead() -> None:
 def test_whom_a_plan_names_is_lost_though_we_have_never_met() -> None:
     """All who had met it have restarted since: nobody else would ever list it."""
     contacts = Contacts()
-    contacts.heard(SIBLING, (), (STAGE,), 0, 9.0)
+    contacts.heard(SIBLING, (STAGE,), 0, 9.0)
     contacts.expect((SIBLING, OTHER), 10.0)
-    assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == (SIBLING,), "it was heard at 9"
-    assert contacts.lost(10.0 + LOST_AFTER_S) == (OTHER, SIBLING)
-    contacts.heard(OTHER, (), (STAGE,), 0, 15.5)
-    assert contacts.lost(16.0) == (SIBLING,)
+    assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == {SIBLING}, "it was heard at 9"
+    assert contacts.lost(10.0 + LOST_AFTER_S) == {OTHER, SIBLING}
+    contacts.heard(OTHER, (STAGE,), 0, 15.5)
+    assert contacts.lost(16.0) == {SIBLING}
 
 
 def test_a_sibling_that_is_ahead_alone_is_named_where_its_stage_needs_it() -> None:

@@ -8,12 +8,13 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
+from protocol.pace import ASIDE_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
-from protocol.seat.probation import AT_LEAST, CLOSED_S, MAX_FAILURES, Probation
+from protocol.seat.probation import AT_LEAST, MAX_FAILURES, Probation
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
@@ -94,13 +95,13 @@ def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     first = names(on.without(all_of_them, 0.0), 1) - {NEXT}
     assert on.failed(first, on.without(all_of_them, 0.0), 1.0)
     assert names(on.without(all_of_them, 2.0), 1) == {NEXT}
-    assert on.next_deadline() == 1.0 + CLOSED_S
-    assert on.is_over(1.0 + CLOSED_S)
-    second = names(on.without(all_of_them, 1.0 + CLOSED_S), 1) - {NEXT}
+    assert on.next_deadline() == 1.0 + ASIDE_S
+    assert on.is_over(1.0 + ASIDE_S)
+    second = names(on.without(all_of_them, 1.0 + ASIDE_S), 1) - {NEXT}
     assert len(second) == AT_LEAST
     assert not first & second
     on.failed(second, on.without(all_of_them, 61.0), 61.0)
-    assert names(on.without(all_of_them, 61.0 + 1.5 * CLOSED_S), 1) == {NEXT}
+    assert names(on.without(all_of_them, 61.0 + 1.5 * ASIDE_S), 1) == {NEXT}
 
 
 def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
@@ -109,9 +110,9 @@ def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
     assert names(on.without(all_of_us, 0.0), 0) == {ME, SIBLING, *CROWD[:2]}
     on.failed(CROWD[:2], on.without(all_of_us, 0.0), 0.0)
     on.admit([NEW])
-    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW}
+    assert names(on.without(all_of_us, ASIDE_S), 0) == {ME, SIBLING, NEW}
     assert on.admit(CROWD[:1])
-    assert names(on.without(all_of_us, CLOSED_S), 0) == {ME, SIBLING, NEW, CROWD[0]}
+    assert names(on.without(all_of_us, ASIDE_S), 0) == {ME, SIBLING, NEW, CROWD[0]}
 
 
 def test_who_was_tried_along_with_those_that_failed_goes_on() -> None:
@@ -135,7 +136,7 @@ def test_who_is_to_be_tried_next_waits_until_the_while_is_over() -> None:
     before = SwarmView.of([fetching, serving.stages[1]])
     on.failed(CROWD[:1], on.without(before, 0.0), 0.0)
     assert NEW not in names(on.without(serving, 1.0), 0)
-    assert NEW in names(on.without(serving, CLOSED_S), 0)
+    assert NEW in names(on.without(serving, ASIDE_S), 0)
 
 
 def test_work_that_counts_ends_the_while() -> None:

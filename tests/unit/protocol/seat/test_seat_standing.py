@@ -9,17 +9,9 @@ from typing import Any
 import pytest
 
 from protocol.ids import PeerId, rank
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S
 from protocol.pipeline.place import Place
-from protocol.seat.standing import (
-    ASIDE_S,
-    DISPUTE_S,
-    FOLLOW_S,
-    FORGIVEN_AFTER,
-    HEARD_AGAIN_S,
-    IDLE_S,
-    UNMENDED_S,
-    Standing,
-)
+from protocol.seat.standing import FORGIVEN_AFTER, UNMENDED_S, Standing
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 
@@ -59,7 +51,7 @@ def standing() -> Standing:
     return made
 
 
-def judged(standing: Standing, said: Missing, until: float = DISPUTE_S, **how: Any) -> None:
+def judged(standing: Standing, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
     standing.observe(view(said, **how), (), 0.0)
     standing.observe(view(said, **how), (), until)
 
@@ -110,13 +102,13 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
         made.tick(float(now))
     assert not made.aside()
     needed.clear()
-    made.tick(20.0 + DISPUTE_S)
+    made.tick(20.0 + ANSWER_S)
     assert made.aside() == {SIBLING}, "it is still waited for"
     needed.add(SIBLING)
     made.observe(view(second=[ME, SIBLING]), [], 22.0)
     assert made.aside(), "they may be back at once"
-    assert made.next_deadline() == 22.0 + HEARD_AGAIN_S
-    made.observe(view(second=[ME, SIBLING]), [], 22.0 + HEARD_AGAIN_S)
+    assert made.next_deadline() == 22.0 + HEARD_S
+    made.observe(view(second=[ME, SIBLING]), [], 22.0 + HEARD_S)
     assert not made.aside(), "others have fallen silent"
 
 
@@ -169,7 +161,7 @@ def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
 
 def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
     said = {ONE: (TWO,)}
-    judged(standing, said, DISPUTE_S / 2)
+    judged(standing, said, ANSWER_S / 2)
     assert not standing.beside()
     judged(standing, said)
     assert len(standing.beside()) == 1
@@ -181,7 +173,7 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
         made = Standing(place(), None, Verdicts())
         made.observe(view(), (), 0.0)
         if once:
-            made.worked(idle, -IDLE_S - 0.1)
+            made.worked(idle, -ANSWER_S - 0.1)
         made.worked(busy, 0.0)
         judged(made, {ONE: (TWO,)})
         assert made.beside() == [idle]
@@ -203,7 +195,7 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
-    back = DISPUTE_S + UNMENDED_S
+    back = ANSWER_S + UNMENDED_S
     made.tick(back)
     again = back + ASIDE_S + 1.0
     made.tick(again)
@@ -221,7 +213,7 @@ def test_what_goes_on_without_one_stays_so() -> None:
     (right,) = made.beside()
     (other,) = {ONE, TWO} - {right}
     made.observe(view(versions={other: 6}), (), 5.0)
-    made.tick(DISPUTE_S + UNMENDED_S)
+    made.tick(ANSWER_S + UNMENDED_S)
     assert made.beside() == [right]
 
 
@@ -264,7 +256,7 @@ def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
 
 def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     """Until it is, the other one seems to be needed, which has just been set aside for it."""
-    swapped_at = DISPUTE_S + UNMENDED_S
+    swapped_at = ANSWER_S + UNMENDED_S
     made = Standing(
         place(),
         None,
@@ -272,7 +264,7 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
         needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
     )
     made.observe(view({ONE: (TWO,)}), (), 0.0)
-    made.tick(DISPUTE_S)
+    made.tick(ANSWER_S)
     first = made.aside()
     made.tick(swapped_at)
     second = made.aside()
@@ -294,7 +286,7 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     made.observe(view(second=everybody), (), 0.0)
     judged(made, {other: (spoiler, third)}, second=everybody)
     assert made.is_aside(spoiler)
-    made.observe(view(second=everybody), (), DISPUTE_S + UNMENDED_S)
+    made.observe(view(second=everybody), (), ANSWER_S + UNMENDED_S)
     assert made.is_aside(spoiler), "its stage stands for another reason"
 
 
@@ -307,48 +299,48 @@ def alone(said: Missing | None = None) -> SwarmView:
 def set_aside_alone(standing: Standing, since: float) -> None:
     """Our sibling is set aside by us, for a claim of ours."""
     standing.observe(alone(), [SIBLING], since)
-    standing.observe(alone(), [SIBLING], since + DISPUTE_S)
+    standing.observe(alone(), [SIBLING], since + ANSWER_S)
     assert standing.is_aside(SIBLING)
 
 
 def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
     standing.observe(view({SIBLING: (ME,)}), (), 0.0)
-    standing.observe(view({SIBLING: (ME,), ONE: (SIBLING,)}), (), DISPUTE_S)
+    standing.observe(view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
     assert standing.aside() == {SIBLING}
     standing.observe(view(), (), 1e3)
     assert standing.aside() == set(), "as long as the judge says so"
     standing.observe(view({SIBLING: (ME,)}), (), 2e3)
-    standing.observe(view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + FOLLOW_S)
+    standing.observe(view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
     assert standing.aside() == set(), "it is we who go"
 
 
 def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> None:
-    for at, gone in ((0.0, False), (FOLLOW_S - 0.1, False), (FOLLOW_S, True)):
+    for at, gone in ((0.0, False), (HEARD_S - 0.1, False), (HEARD_S, True)):
         standing.observe(view({SIBLING: (ME,)}), (), at)
         assert standing.is_aside(SIBLING) is gone
 
 
 def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
     set_aside_alone(standing, 0.0)
-    names_us, back = alone({SIBLING: (ME,)}), DISPUTE_S + ASIDE_S
-    for at in (back, back + 0.5, back + HEARD_AGAIN_S - 0.5, back + HEARD_AGAIN_S):
+    names_us, back = alone({SIBLING: (ME,)}), ANSWER_S + ASIDE_S
+    for at in (back, back + 0.5, back + HEARD_S - 0.5, back + HEARD_S):
         standing.observe(names_us, (), at)
         assert not standing.is_aside(SIBLING), "that may be from before"
-    standing.observe(names_us, (), back + HEARD_AGAIN_S + DISPUTE_S)
+    standing.observe(names_us, (), back + HEARD_S + ANSWER_S)
     assert standing.is_aside(SIBLING)
 
 
 def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> None:
     claims = view({TWO: (ONE,)})
-    for at in (0.0, DISPUTE_S):
+    for at in (0.0, ANSWER_S):
         standing.observe(claims, (), at, last=5)
     assert not standing.beside()
-    for at in (0.0, DISPUTE_S):
+    for at in (0.0, ANSWER_S):
         standing.observe(claims, (), at, last=6)
     assert len(gone := standing.beside()) == 1
-    standing.observe(view(version=6), (), 2 * DISPUTE_S, last=6)
+    standing.observe(view(version=6), (), 2 * ANSWER_S, last=6)
     for at in (UNMENDED_S, 3 * UNMENDED_S):
-        standing.observe(view(version=6), (), DISPUTE_S + at, last=6)
+        standing.observe(view(version=6), (), ANSWER_S + at, last=6)
     assert standing.beside() == gone, "the other one did not hold anything up"
 
 
@@ -390,7 +382,7 @@ def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: 
         standing.observe(view(said), (), 0.0)
         assert standing.next_deadline() is None, said
     standing.observe(view({ONE: (TWO,)}), (), 0.0)
-    assert standing.next_deadline() == DISPUTE_S
+    assert standing.next_deadline() == ANSWER_S
 
 
 class Touch:

@@ -13,8 +13,9 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
+from protocol.pace import ANSWER_S, ASIDE_S
 from protocol.pipeline.place import Place
-from protocol.seat.standing import ASIDE_S, DISPUTE_S, Standing
+from protocol.seat.standing import Standing
 from protocol.verdicts import Verdicts
 from protocol.view import Needs, Replica, SwarmView
 
@@ -64,7 +65,7 @@ def serving(standing: Standing, seen: SwarmView) -> list[list[PeerId]]:
 def test_one_dispute_takes_a_peer_out_of_all_its_stages() -> None:
     made = seats(Contacts())
     observe(made, BOTH, 0.0)
-    for now in (1.0, 1.0 + DISPUTE_S):
+    for now in (1.0, 1.0 + ANSWER_S):
         made[1].observe(BOTH, [OTHER], now)
     assert made[1].is_aside(OTHER)
     assert serving(made[1], BOTH) == [[ME], [ME]]
@@ -117,7 +118,7 @@ def test_a_seat_that_has_ended_needs_nobody_and_ignores_nobody() -> None:
     contacts.vacated(1)
     assert not contacts.is_shunned(THIRD)
     contacts.said(1, 2.0)
-    contacts.heard(THIRD, (), (), 1, 2.5)
+    contacts.heard(THIRD, (), 1, 2.5)
     assert contacts.present(THIRD, 2.0 + CONTACT_S / 2)
     made[0].accuse(OTHER, "it sleeps", 3.0)
     assert made[0].is_aside(OTHER)
@@ -132,7 +133,7 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
     )
     made = Standing(Place(ME, 0, 2, 8), Contacts(), Verdicts())
     made.observe(seen, (), 0.0)
-    made.observe(seen, (), DISPUTE_S)
+    made.observe(seen, (), ANSWER_S)
     (loser,) = made.aside()
     for now in range(2, 8):
         made.observe(seen, (), float(now))
@@ -145,7 +146,7 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
     made = Standing(Place(ME, 1, 2, 8), Contacts(), Verdicts())
     made.observe(seen, (), 0.0)
-    made.observe(seen, (), DISPUTE_S)
+    made.observe(seen, (), ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"
 
 

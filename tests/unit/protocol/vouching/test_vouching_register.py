@@ -128,10 +128,10 @@ class TestExpulsions:
         assert not meet(good, below)
         assert meet(good, founder)
         assert meet(founder, good)
-        assert "you were expelled by" in bad.own_answer().reason
-        assert "sends noise" in bad.own_answer().reason
-        assert "who invited you was expelled" in below.own_answer().reason
-        assert good.own_answer()
+        assert "you were expelled by" in bad.standing(bad.me).reason
+        assert "sends noise" in bad.standing(bad.me).reason
+        assert "who invited you was expelled" in below.standing(below.me).reason
+        assert good.standing(good.me)
 
     def test_who_is_out_lets_nobody_in(self) -> None:
         founder = register(FOUNDER)

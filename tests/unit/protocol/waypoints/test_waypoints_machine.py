@@ -6,12 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.proof import check, contradiction
 from protocol.ids import PeerId
 from protocol.limits import MAX_CERTIFIED_STAGES
 from protocol.recovery.stored import ERA_BITS
 from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
-from protocol.waypoints.machine import Certified
 from protocol.waypoints.part import (
     PART,
     Part,
@@ -200,18 +198,7 @@ class TestLies:
         assert newest.hashes[1] == state(1, 2 * EVERY)
         assert newest.peers == {peer(n) for n in (1, 2, 3, 4)}
 
-    def test_who_signs_two_parts_of_one_version_is_shown(self) -> None:
-        world = two_by_two()
-        world.close(EVERY)
-        part = Part(1, 0, EVERY, state(1, EVERY, "false"), (peer(4),))
-        signature = signer(4).sign(PART, encode_part(part), SWARM).signature
-        world.tell(peer(4), encode_said([SignedPart(encode_part(part), signature)]))
-        assert world.proofs
-        proof = contradiction(world.proofs[0].held, world.proofs[0].other)
-        assert proof is not None
-        assert check(proof, SWARM) == peer(4)
-
-    def test_a_forked_chain_shows_who_made_it(self) -> None:
+    def test_a_forked_chain_replaces_none(self) -> None:
         """The majority of the first waypoint has signed two second ones."""
         worlds = two_by_two(), two_by_two()
         for world, run in zip(worlds, ("true", "false"), strict=True):
@@ -219,15 +206,10 @@ class TestLies:
             world.close(2 * EVERY, run=run)
         machine = worlds[0].machines[1]
         machine.link_up(peer(9), NOW)
-        shown = [
-            effect
-            for index, link in enumerate(worlds[1].machines[1].chain)
-            for effect in machine.link(peer(9), ChainLink(index, link), NOW)
-        ]
+        for index, link in enumerate(worlds[1].machines[1].chain):
+            assert machine.link(peer(9), ChainLink(index, link), NOW) == []
         assert machine.newest is not None
         assert machine.newest.hashes[0] == state(0, 2 * EVERY), "the first one stays"
-        assert shown
-        assert not any(isinstance(effect, Certified) for effect in shown)
 
     def test_a_bad_signature_is_its_authors_fault(self) -> None:
         world = two_by_two()

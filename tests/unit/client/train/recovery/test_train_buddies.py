@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
-from client.train.recovery import buddies
+from client.train.recovery import buddies, copies
 from client.train.transfer.inventory import checked, stored_states
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.transfer.blob import Blob
@@ -72,7 +72,7 @@ async def test_what_is_not_the_swarms_state_is_not_kept(
     keeper.history.said = {C: Stored(Lineage(), (Copy(0, EVERY, truth),))}
     path = liar.folder.path(0, EVERY)
     path.write_bytes(checkpoint(0, EVERY, **how))
-    digests = buddies.examine(path)[1]
+    digests = copies.examine(path)[1]
     blob = Blob.of("state", 0, EVERY, path.stat().st_size, digests)
     liar.shelf.put(blob, path, temporary=False)
     nursery.start_soon(keeper.buddies.run)
@@ -112,7 +112,7 @@ async def test_a_full_disk_is_said_once_and_later_copies_come(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(buddies.Download, "_write", full)
+        patch.setattr(copies.Download, "_write", full)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.RETRY_S)
     warnings = [said.words for said in keeper.said if said.level == "warning"]

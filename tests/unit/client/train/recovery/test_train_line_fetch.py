@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from client.store.checkpoints import CheckpointFolder
-from client.train.recovery import line_fetch
+from client.train.recovery import copies
 from client.train.recovery.line_fetch import LineFetch
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Effect, Explain
@@ -50,19 +50,19 @@ class DrippingDonor:
         async for message in self._asked:
             match message:
                 case BlobQuery():
-                    self.fetch.receive(DONOR, self._blob.offer, b"")
+                    self.fetch.copies.receive(DONOR, self._blob.offer, b"")
                 case ChunkRequest(index=None):
                     listed = Chunk("state", 0, VERSION, None)
-                    self.fetch.receive(DONOR, listed, self._blob.listed)
+                    self.fetch.copies.receive(DONOR, listed, self._blob.listed)
                 case ChunkRequest(index=index):
                     await trio.sleep(CHUNK_S)
-                    self.fetch.receive(DONOR, Chunk("state", 0, VERSION, index), BYTES)
+                    self.fetch.copies.receive(DONOR, Chunk("state", 0, VERSION, index), BYTES)
 
 
 async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_fetch, "is_plausible", lambda manifest, offer: True)
+    monkeypatch.setattr(copies, "is_plausible", lambda manifest, offer: True)
     donor = DrippingDonor()
     fetch = donor.fetch = LineFetch(donor, manifest(), SWARM, CheckpointFolder(tmp_path))
     wanted = FetchLine(SEED, (Copy(0, VERSION, bytes(32)),), (DONOR,), within_s=90.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import trio
@@ -12,17 +11,13 @@ from trio.testing import MockClock
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptChain
-from client.train.recovery.waypoints import WaypointDriver
 from protocol.effects import Publish
 from protocol.ids import PeerId
-from protocol.membership.view import RecordChanged
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
-from protocol.waypoints.part import PART, Part, SignedPart, encode_part, encode_said
 from protocol.wire.parts import SeatStatus
-from tests.support.protocol_examples import SWARM, manifest, peer, signer
+from tests.support.protocol_examples import peer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
-from tests.support.waypoint_world import state
 
 EVERY, STEPS = 20, 40
 FALSE = Lineage((1 << ERA_BITS) + 7, 20, (b"a" * 32, b"b" * 32), (peer(99),))
@@ -160,20 +155,3 @@ async def test_a_founder_without_a_stage_signs_the_first_waypoint(
         swarm.vanish(founder)
         then = max(map(certified, training))
         await swarm.until(lambda: all(certified(v) > then for v in training))
-
-
-def test_who_signs_two_parts_of_one_version_is_shown_to_the_evidence() -> None:
-    contradicted = Mock()
-    driver = WaypointDriver(
-        Mock(), peer(1), manifest(), SWARM, lambda _: None, contradicted, lambda: None
-    )
-    driver.update(0, Mock(serving=lambda _: [Mock(peer=peer(4))]))
-    for seq, run in enumerate(("true", "false")):
-        body = encode_part(Part(0, 0, EVERY, state(0, EVERY, run), (peer(4),)))
-        signature = signer(4).sign(PART, body, SWARM).signature
-        said = encode_said([SignedPart(body, signature)])
-        driver.record(RecordChanged(PART, peer(4), seq, peer(4), said))
-        assert contradicted.call_count == seq
-    held, other = contradicted.call_args.args
-    assert held.signer == other.signer == peer(4)
-    assert held.body != other.body

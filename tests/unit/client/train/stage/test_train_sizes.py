@@ -95,7 +95,7 @@ def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them(packed: b
     terms = manifest()
     context, size = terms.model.context, 4 * (40 * terms.model.context + 1)
     answers = Answers(context, 100, True) if packed else Answers(context, 100)
-    data = DataSpec("tokens", "talk", size, "0" * 64, answers=answers)
+    data = DataSpec("talk", size, "0" * 64, answers=answers)
     ports, store = Ports(), BoundaryStore(2**20, 0)
     driver = driver_of(ports, store, 3, data=data)
     stages = [[Replica(each, STEP, True)] for each in (UPSTREAM, ME, DOWNSTREAM)]

@@ -18,7 +18,8 @@ from client.train.ports import Ports
 from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Effect, Explain, Penalise, Publish, Send
+from protocol.effects import Effect, Explain, Publish, Send
+from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
@@ -165,8 +166,8 @@ class Expelling:
     def member(self, of: PeerId) -> Any:
         return _Member(self.members[of]) if of in self.members else None
 
-    def expel(self, of: PeerId, now: float) -> list[Any]:
-        return [("forgotten", of, now)]
+    def expel(self, of: PeerId) -> list[Any]:
+        return [("forgotten", of)]
 
     def saved(self, file: Path) -> KeptEvidence | None:
         return Persisted(file, KeptEvidence).read()
@@ -217,7 +218,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert words.endswith(": it is expelled for the rest of the run")
     warned, forgotten = effects
     assert warned == Explain("membership", words, "warning", (LIAR,))
-    assert forgotten == ("forgotten", LIAR, 100.0)
+    assert forgotten == ("forgotten", LIAR)
     assert volunteer.done == [Send(LEADER, Statements("proof", proof.envelopes))]
     assert LIAR in volunteer.of.verdicts
     assert volunteer.of.contradicted(proof.first, proof.second) == [], "that is known"
@@ -333,7 +334,6 @@ def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
     forged = sign(signer(2), "plan", body_of(plan(members=3)), SWARM)
     forged = msgspec.structs.replace(forged, signer=LEADER)
     volunteer.of.stated(LEADER, plan(), there)
-    [penalty] = volunteer.of.passed_on(peer(2), forged, there)
-    assert isinstance(penalty, Penalise)
-    assert penalty.peer == peer(2)
+    with pytest.raises(RemoteProtocolError):
+        volunteer.of.passed_on(peer(2), forged, there)
     assert volunteer.cut_off == []

@@ -13,7 +13,6 @@ from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
-from protocol.relay.lending import Traffic
 from tests.support.train_swarm import ADVERT
 
 
@@ -50,7 +49,7 @@ def test_before_we_are_a_member_nothing_is_said() -> None:
     said.of.move(["/ip4/1.2.3.4/tcp/1"])
     assert not said.of.entered
     assert said.at_once() == said.later() == []
-    assert (said.of.upload_bytes_per_s, said.of.line) == (0.0, Traffic())
+    assert said.of.upload_bytes_per_s == 0.0
     said.of.enter(ADVERT, {Stage(1): "too small", Stage(0): "no text"})
     assert said.of.entered
     assert said.at_once() == [replace(ADVERT, unable=(0, 1))]
@@ -72,7 +71,6 @@ def test_gradual_values_wait_for_the_renewal() -> None:
     changed = replace(ADVERT, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
     assert (said.at_once(), said.later()) == ([], [changed])
     assert said.of.upload_bytes_per_s == 2e6
-    assert said.of.line == Traffic(2e6, 3e6)
 
 
 def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:

@@ -17,9 +17,8 @@ from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
-from protocol.reachability import patience
+from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
 from protocol.reachability.machine import Source, Standing, Verdict
-from protocol.reachability.prober import OF_PREFIX
 from protocol.wire.messages import (
     PROBE_FILLER_BYTES,
     Message,
@@ -128,11 +127,11 @@ async def test_members_are_dialled_back_within_a_budget_and_others_are_not(
             made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(made.dialled) == [
-            (peer, 4000 + number) for number in range(int(OF_PREFIX.burst))
+            (peer, 4000 + number) for number in range(int(DIALS_OF_PREFIX.burst))
         ]
         answers = [message for _, message in made.sent if isinstance(message, Probed)]
-        assert sum(answer.reached is True for answer in answers) == OF_PREFIX.burst
-        assert sum(answer.reached is None for answer in answers) == 53 - OF_PREFIX.burst
+        assert sum(answer.reached is True for answer in answers) == DIALS_OF_PREFIX.burst
+        assert sum(answer.reached is None for answer in answers) == 53 - DIALS_OF_PREFIX.burst
 
 
 async def test_what_was_reached_is_advertised_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +220,8 @@ async def test_who_floods_is_blamed_and_costs_no_more(
                 case Probed():
                     made.reach.probed(liar, message)
         assert {blame.peer for blame in made.blamed} == {liar}
-        assert len(made.blamed) == 1000 - patience.BURST
-        assert len(made.sent) <= patience.BURST
+        assert len(made.blamed) == 1000 - MESSAGES.burst
+        assert len(made.sent) <= MESSAGES.burst
         made.reach.observed(honest, Observed(US, 7))
         assert made.reach.machine.outer_hosts()[-1] == US
 

@@ -90,9 +90,9 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
     assert eras_served(roster, 2, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
 
 
-def matched(roster: Roster, cut_off: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
+def matched(roster: Roster, unproven: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
     """Return whom the matching counts, and whether they may decide."""
-    members = matching_members(roster, ME, Measuring(ME, manifest(), None), {*cut_off})
+    members = matching_members(roster, ME, Measuring(ME, manifest(), None), {*unproven})
     return {member.peer: member.may_decide for member in members}
 
 
@@ -112,7 +112,7 @@ def test_the_matching_knows_whom_the_newest_waypoint_names() -> None:
     assert [member.peer for member in members if member.certified] == [peer(2)]
 
 
-def test_who_is_cut_off_decides_nothing_and_still_counts() -> None:
+def test_who_is_unproven_decides_nothing_and_still_counts() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}
 

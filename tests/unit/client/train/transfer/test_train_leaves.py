@@ -272,7 +272,7 @@ async def test_where_nobody_has_the_data_everybody_is_told_the_same(
             await enter(volunteer)
         await trio.sleep(2 * ASK_AGAIN_S)
         words = snapshot(alone).reason
-        assert "the text book.txt is missing: join with --data" in words
+        assert "the training data book.txt are missing: join with --data" in words
         assert "root begins with " + swarm.manifest.data.digest[:12] in words
         assert snapshot(alone).state == snapshot(other).state == "waiting"
         assert set(warned) == {words}
@@ -294,7 +294,7 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         swarm.vanish(founder)
         await swarm.until(lambda: snapshot(first).state == "waiting")
         words = snapshot(first).reason
-        assert "is missing: join with --data" in words
+        assert "are missing: join with --data" in words
         assert words in warned
         step = first.step(0)
         await trio.sleep(STARVES_S)

@@ -11,18 +11,18 @@ from client.train.transfer.text_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
     MOST_DONORS,
-    PATIENCE_S,
-    TEXT,
+    QUERY,
+    TOKENIZER,
     TextSearch,
 )
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId, Stage
 from protocol.transfer.leaves import LEAVES
-from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
+from protocol.wire.messages import BlobOffer, NoBlob
 from tests.support.protocol_examples import peer
 
-DATA = DataSpec("file", "novel.txt", 4_200_000, "ab" * 32)
+DATA = DataSpec("novel.txt", 4_200_000, "ab" * 32)
 ONE, OTHER, *MANY = (peer(n) for n in range(8))
 STAGE_0 = Stage(0)
 
@@ -49,9 +49,7 @@ class Asked:
         self.changes += 1
 
     def offers(self, who: PeerId, size: int = DATA.kept_bytes) -> bool:
-        version = self.search.query.version
-        assert version is not None
-        return self.search.receive(who, BlobOffer("data", 0, version, size, [b"d" * 32]))
+        return self.search.receive(who, BlobOffer("data", 0, LEAVES, size, [b"d" * 32]))
 
     def changed(self) -> bool:
         """Whether others were told of a change since the last question."""
@@ -75,7 +73,7 @@ def asked() -> Asked:
 def test_what_is_here_is_not_asked_for() -> None:
     made = Asked()
     assert not made.search.missing
-    assert made.search.next_deadline() is None
+    assert made.search.next_deadline() == float("inf")
     assert made.search.unable() == {}
     made.search.linked(ONE)
     assert made.offers(ONE)
@@ -84,8 +82,7 @@ def test_what_is_here_is_not_asked_for() -> None:
 
 
 def test_all_members_are_asked_and_asked_again_until_one_offers(asked: Asked) -> None:
-    query = BlobQuery("data", 0, TEXT)
-    assert asked.sent == [(who, query) for who in sorted((ONE, OTHER))]
+    assert asked.sent == [(who, QUERY) for who in sorted((ONE, OTHER))]
     assert asked.search.next_deadline() == 100.0 + ASK_AGAIN_S
     asked.search.lacks()
     assert len(asked.sent) == 2, "it is known"
@@ -96,28 +93,23 @@ def test_all_members_are_asked_and_asked_again_until_one_offers(asked: Asked) ->
     asked.search.tick(asked.time + 0.1)
     assert len(asked.sent) == 4
     asked.search.linked(MANY[0])
-    assert asked.sent[4:] == [(MANY[0], query)]
+    assert asked.sent[4:] == [(MANY[0], QUERY)]
     assert asked.offers(ONE)
     assert asked.changed()
     asked.search.tick(asked.time + ASK_AGAIN_S)
     assert len(asked.sent) == 5
 
 
-def test_tokens_are_asked_for_as_a_list_of_leaves() -> None:
-    tokens = DataSpec("tokens", "novel", 100, "ab" * 32)
-    assert Asked(tokens).search.query.version == LEAVES
-
-
 def test_the_owner_is_told_once_after_the_first_question(asked: Asked) -> None:
-    assert asked.search.unable() == {STAGE_0: "asking members for the training text"}
+    assert asked.search.unable() == {STAGE_0: "asking members for the training data"}
     assert asked.search.problem == ""
     for number in range(1, 4):
         asked.time = 100.0 + number * ASK_AGAIN_S
         asked.search.tick(asked.time)
     (words,) = asked.warnings()
     assert words == (
-        "the text novel.txt is missing: join with --data FILE, or wait for a member who has it "
-        "(4.2 MB, BLAKE2b-256 begins with abababababab)"
+        "the training data novel.txt are missing: join with --data FOLDER, or wait for a member "
+        "who has them (4.2 MB, root begins with abababababab)"
     )
     assert asked.search.problem == words
     assert asked.search.unable() == {STAGE_0: words}
@@ -127,23 +119,6 @@ def test_the_owner_is_told_once_after_the_first_question(asked: Asked) -> None:
     assert asked.search.problem == ""
     asked.offers(OTHER)
     assert len([one for one in asked.done if isinstance(one, Explain)]) == 2
-
-
-def test_who_has_the_text_goes_first_for_a_while(asked: Asked) -> None:
-    asked.offers(ONE)
-    assert list(asked.search.unable()) == [STAGE_0]
-    assert asked.search.next_deadline() == 100.0 + PATIENCE_S
-    asked.changed()
-    asked.search.view_changed(served=True)
-    assert asked.changed()
-    assert asked.search.unable() == {}, "somebody serves stage 0"
-    asked.search.view_changed(served=True)
-    assert not asked.changed()
-    asked.search.view_changed(served=False)
-    assert list(asked.search.unable()) == [STAGE_0]
-    asked.time = 100.0 + PATIENCE_S
-    assert asked.search.unable() == {}
-    assert asked.search.next_deadline() == float("inf")
 
 
 def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
@@ -160,7 +135,7 @@ def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
     asked.search.tick(100.0 + ASK_AGAIN_S)
     assert len(asked.sent) == 2
     asked.time = 103.0
-    asked.search.receive(OTHER, NoBlob("data", 0, TEXT, "the quota"))
+    asked.search.receive(OTHER, NoBlob("data", 0, LEAVES, "the quota"))
     assert not asked.search.offering
     assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
 
@@ -184,18 +159,18 @@ def test_a_few_of_many_that_offer_it_are_donors_and_no_more_are_asked(asked: Ask
 def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: Asked) -> None:
     asked.offers(OTHER)
     assert not asked.offers(OTHER, DATA.kept_bytes + 1)
-    assert asked.done == [Penalise(OTHER, "text-of-wrong-size", LIE_POINTS)]
+    assert asked.done == [Penalise(OTHER, "data-of-wrong-size", LIE_POINTS)]
     assert not asked.search.offering
     asked.offers(ONE)
     asked.search.lied([ONE])
-    assert asked.done[-1] == Penalise(ONE, "text-of-wrong-digest", LIE_POINTS)
+    assert asked.done[-1] == Penalise(ONE, "tokenizer-of-wrong-digest", LIE_POINTS)
     assert not asked.search.offering
 
 
 def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
     asked.offers(ONE)
-    assert asked.search.receive(OTHER, BlobOffer("data", 0, TEXT + 1, 1, [b"d" * 32]))
-    assert asked.search.receive(ONE, NoBlob("data", 0, TEXT + 1, ""))
+    assert asked.search.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, [b"d" * 32]))
+    assert asked.search.receive(ONE, NoBlob("data", 0, TOKENIZER, ""))
     assert asked.search.offering == {ONE}
     assert asked.done == []
 
@@ -209,7 +184,7 @@ def test_once_it_is_found_the_search_is_over(asked: Asked) -> None:
     asked.search.found()
     assert asked.changed()
     assert (asked.search.problem, asked.search.unable()) == ("", {})
-    assert asked.search.next_deadline() is None
+    assert asked.search.next_deadline() == float("inf")
     asked.search.lacks()
     asked.time += ASK_AGAIN_S
     asked.search.tick(asked.time)
