@@ -564,7 +564,7 @@ class Seat:
         electors that we hear and the members that we see."""
         if not self._leads(sender, message):
             return []
-        kept = self._keeps_electors(sender, message, now) and self._keeps_members(sender, message)
+        kept = self._keeps_its_own(sender, message, now)
         waits = self.serving and not self.member.knows_commit
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
@@ -599,23 +599,18 @@ class Seat:
         is_free = bound_by(promised.values(), electors) is None
         return is_free and self.quorum.suffice(promised)
 
-    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether the next step could be closed with those that a plan names. Our own plan names
-        whom we see; a plan that is committed is followed all the same."""
+    def _keeps_its_own(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether a plan leaves out nobody of the roll that we see at our step, for our Ready may
+        be one of the votes that close it, and whether the next step could be closed with those that
+        it names. Our own plan names whom we see; one that is committed is followed all the same."""
         if sender == self.place.me or self.member.knows_commit:
             return YES
         members = [PeerId(member.peer) for member in plan.members]
-        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
-
-    def _keeps_members(self, sender: PeerId, plan: Plan) -> Answer:
-        """Whether a plan leaves out nobody of the roll that we see at our step: our Ready may be
-        one of the votes that close it."""
-        if sender == self.place.me or self.member.knows_commit:
-            return YES
         stage = self._view.serving(self.place.stage)
         here = {r.peer for r in stage if r.version == self.step} & self.quorum.roll
-        out = here.difference(member.peer for member in plan.members)
-        return no(f"a plan leaves out {short(min(out))}, which is here") if out else YES
+        if out := here.difference(members):
+            return no(f"a plan leaves out {short(min(out))}, which is here")
+        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
