@@ -39,7 +39,6 @@ from protocol.decree.decree import (
     VOTE,
     Sign,
     Verify,
-    are_ready,
     bare,
     bound_by,
     designated,
@@ -291,27 +290,34 @@ class Elector:
         named = self._named_by(term, sender, message, value) if attempt > 1 else 0
         if named is None:
             return self._refusal(term, message)
-        where = term.stage, term.era, term.step
-        if not (again or named) and not (
-            decree.attempt == attempt and are_ready(decree, *where, self.verify)
-        ):
-            self._liars.setdefault((term.stage, term.era), Counter())[sender] += INSISTS
+        ready = readies(decree, term.stage, term.era, term.step, self.verify)
+        is_planned = decree.attempt == attempt and len(ready) == len(decree.members)
+        if not (again or named or is_planned):
+            self._blame(term, sender, INSISTS)
             return Penalise(sender, "not-all-are-ready", 50)
-        if not again and named < WITNESSES and self._leaves_out(term, decree, members):
-            self._liars.setdefault((term.stage, term.era), Counter())[sender] += 1
+        if not (again or named >= WITNESSES) and self._lacks(term, decree, members, ready):
+            self._blame(term, sender)
             return None
         voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
         return self._say(VOTE, voted, message, value)
 
-    def _leaves_out(self, term: Term, decree: Decree, members: Collection[PeerId]) -> bool:
-        """Whether a member that is at the step, as far as we see, is not Ready for a decree. A
+    def _blame(self, term: Term, leader: PeerId, times: int = 1) -> None:
+        self._liars.setdefault((term.stage, term.era), Counter())[leader] += times
+
+    def _lacks(
+        self,
+        term: Term,
+        decree: Decree,
+        members: Collection[PeerId],
+        ready: Collection[PeerId],
+    ) -> bool:
+        """Whether a member that is at the step, as far as we see, is not ``ready`` for a decree. A
         leader leaves out whom most electors have lost, and we may be the last to lose it: it asks
         again."""
         there = self.serving(term.stage)
-        concerned = {*members, *map(PeerId, decree.members)}.difference(self.lost())
+        concerned = {*members, *map(PeerId, decree.members)}.difference(ready)
         heard = {peer for peer in concerned if there.get(peer) == term.step}
-        where = term.stage, term.era, term.step
-        return bool(heard and heard.difference(readies(decree, *where, self.verify)))
+        return not heard.issubset(self.lost())
 
     def _named_by(self, term: Term, leader: PeerId, message: Propose, value: bytes) -> int | None:
         """Return how many promises name the decree that a leader proposes, if they bind it to that

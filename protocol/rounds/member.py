@@ -532,7 +532,8 @@ class RoundMember:
         asked = Ready(plan.stage, plan.step, plan.attempt, digest_of(decree), loss_sum)
         ready = self._sign(asked, decree, self._leader)
         if ready is None:
-            return [*self._refuse(plan, "it is not ours to be Ready for"), *self.try_apply()]
+            words = f"we take no part in attempt {plan.attempt} any more"
+            return [*self._refuse(plan, words), *self.try_apply()]
         return [Send(self._leader, ready), *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
