@@ -8,8 +8,9 @@ step has two decrees, whatever clocks and networks do (Lamport, "The Part-Time P
 16(2), 1998; a decree is a value, an elector an acceptor, an attempt a ballot). The first electors
 of a lineage are named by the lineage.
 
-Where all members are electors, a member votes by being Ready: its Ready is its vote in the attempt
-whose plan it has followed, and counts once all members are Ready. A later attempt takes votes.
+Where all members are electors, a member votes by being Ready: its Ready is its vote in the first
+attempt, and counts once all members are Ready. A later attempt takes votes: by then members have
+failed, and those that are Ready for another plan may be lost before all are.
 
 Pure values and their checks.
 """
@@ -74,8 +75,9 @@ def are_ready(decree: Decree, stage: int, era: int, step: int, verify: Verify) -
 
 
 def by_ready(decree: Decree, electors: frozenset[PeerId]) -> bool:
-    """Whether the Readys for a decree are votes: all its members are electors of its step."""
-    return electors.issuperset(map(PeerId, decree.members))
+    """Whether the Readys for a decree are votes: it is that of a first attempt, and all its members
+    are electors of its step."""
+    return decree.attempt == 1 and electors.issuperset(map(PeerId, decree.members))
 
 
 def promises_of(
@@ -116,7 +118,7 @@ def bound_by(promises: Collection[Promise], electors: frozenset[PeerId]) -> Decr
         last = max(promise.voted for promise in named)
         by = frozenset(PeerId(promise.peer) for promise in named)
         may_be = is_majority(by | unheard, electors)
-        if may_be and last == decree.attempt and by_ready(decree, electors):
+        if may_be and last == 1 and by_ready(decree, electors):
             may_be = not _denied(decree, by, unheard)
         if may_be and last > latest:
             latest, bound = last, decree
@@ -142,9 +144,10 @@ def voters(commit: Commit, electors: frozenset[PeerId], verify: Verify) -> froze
     ballot = Ballot(*at, commit.attempt, commit.leader, commit.attempt, digest_of(decree))
     body, signed = encode_ballot(ballot), dict(commit.votes)
     by = {PeerId(p) for p, by in signed.items() if verify(PeerId(p), VOTE, body, by)}
-    votes = commit.attempt == decree.attempt and (not electors or by_ready(decree, electors))
-    if votes and are_ready(decree, *at, verify):
-        by.update(map(PeerId, decree.members))
+    everybody = frozenset(map(PeerId, decree.members))
+    first = commit.attempt == 1 and by_ready(decree, electors or everybody)
+    if first and are_ready(decree, *at, verify):
+        by |= everybody
     return electors.intersection(by) if electors else frozenset(by)
 
 

@@ -12,8 +12,8 @@ that the next process of this home does not contradict it. It answers
   the promises bind it to. Whom we hear at this step, of its members and those of the decree before,
   has signed so.
 
-Our own Ready is such a vote, too, where all members are electors: it obeys the same attempts, and
-promises name it.
+Our own Ready is such a vote, too, in a first attempt of which all members are electors: it obeys
+the same attempts, and promises name it.
 
 Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
 peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
@@ -216,7 +216,7 @@ class Elector:
             decree: for which it is Ready.
             me: our id.
             leader: whose attempt this is.
-            votes: whether this is a vote, because all members are electors.
+            votes: whether this is a vote.
         """
         if not votes:
             return self.sign(READY, encode_statement(said))

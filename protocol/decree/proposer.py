@@ -153,7 +153,7 @@ class Proposer:
         """Ask the electors to vote for a decree, but for those that have done so by being Ready."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
         self._refused, self._ready = {}, frozenset()
-        votes = decree.attempt == self.attempt and by_ready(decree, self._quorum.electors)
+        votes = self.attempt == 1 and by_ready(decree, self._quorum.electors)
         if votes and are_ready(decree, self._stage, self._era, self._step, self._verify):
             self._ready = frozenset(map(PeerId, decree.members))
         return [] if self._quorum.suffice(self._ready) else self._say(now)

@@ -135,8 +135,7 @@ class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     it."""
     ready: Annotated[tuple[Signature, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """The members' signatures of their Readys, in the order of the members, as far as they are
-    known. Of a decree whose plan is that of the attempt they are the votes of its members, if these
-    are electors."""
+    known. In a first attempt they are the votes of its members, if these are electors."""
 
 
 class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@ and their sums, which are as many as the bytes of a stage need."""
 
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 
-STEPS = 12
+STEPS = 20
 MOST = 120
 """Messages a step of three stages of three replicas and eight microbatches."""
 

@@ -419,19 +419,19 @@ class TestReady:
 
     def test_it_obeys_the_attempts(self, swarm: Swarm) -> None:
         first, other = leaders()
-        mine, others = decree(first, members="AB"), decree(other, attempt=2, members="AB")
+        said = decree(first, members="AB")
+        voter = swarm.electors[other]
+        assert not self.be_ready(voter, other, said, other), "that leader has not the attempt"
+        assert self.be_ready(voter, other, said, first)
+        again = elector(other)
+        again.load(voter.terms)
+        assert self.be_ready(again, other, said, first)
+        false = replace(said, digest=b"x" * 32)
+        assert not self.be_ready(again, other, false, first), "its process before was Ready"
         later = swarm.proposer(other)
         swarm.say(other, later.ask(0.0), later, to=first)
-        voter = swarm.electors[first]
-        assert not self.be_ready(voter, first, mine, first), "it has promised the second attempt"
-        assert not self.be_ready(voter, first, others, first), "to another leader"
-        assert self.be_ready(voter, first, others, other)
-        again = elector(first)
-        again.load(voter.terms)
-        assert self.be_ready(again, first, others, other)
-        false = replace(others, digest=b"x" * 32)
-        assert not self.be_ready(again, first, false, other), "its process before was Ready"
-        assert self.be_ready(again, first, decree(other, members="AE"), other), "that is no vote"
+        assert not self.be_ready(swarm.electors[first], first, said, first), "it has promised more"
+        assert self.be_ready(again, other, decree(first, members="AE"), first), "that is no vote"
 
     def test_what_as_many_members_deny_as_name_binds_nobody(self) -> None:
         said = decree(members="AB")
