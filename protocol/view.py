@@ -6,7 +6,7 @@ makes a new view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -14,9 +14,6 @@ from msgspec import Struct
 
 from protocol.agreed import AgreedList
 from protocol.ids import PeerId, rank
-
-Needs = Callable[[PeerId, Collection[PeerId], float], bool]
-"""Whether a seat needs a peer at a time while all these are set aside (``seat/standing.py``)."""
 
 
 class Replica(Struct, frozen=True):

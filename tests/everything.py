@@ -41,7 +41,7 @@ class Lane:
     def command(self) -> list[str]:
         """Its command; only one process may write pytest's cache."""
         ignored = [f"--ignore={path}" for path in self.without]
-        copies = (os.cpu_count() or 1) + 1  # one more, for some tests wait for a moment
+        copies = (os.cpu_count() or 1) + 2  # two more, for some tests wait for a moment
         cores = ["-p", "tests.support.cores", "--cores", str(copies)]
         several = cores if self.computes else []
         options = ["-m", self.marked, "-p", "no:cacheprovider", *several, *ignored]

@@ -32,21 +32,19 @@ def speaks_unicode(environ: Mapping[str, str] = os.environ) -> bool:
     return not locale or "utf8" in locale.lower().replace("-", "")
 
 
-def show(socket: Path, folders: Folders, *, plain: bool = False) -> int:
+def show(socket: Path, folders: Folders) -> int:
     """Show the node that listens on ``socket`` until the user leaves; the node continues.
 
     Args:
         socket: its control socket.
         folders: of the home that records the node's end.
-        plain: lines instead of the interface.
     """
-    if plain or not can_draw():
+    if not can_draw():
         return follow(socket, folders)
     from client.ui.app import run
     from client.ui.source.live import LiveSource
 
-    how_it_ended = RunRecord(folders.data).ending if folders is not None else None
-    return run(LiveSource(socket, how_it_ended))
+    return run(LiveSource(socket, RunRecord(folders.data).ending))
 
 
 def follow(socket: Path, folders: Folders) -> int:

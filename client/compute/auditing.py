@@ -19,6 +19,7 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,10 +31,9 @@ from client.compute.errors import CodecError, StaleRequest
 from client.compute.passes import Payloads, exactly, run_again
 from client.compute.payload import Buffer, Direction
 from client.compute.replica import Replica, inner_product, squared_norm
-from client.compute.replies import ContributionCompared, Passed, Reduced, VersionKept
-from client.compute.requests import CompareContribution, KeepVersion, Pass, Reduce
 from client.compute.slot import Slot
 from model_zoo.specs.codec import CODECS
+from protocol.pipeline.effects import CompareTask, KeepVersionTask, Outcome, PassTask, ReduceTask
 
 USUAL_ALONG = 1e-2
 """What rounding may make along the sum of any contribution, within the tolerance there."""
@@ -75,20 +75,24 @@ class _Apart:
     chance: float
     along: float
 
-    def beyond(self, sum_before: float) -> tuple[float, float, float]:
-        """Return what rounding does not explain of the distance and of its part along the sum, and
-        what it explains; all relative to the sum.
+    def explained(self, sum_before: float) -> float:
+        """Return how far rounding brings a contribution from the sum, from which it is made up with
+        the sum of the step before: of this sum; of the member's last one, no larger than all's; and
+        of all's, where it owned."""
+        return MARGIN * _share(self.rounded, self.norm) * (self.norm + 2 * sum_before)
+
+    def beyond(self, sum_before: float) -> tuple[float, float]:
+        """Return what rounding does not explain of the distance and of its part along the sum, both
+        relative to the sum.
 
         Args:
             sum_before: norm of the sum of the step before.
         """
         norm = self.norm
-        # of this sum; of the member's last one, no larger than all's; and of all's, where it owned
-        explained = MARGIN * _share(self.rounded, norm) * (norm + 2 * sum_before)
         chance = self.chance * CHANCE * (1 + _share(sum_before, norm))
         beyond = max(0.0, abs(self.along) - max(0.0, _share(chance, norm**2) - USUAL_ALONG))
-        deviation = relative(max(0.0, self.distance - explained), norm)
-        return deviation, math.copysign(beyond, self.along), relative(explained, norm)
+        deviation = relative(max(0.0, self.distance - self.explained(sum_before)), norm)
+        return deviation, math.copysign(beyond, self.along)
 
 
 class Auditor:
@@ -104,41 +108,41 @@ class Auditor:
         """Give up the audit, if there is one."""
         self._kept = None
 
-    def keep(self, request: KeepVersion) -> VersionKept:
+    def keep(self, task: KeepVersionTask) -> Outcome:
         """Copy the step's parameters.
 
         Raises:
             StaleRequest: the step is not at this version; or the sum before it is not known here,
                 so that nobody can say what its rounding explains.
         """
-        slot, before = self._replica.at(request.step), self._averager.last_norm
-        unknown = before is None and request.step > 0
+        slot, before = self._replica.at(task.step), self._averager.last_norm
+        unknown = before is None and task.step > 0
         if not self._replica.team.agreed(not (unknown and self._replica.team.leads)):
-            raise StaleRequest(f"the sum before step {request.step} was not applied here")
+            raise StaleRequest(f"the sum before step {task.step} was not applied here")
         self._kept = None  # free the copy before
-        if request.segment is not None:
-            bounds = checked_bounds(request.bounds, self._replica.size)
-            size = bounds[request.segment + 1] - bounds[request.segment]
-            usual = self._averager.usual_norm(bounds, request.segment)
-            self._segment = request.step, size, usual
-        self._kept = _Kept(request.step, slot.copy(), before or 0.0)
-        return VersionKept()
+        if task.segment is not None:
+            bounds = checked_bounds(task.bounds, self._replica.size)
+            size = bounds[task.segment + 1] - bounds[task.segment]
+            usual = self._averager.usual_norm(bounds, task.segment)
+            self._segment = task.step, size, usual
+        self._kept = _Kept(task.step, slot.copy(), before or 0.0)
+        return Outcome()
 
-    def recompute(self, request: Pass, payloads: Payloads) -> Passed:
+    def recompute(self, task: PassTask, payloads: Payloads) -> Outcome:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
-        slot, part = self.slot(request.step), self._replica.part
-        slot.check_counted(request.microbatch, counted=False)
+        slot, part = self.slot(task.step), self._replica.part
+        slot.check_counted(task.microbatch, counted=False)
         directions: list[Direction] = ["forward"] * (not part.has_head)
         directions += ["backward"] * (not part.embeds)
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
-        loss_sum, ours = run_again(self._replica, slot, request, given, claimed)
+        loss_sum, ours = run_again(self._replica, slot, task, given, claimed)
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
             there = len(given) + place
             apart[direction] = self._apart(claimed[place], ours[place], direction, there)
-        slot.count(request.microbatch)
-        return Passed(loss_sum=loss_sum, activation=apart["forward"], gradient=apart["backward"])
+        slot.count(task.microbatch)
+        return Outcome(loss_sum=loss_sum, apart=(apart["forward"], apart["backward"]))
 
     def slot(self, step: int) -> Slot:
         """Return what the audit of a step computes with; all ranks that run passes together ask.
@@ -151,22 +155,21 @@ class Auditor:
             raise StaleRequest(f"no version is kept to audit step {step}")
         return kept.slot
 
-    def compare(self, request: CompareContribution, payloads: Payloads) -> ContributionCompared:
+    def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""
-        kept = self._audited(request.step)
-        apart = self._measured(kept, request.bounds, payloads)
+        kept = self._audited(task.step)
+        apart = self._measured(kept, task.bounds, payloads)
         self._kept = None
-        deviation, along, explained = apart.beyond(kept.sum_before)
-        return ContributionCompared(deviation=deviation, along=along, explained=explained)
+        return Outcome(apart=apart.beyond(kept.sum_before))
 
-    def sum_again(self, request: Reduce, payloads: Payloads) -> Reduced:
+    def sum_again(self, task: ReduceTask, payloads: Payloads) -> Outcome:
         """Sum a segment as its owner had to, and compare what it has broadcast."""
         step, size, usual = self._segment
-        if step != request.step:
-            raise StaleRequest(f"no segment is kept to audit step {request.step}")
-        return self._averager.sum_again(request, payloads, size, usual)
+        if step != task.step:
+            raise StaleRequest(f"no segment is kept to audit step {task.step}")
+        return self._averager.sum_again(task, payloads, size, usual)
 
-    def _measured(self, kept: _Kept, cut: list[int], payloads: Payloads) -> "_Apart":
+    def _measured(self, kept: _Kept, cut: Sequence[int], payloads: Payloads) -> "_Apart":
         """Measure how far a contribution is from the sum, over segments that are ``cut`` so."""
         bounds = checked_bounds(cut, self._replica.size)
         exactly(payloads, len(bounds) - 1)

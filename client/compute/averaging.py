@@ -29,11 +29,10 @@ from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
-from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
-from client.compute.requests import Apply, Contribute, DecodeSum, Reduce
 from model_zoo.specs.aggregation import DEFAULT, RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
+from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Outcome, ReduceTask
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
@@ -99,40 +98,40 @@ class Averager:
         """The scratch is reused: decode the sums again to apply them."""
         self._decoded.clear()
 
-    def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
+    def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
         replica = self._replica
-        replica.at(request.step)
-        bounds = checked_bounds(request.bounds, replica.size)
+        replica.at(task.step)
+        bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
         replica.close()
         # sum and code one segment after the other: it is still in the cache then
         sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
-        self._begin(request.attempt, bounds, sent)
-        return Contributed(microbatches=sorted(replica.counted)), sent
+        self._begin(task.attempt, bounds, sent)
+        return Outcome(counted=tuple(sorted(replica.counted))), sent
 
     def _begin(self, number: int, bounds: tuple[int, ...], sent: list[memoryview]) -> None:
         """Remember the attempt that we have contributed to."""
         self._attempt = _Attempt(number, bounds, frozenset(self._replica.counted), sent)
 
-    def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
+    def reduce(self, task: ReduceTask, payloads: Payloads) -> tuple[Outcome, list[memoryview]]:
         """Aggregate one segment over the members, in their order; remember the encoding error.
 
         Raises:
             CodecError: with the places of all contributions that do not decode, or that are absurd
                 where the rule does not leave them out by itself.
         """
-        attempt = self._current(request.step, request.attempt)
-        parts = self._parts(attempt, request, payloads)
-        scratch = self._scratch(attempt.bounds, request.segment)
+        attempt = self._current(task.step, task.attempt)
+        parts = self._parts(attempt, task, payloads)
+        scratch = self._scratch(attempt.bounds, task.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
-        self._decoded.pop(request.segment, None)
-        usual = self.usual_norm(attempt.bounds, request.segment, request.microbatches)
+        self._decoded.pop(task.segment, None)
+        usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
-        bounded = RULES[self._rule].robust and sum(map(bool, request.microbatches)) > 2
+        bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
         refused: list[CodecError] = []
-        for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
+        for (place, payload), microbatches in zip(parts, task.microbatches, strict=True):
             try:
                 if place is None:
                     wire.segment_back(payload, part)
@@ -154,12 +153,13 @@ class Averager:
             raise
         wire.segment_back(encoded, part)
         if self._residual is not None and not RULES[self._rule].robust:
-            attempt.lost_in_sum[request.segment] = total.sub_(part)
+            attempt.lost_in_sum[task.segment] = total.sub_(part)
         if not on_cpu:
             scratch.copy_(part)
         norm = squared_norm(part)
-        self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
-        return Reduced(squared_norm=norm), [encoded]
+        digest = sealed_digest(encoded)
+        self._decoded[task.segment] = _Decoded(digest, norm)
+        return Outcome(sq_norm=norm, digests=(digest,)), [encoded]
 
     def usual_norm(
         self, bounds: Sequence[int], segment: int, microbatches: Sequence[int] = ()
@@ -184,11 +184,11 @@ class Averager:
         squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
         return math.sqrt(float(squares) / seen) * replica.wire.token_count
 
-    def sum_again(self, request: Reduce, payloads: Payloads, size: int, usual: float) -> Reduced:
+    def sum_again(self, task: ReduceTask, payloads: Payloads, size: int, usual: float) -> Outcome:
         """Aggregate a segment as its owner had to, and compare what it has broadcast.
 
         Args:
-            request: says of how many microbatches each contribution is.
+            task: says of how many microbatches each contribution is.
             payloads: the members' contributions, in their order; then the sum.
             size: elements of the segment.
             usual: its norm at the version of the step (``usual_norm``).
@@ -198,17 +198,17 @@ class Averager:
         """
         wire, part = self._replica.wire, torch.empty(size)
         aggregation = new_aggregation(self._rule, size, usual)
-        if len(payloads) != len(request.microbatches) + 1:
-            raise ShapeError(f"{len(request.microbatches)} contributions and a sum were expected")
+        if len(payloads) != len(task.microbatches) + 1:
+            raise ShapeError(f"{len(task.microbatches)} contributions and a sum were expected")
         *parts, claimed = payloads
-        for place, (payload, count) in enumerate(zip(parts, request.microbatches, strict=True)):
+        for place, (payload, count) in enumerate(zip(parts, task.microbatches, strict=True)):
             wire.segment_in(payload, part, place)
             aggregation.add(part, count)
         ours = torch.empty(size)
         wire.segment_back(wire.segment_out(aggregation.result()), ours)
         wire.segment_in(claimed, part, len(parts))
         distance = math.sqrt(squared_norm(part.sub_(ours)))
-        return Reduced(deviation=relative(distance, math.sqrt(squared_norm(ours))))
+        return Outcome(apart=(relative(distance, math.sqrt(squared_norm(ours))), 0.0))
 
     def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
         """Check the contributions' norms against this stage's earlier gradients and our own
@@ -258,51 +258,51 @@ class Averager:
             error.part = culprit
             raise error
 
-    def decode_sum(self, request: DecodeSum, payloads: Payloads) -> SumDecoded:
+    def decode_sum(self, task: DecodeTask, payloads: Payloads) -> Outcome:
         """Check a broadcast sum before it is used, and keep its numbers for `apply`."""
-        attempt = self._current(request.step, request.attempt)
-        if request.segment >= len(attempt.sent) or len(payloads) != 1:
-            raise ShapeError(f"no segment {request.segment}, or not one sum of it")
-        self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
-        scratch = self._scratch(attempt.bounds, request.segment)
+        attempt = self._current(task.step, task.attempt)
+        if task.segment >= len(attempt.sent) or len(payloads) != 1:
+            raise ShapeError(f"no segment {task.segment}, or not one sum of it")
+        self._decode(attempt.bounds, task.segment, payloads[0], task.sq_norm, blamed=0)
+        scratch = self._scratch(attempt.bounds, task.segment)
         self._refuse_absurd(scratch, attempt, 0, _ABSURD_SUM)
-        return SumDecoded()
+        return Outcome()
 
-    def apply(self, request: Apply, payloads: Payloads) -> Applied:
+    def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self._replica
-        replica.at(request.step)
-        bounds = checked_bounds(request.bounds, replica.size)
-        attempt = self._contribution(request, bounds)
+        replica.at(task.step)
+        bounds = checked_bounds(task.bounds, replica.size)
+        attempt = self._contribution(task, bounds)
         segments = len(bounds) - 1
-        if len(payloads) != segments or len(request.squared_norms) != segments:
+        if len(payloads) != segments or len(task.sq_norms) != segments:
             raise ShapeError(f"{segments} sums and as many norms were expected")
         if attempt is None:
             self.forget_sums()  # they are of another attempt, perhaps with other bounds
-        for segment, claimed in enumerate(request.squared_norms):
+        for segment, claimed in enumerate(task.sq_norms):
             self._decode(bounds, segment, payloads[segment], claimed, blamed=segment)
         if attempt is not None:
             self._settle(attempt)
-        squares, rate = math.fsum(request.squared_norms), request.learning_rate
-        return self._update(replica.flat.gradients, squares, request.tokens, rate)
+        squares = math.fsum(task.sq_norms)
+        return self._update(replica.flat.gradients, squares, task.rate)
 
-    def apply_local(self, request: Apply) -> Applied:
+    def apply_local(self, task: ApplyTask) -> Outcome:
         """Make the next version from this replica's own sum and its residual, if any."""
-        self._replica.at(request.step)
+        self._replica.at(task.step)
         self._replica.close()
         total = self._with_residual(0, self._replica.size)
         self._clear_residual()
         squares = squared_norm(total)
-        return self._update(total, squares, request.tokens, request.learning_rate)
+        return self._update(total, squares, task.rate)
 
-    def _update(self, total: Tensor, squares: float, tokens: int, rate: float | None) -> Applied:
+    def _update(self, total: Tensor, squares: float, rate: float | None) -> Outcome:
         self._attempt = None
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        norm = self._replica.update(total, squares, tokens, rate)
+        norm = self._replica.update(total, squares, self._replica.step_tokens, rate)
         digest = self._replica.state_hash() if self._replica.is_small else ""
-        return Applied(version=self._replica.version, hash=digest, grad_norm=norm)
+        return Outcome(hash=digest, grad_norm=norm)
 
     def _with_residual(self, start: int, end: int) -> Tensor:
         """Contribution plus residual from ``start`` to ``end``, in scratch."""
@@ -341,26 +341,27 @@ class Averager:
         return self._attempt
 
     def _parts(
-        self, attempt: _Attempt, request: Reduce, payloads: Payloads
+        self, attempt: _Attempt, task: ReduceTask, payloads: Payloads
     ) -> list[tuple[int | None, Buffer]]:
-        """The members' contributions in order, with their places in the request; None: our own."""
-        own = request.own
-        if request.segment >= len(attempt.sent) or own is None or own >= len(request.microbatches):
-            raise ShapeError(f"no segment {request.segment} or no member {own}")
-        if len(payloads) != len(request.microbatches) - 1:
-            raise ShapeError(f"{len(request.microbatches) - 1} contributions were expected")
+        """The members' contributions in order, with their places in the task; None: our own."""
+        ours = (i for i, key in enumerate(task.parts) if key.peer == self._replica.peer)
+        own = next(ours, None)
+        if task.segment >= len(attempt.sent) or own is None or own >= len(task.microbatches):
+            raise ShapeError(f"no segment {task.segment} or no member {own}")
+        if len(payloads) != len(task.microbatches) - 1:
+            raise ShapeError(f"{len(task.microbatches) - 1} contributions were expected")
         parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
-        parts.insert(own, (None, attempt.sent[request.segment]))
+        parts.insert(own, (None, attempt.sent[task.segment]))
         return parts
 
-    def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
+    def _contribution(self, task: ApplyTask, bounds: tuple[int, ...]) -> _Attempt | None:
         """This replica's part in the sums; None if it has none in them.
 
         Gradients accumulated after contributing are not in the sums: their microbatches were
         counted elsewhere. The residual cannot be separated from them, so it is reset.
         """
         attempt = self._attempt
-        if attempt is None or attempt.number != request.attempt:
+        if attempt is None or attempt.number != task.attempt:
             return None
         if attempt.bounds != bounds:
             raise StaleRequest("the bounds changed after contributing")

@@ -38,7 +38,8 @@ class Channel:
         self._socket = connection
         self._incoming = incoming
         self._outgoing = outgoing
-        self._sending = threading.Lock()  # guards the outgoing ring as well
+        self._sending, self._placing = threading.Lock(), threading.Lock()
+        """Frames leave one by one; whoever waits for the socket does not hold the ring up."""
 
     def receive(self) -> Received:
         """Wait for the next request.
@@ -50,15 +51,14 @@ class Channel:
         header = unpack_header(self._exactly(HEADER.size))
         envelope = unpack_body(self._exactly(header.body_bytes), header)
         inline = memoryview(self._exactly(header.inline_bytes))
-        with self._sending:
+        with self._placing:
             self._outgoing.reclaim(header.read_up_to)
         payloads = payload_views(envelope, inline, self._incoming)
         return Received(envelope.id, bytes(envelope.message), payloads, header.written)
 
     def release(self, received: Received) -> None:
         """The request's payloads are not needed any more; the next frame out says so."""
-        with self._sending:
-            self._incoming.release(received.position)
+        self._incoming.release(received.position)
 
     def send(self, frame_id: int, message: msgspec.Struct, payloads: Sequence[Buffer]) -> None:
         """Write one reply.
@@ -72,7 +72,9 @@ class Channel:
             NodeGone: the other end is closed.
         """
         with self._sending:
-            buffers = pack(frame_id, message, payloads, self._outgoing, self._incoming.read_up_to)
+            with self._placing:
+                read_up_to = self._incoming.read_up_to
+                buffers = pack(frame_id, message, payloads, self._outgoing, read_up_to)
             try:
                 for buffer in buffers:
                     self._socket.sendall(buffer)

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from client.compute import passes
 from client.compute.errors import ShapeError
 from client.compute.replica import Replica
-from client.compute.replies import MatmulRate, Probed
-from client.compute.requests import Probe
+from client.compute.requests import MatmulRate, Probe, Probed
 from client.compute.slicing import is_out_of_memory
 from model_zoo.threads import limited_threads
 
@@ -239,7 +238,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
         wire.boundary_out(replica.team.joined([graph.output]), "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
-    passes.run_backward(replica, slot, graph, graph.output, gradient, (0, 0))
+    passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0))
     return middle - start, _now(wire.device) - middle
 
 

@@ -33,7 +33,7 @@ class ComputeError(Exception):
 
 
 class WrongData(ComputeError):
-    """The training text is not there, not usable, or not the one the swarm trains on."""
+    """The training data are not there, or not usable."""
 
     kind: FailureKind = "data"
 

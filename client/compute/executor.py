@@ -1,7 +1,7 @@
 """Requests in, replies out: the worker without its process, one request at a time.
 
 State: the opened stage, if any, and the owner's limit on computing. Every request is answered
-exactly once, `Save` and `HashVersion` from threads of their own. No exception leaves `execute`: an
+exactly once, `Save` and `HashTask` from threads of their own. No exception leaves `execute`: an
 error becomes a `Failed` reply and the stage stays unchanged.
 """
 
@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -27,54 +28,50 @@ from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
 from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
-from client.compute.replies import (
-    Failed,
-    GroupJoined,
-    Hashed,
-    Loaded,
-    Reply,
-    Saved,
-    StageOpened,
-    ThreadsSet,
-)
 from client.compute.requests import (
+    Answer,
     AnyRequest,
-    Apply,
-    Backward,
-    CompareContribution,
-    Contribute,
-    DecodeSum,
-    Forward,
-    ForwardBackward,
+    Done,
+    Failed,
     GatherSum,
-    HashVersion,
     JoinGroup,
-    KeepVersion,
     Load,
+    Loaded,
     LoadStart,
     OpenStage,
-    Pass,
     Probe,
-    Reduce,
     Save,
     SetThreads,
     ShareVersion,
+    StageOpened,
 )
-from client.compute.slicing import is_out_of_memory
+from client.compute.slicing import halve, is_out_of_memory
 from client.compute.starting import load_start
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    CompareTask,
+    ContributeTask,
+    DecodeTask,
+    ForwardTask,
+    HashTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+    ReduceTask,
+    Task,
+)
 
-Answer = Callable[[Reply, Sequence[Buffer]], None]
-_Result = tuple[Reply, Sequence[Buffer]]
+Send = Callable[[Answer, Sequence[Buffer]], None]
+_Result = tuple[Answer, Sequence[Buffer]]
 
-
-_DEPARTING = Forward | ForwardBackward | Backward
+_DEPARTING = ForwardTask | LossTask | BackwardTask
 """Requests whose payloads may leave while the next one is executed."""
-_PASSES = Forward | ForwardBackward | Backward | Pass
-_ROUND = Contribute | Reduce | DecodeSum | Apply
-_TASKS = _PASSES | _ROUND | KeepVersion | CompareContribution
-_CHANGES = Apply | Load | LoadStart | OpenStage | ShareVersion
+_PASSES = _DEPARTING | PassTask
+_ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
+_CHANGES = ApplyTask | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | CompareContribution | Forward | Save | Probe | SetThreads
+_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | SetThreads
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
@@ -103,14 +100,37 @@ class Executor:
         self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
 
-    def execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
-        """Execute one request and answer it; payloads are not used after the return."""
-        if isinstance(request, Save):
-            self._guarded(lambda: self._start_save(request, answer), answer)
-        elif isinstance(request, HashVersion):
-            self._guarded(lambda: self._start_hash(request, answer), answer)
-        else:
-            self._execute(request, payloads, answer)
+    def execute(self, request: AnyRequest, payloads: Sequence[Buffer], send: Send) -> None:
+        """Execute one request and answer it by ``send``, in the order of the requests, though
+        boundaries may leave later; payloads are not used after the return."""
+        if isinstance(request, Save | HashTask):
+            self._begin(request, send)
+            return
+        start, opened = time.perf_counter(), self._opened
+        departures = None if opened is None else opened.departures
+        departs = departures is not None and isinstance(request, _DEPARTING)
+        try:
+            self._make_way(request)
+            moment = self._throttle.begin()
+            with departures.gathering() if departures and departs else nullcontext():
+                result = None
+                while result is None:  # a pass that fails has changed nothing
+                    try:
+                        result = self._run(request, payloads)
+                    except Exception as error:
+                        lack = self._lack(request, error)
+                    if result is None:
+                        self._run_otherwise(lack)
+            if isinstance(request, Task):
+                self._throttle.rest(moment)
+        except Exception as error:
+            result = self._failure(error), ()
+        reply = msgspec.structs.replace(result[0], seconds=time.perf_counter() - start)
+        leave = partial(send, reply, result[1])
+        if departures is None or not departures.send(
+            leave, lambda error: send(self._failure(error), ())
+        ):
+            leave()
 
     def close(self) -> None:
         """Wait until a save or a hash under way is complete."""
@@ -122,67 +142,34 @@ class Executor:
         if self._opened is not None and self._opened.departures is not None:
             self._opened.departures.close()
 
-    def _execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
-        """Answer in the order of the requests, though boundaries may leave later."""
-        departures = None if self._opened is None else self._opened.departures
-
-        def run() -> _Result:
-            if departures is None or not isinstance(request, _DEPARTING):
-                return self._run_within_limit(request, payloads)
-            with departures.gathering():
-                return self._run_within_limit(request, payloads)
-
-        def leave(reply: Reply, sent: Sequence[Buffer]) -> None:
-            def fail(error: Exception) -> None:
-                answer(self._failure(error), ())
-
-            if departures is None or not departures.send(partial(answer, reply, sent), fail):
-                answer(reply, sent)
-
-        self._guarded(run, leave)
-
-    def _guarded(self, run: Callable[[], _Result | None], answer: Answer) -> None:
-        start = time.perf_counter()
-        try:
-            result = run()
-        except Exception as error:
-            result = self._failure(error), ()
-        if result is not None:
-            reply, payloads = result
-            answer(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), payloads)
-
-    def _run_within_limit(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+    def _make_way(self, request: AnyRequest) -> None:
+        """Have threads be done with tensors that change, and the averager with the scratch."""
         if isinstance(request, _CHANGES):
             self._saver.release()
             self._hasher.wait()
         leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
         if self._opened is not None and not leaves:
             self._opened.averager.forget_sums()
-        begin = self._throttle.begin()
-        try:
-            result = self._run_uncompiled_if_needed(request, payloads)
-        except Exception as error:
-            if is_out_of_memory(error) and self._opened is not None:
-                self._opened.replica.drop_graphs()
-            raise
-        if isinstance(request, _TASKS):
-            self._throttle.rest(begin)
-        return result
 
-    def _run_uncompiled_if_needed(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
-        """Run a request; a pass whose compiled blocks have failed, which changed nothing, is run
-        once more without them."""
-        try:
-            return self._run(request, payloads)
-        except Exception as error:
-            opened = self._opened
-            if opened is None or opened.blocks is None or not isinstance(request, _PASSES):
-                raise
-            if not opened.blocks.gives_up(error):
-                raise
-            traceback.print_exception(error, file=sys.stderr)
-        opened.replica.drop_graphs()  # of compiled blocks
-        return self._run(request, payloads)
+    def _lack(self, request: AnyRequest, error: Exception) -> str:
+        """Return what memory lacks for a request, in words; empty: compiled blocks have failed.
+        Raises the error if running it otherwise is no use."""
+        opened, lacks = self._opened, is_out_of_memory(error)
+        if opened is not None and isinstance(request, _PASSES):
+            if lacks:
+                return str(error).partition("\n")[0] or "it says no more"
+            if opened.blocks is not None and opened.blocks.gives_up(error):
+                traceback.print_exception(error, file=sys.stderr)
+                return ""
+        if opened is not None and lacks:
+            opened.replica.drop_graphs()
+        raise error
+
+    def _run_otherwise(self, lack: str) -> None:
+        """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
+        self._stage.replica.drop_graphs()  # all of them can be recomputed
+        if lack:
+            halve(self._stage.replica, lack)
 
     def _run(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         match request:
@@ -192,40 +179,40 @@ class Executor:
                 return device.probe(request), ()
             case Load() | LoadStart():
                 return self._load(request), ()
-            case Forward():
+            case ForwardTask():
                 return passes.forward(self._stage.replica, request, payloads)
-            case ForwardBackward():
+            case LossTask():
                 return passes.forward_backward(self._stage.replica, request, payloads)
-            case Backward():
+            case BackwardTask():
                 return passes.backward(self._stage.replica, request, payloads)
-            case Pass(into="loss"):
+            case PassTask(into="loss"):
                 return passes.evaluate(self._stage.replica, request, payloads)
-            case Pass(into="less"):
+            case PassTask(into="less"):
                 return passes.subtract(self._stage.replica, request, payloads), ()
-            case Pass():
+            case PassTask():
                 return self._stage.auditor.recompute(request, payloads), ()
-            case Contribute():
+            case ContributeTask():
                 return self._stage.averager.contribute(request)
-            case Reduce(own=None):
-                return self._stage.auditor.sum_again(request, payloads), ()
-            case Reduce():
+            case ReduceTask(compare_to=None):
                 return self._stage.averager.reduce(request, payloads)
-            case DecodeSum():
+            case ReduceTask():
+                return self._stage.auditor.sum_again(request, payloads), ()
+            case DecodeTask():
                 return self._stage.averager.decode_sum(request, payloads), ()
-            case Apply(bounds=[]):
+            case ApplyTask(bounds=()):
                 return self._stage.averager.apply_local(request), ()
-            case Apply():
+            case ApplyTask():
                 return self._stage.averager.apply(request, payloads), ()
-            case KeepVersion():
+            case KeepVersionTask():
                 return self._stage.auditor.keep(request), ()
-            case CompareContribution():
+            case CompareTask():
                 return self._stage.auditor.compare(request, payloads), ()
             case SetThreads():
                 torch.set_num_threads(min(request.threads, self._useful_threads))
-                return ThreadsSet(), ()
+                return Done(), ()
             case JoinGroup():
                 self._ranks = Ranks(request)
-                return GroupJoined(), ()
+                return Done(), ()
             case GatherSum():
                 found = self._stage.auditor.slot if request.audited else self._stage.replica.at
                 return self._group.gather(found(request.step), request), ()
@@ -233,7 +220,7 @@ class Executor:
                 if not request.advanced:
                     self._stage.auditor.forget()
                 return self._group.share(self._stage.replica, request), ()
-            case Save() | HashVersion():
+            case Save() | HashTask():
                 raise AssertionError("these are answered from threads of their own")
             case _:
                 assert_never(request)
@@ -271,7 +258,6 @@ class Executor:
         return StageOpened(
             parameters=replica.size,
             state_bytes=replica.held_bytes + averager.residual_bytes,
-            hash=replica.state_hash() if replica.team.leads else "",
             compiled=compiled,
         )
 
@@ -296,17 +282,25 @@ class Executor:
         self._stage.auditor.forget()
         return loaded
 
-    def _start_save(self, request: Save, answer: Answer) -> None:
-        def finish(write: Callable[[], Saved]) -> None:
-            self._guarded(lambda: (write(), ()), answer)
+    def _begin(self, request: Save | HashTask, send: Send) -> None:
+        """Begin what a thread of its own completes, and answers."""
 
-        self._saver.start(self._stage.replica, request, finish)
+        def finish(complete: Callable[[], Answer]) -> None:
+            start = time.perf_counter()
+            try:
+                reply = complete()
+            except Exception as error:
+                reply = self._failure(error)
+            send(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), ())
 
-    def _start_hash(self, request: HashVersion, answer: Answer) -> None:
-        def finish(compute: Callable[[], Hashed]) -> None:
-            self._guarded(lambda: (compute(), ()), answer)
-
-        self._hasher.start(self._stage.replica, request, self._throttle, finish)
+        try:
+            replica = self._stage.replica
+            if isinstance(request, Save):
+                self._saver.start(replica, request, finish)
+            else:
+                self._hasher.start(replica, request, self._throttle, finish)
+        except Exception as error:
+            send(self._failure(error), ())
 
     def _failure(self, error: Exception) -> Failed:
         if is_out_of_memory(error):
@@ -319,4 +313,4 @@ class Executor:
 
 
 def _is_for_loss(request: AnyRequest) -> bool:
-    return isinstance(request, Pass) and request.into == "loss"
+    return isinstance(request, PassTask) and request.into == "loss"

@@ -36,47 +36,44 @@ import trio
 from msgspec.structs import replace
 
 from client.compute.process import (
-    Pending,
+    Call,
     Rank,
     RequestFailed,
-    Submitted,
     Worker,
     WorkerDied,
     open_worker,
     running,
 )
-from client.compute.replies import (
-    BackwardDone,
-    Failed,
-    LossComputed,
-    MatmulRate,
-    Passed,
-    Probed,
-    Reply,
-    StageOpened,
-)
 from client.compute.requests import (
-    Apply,
-    Backward,
-    CompareContribution,
-    Contribute,
-    Forward,
-    ForwardBackward,
+    Answer,
+    Failed,
     GatherSum,
     JoinGroup,
-    KeepVersion,
     Load,
     LoadStart,
+    MatmulRate,
     OpenStage,
-    Pass,
     Probe,
+    Probed,
     Request,
     Save,
     SetThreads,
     ShareVersion,
+    StageOpened,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    CompareTask,
+    ContributeTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+    Task,
+)
 
 COLLECTIVE_S = 120
 """Seconds after which a rank that does not take part in a collective operation is given up."""
@@ -86,15 +83,16 @@ _BLAME_S = 1.0
 _AGREE_S = 30.0
 """A pass that fails at one rank because of what all have fails at the others as soon."""
 
-_PASSES = Forward | ForwardBackward | Backward | Pass
-_TOGETHER = _PASSES | KeepVersion
+_PASSES = ForwardTask | LossTask | BackwardTask | PassTask
+_TOGETHER = _PASSES | KeepVersionTask
 """What all ranks do together where the stage is cut over them."""
 _ALL = OpenStage | Load | LoadStart | Probe | SetThreads
-_ROUND = Contribute | Apply
-_OWN = _ALL | _ROUND | CompareContribution
+_ROUND = ContributeTask | ApplyTask
+_OWN = _ALL | _ROUND | CompareTask
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
-_Outcome = tuple[Reply, list[bytes]]
+_Asked = Request[Any] | Task
+_Outcome = tuple[Answer, list[bytes]]
 
 
 @dataclass(slots=True)
@@ -214,7 +212,7 @@ class WorkerGroup(Worker):
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    def _pass_on(self, call: Pending, nursery: trio.Nursery) -> None:
+    def _pass_on(self, call: Call[Any], nursery: trio.Nursery) -> None:
         """Have one rank execute a request, beside those of others."""
         request = call.request
         rank = self._home(request) if _is_dealt(request) else 0
@@ -227,14 +225,14 @@ class WorkerGroup(Worker):
         self._busy[rank] += 1
         nursery.start_soon(self._finish_computing, call, rank, submitted)
 
-    def _pass_to_all(self, call: Pending, nursery: trio.Nursery) -> None:
+    def _pass_to_all(self, call: Call[Any], nursery: trio.Nursery) -> None:
         """Have all ranks execute a request together."""
         asked = [rank.submit(call.request, call.payloads) for rank in self._processes]
         call.payloads = ()
         self._begun += 1
         nursery.start_soon(self._finish_together, call, asked)
 
-    async def _finish_together(self, call: Pending, asked: Sequence[Submitted[Any]]) -> None:
+    async def _finish_together(self, call: Call[Any], asked: Sequence[Call[Any]]) -> None:
         outcomes = await self._together(asked)
         self._begun -= 1
         if _is_dealt(call.request):
@@ -243,7 +241,7 @@ class WorkerGroup(Worker):
         if not self._begun:
             self._quiet.set()
 
-    async def _together(self, asked: Sequence[Submitted[Any]]) -> list[_Outcome]:
+    async def _together(self, asked: Sequence[Call[Any]]) -> list[_Outcome]:
         """Return the outcomes of a request that either all ranks have executed or none.
 
         Raises:
@@ -269,10 +267,10 @@ class WorkerGroup(Worker):
         await trio.sleep(_BLAME_S)  # if another has died, that is the reason
         raise self._death_of(rank, -signal.SIGKILL, (f"{failed.kind}: {failed.message}",))
 
-    def _home(self, request: Forward | ForwardBackward | Backward | Pass) -> int:
+    def _home(self, request: ForwardTask | LossTask | BackwardTask | PassTask) -> int:
         """Return the rank of a microbatch: the least busy one if it is new here."""
         homes = self._ledger.homes
-        if isinstance(request, Pass) and request.into == "loss":
+        if isinstance(request, PassTask) and request.into == "loss":
             return min(range(len(self._processes)), key=lambda rank: self._busy[rank])
         if request.microbatch not in homes:
             held = Counter(homes.values())
@@ -283,7 +281,7 @@ class WorkerGroup(Worker):
             self._ledger.steps[request.microbatch] = request.step
         return homes[request.microbatch]
 
-    async def _finish_computing(self, call: Pending, rank: int, submitted: Submitted[Any]) -> None:
+    async def _finish_computing(self, call: Call[Any], rank: int, submitted: Call[Any]) -> None:
         outcome = await self._outcome(submitted)
         self._begun -= 1
         self._busy[rank] -= 1
@@ -292,27 +290,29 @@ class WorkerGroup(Worker):
             # the others compute meanwhile: of the group's time it took a part
             share = replace(outcome[0], seconds=outcome[0].seconds / len(self._processes))
             outcome = share, outcome[1]
-        self._note(call.request, rank, outcome[0])
+        if not isinstance(outcome[0], Failed):
+            self._note(call.request, rank)
         self._answer(call, outcome)
         if not self._begun:
             self._quiet.set()
 
-    async def _finish(self, call: Pending, submitted: Submitted[Any]) -> None:
+    async def _finish(self, call: Call[Any], submitted: Call[Any]) -> None:
         self._answer(call, await self._outcome(submitted))
 
-    def _note(self, request: Request[Any], rank: int, reply: Reply) -> None:
-        match request, reply:
-            case ((ForwardBackward() | Backward()), (LossComputed() | BackwardDone())):
+    def _note(self, request: _Asked, rank: int) -> None:
+        """Note what a rank has counted, or taken out."""
+        match request:
+            case LossTask() | BackwardTask():
                 self._ledger.counted[request.microbatch] = rank
-            case Pass(into="less"), Passed():
+            case PassTask(into="less"):
                 self._ledger.counted.pop(request.microbatch, None)
 
-    def _answer(self, call: Pending, outcome: _Outcome) -> None:
+    def _answer(self, call: Call[Any], outcome: _Outcome) -> None:
         self._waiting.pop(call.id, None)
         call.answer = outcome
         call.done.set()
 
-    async def _outcome(self, submitted: Submitted[Any]) -> _Outcome:
+    async def _outcome(self, submitted: Call[Any]) -> _Outcome:
         try:
             return await submitted.wait()
         except RequestFailed as failure:
@@ -322,7 +322,7 @@ class WorkerGroup(Worker):
 
     # --- requests that nothing overlaps --------------------------------------------------------
 
-    async def _alone(self, call: Pending) -> None:
+    async def _alone(self, call: Call[Any]) -> None:
         while self._begun:
             self._quiet = trio.Event()
             await self._quiet.wait()
@@ -332,23 +332,23 @@ class WorkerGroup(Worker):
                 outcome = await self._open(request)
             case Load() | LoadStart():
                 outcome = await self._load(request)
-            case Contribute() | Apply(bounds=[]):
+            case ContributeTask() | ApplyTask(bounds=()):
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
-            case CompareContribution():
+            case CompareTask():
                 if self._is_cut:
                     await self._collect(GatherSum(step=request.step, audited=True))
                 outcome = await self._outcome(self._processes[0].submit(request, payloads))
-            case Apply():
+            case ApplyTask():
                 outcome = await self._led(request, payloads)
             case _:
                 outcome = await self._ask_all(request)
         self._answer(call, outcome)
 
-    async def _led(self, request: Contribute | Apply, payloads: Any) -> _Outcome:
+    async def _led(self, request: ContributeTask | ApplyTask, payloads: Any) -> _Outcome:
         """Have the first rank execute a request of a round, and the others follow."""
         outcome = await self._outcome(self._processes[0].submit(request, payloads))
-        if isinstance(request, Apply) and not isinstance(outcome[0], Failed):
+        if isinstance(request, ApplyTask) and not isinstance(outcome[0], Failed):
             await self._share(request.step + 1, advanced=True)
         return outcome
 
@@ -395,7 +395,7 @@ class WorkerGroup(Worker):
             reply = replace(reply, state_bytes=held)
         return reply, sent
 
-    async def _ask_all(self, request: Request[Any]) -> _Outcome:
+    async def _ask_all(self, request: _Asked) -> _Outcome:
         """Have all ranks execute a request; their outcomes as one."""
         outcomes = await self._each(lambda rank: self._for_rank(request, rank))
         replies = [reply for reply, _ in outcomes]
@@ -409,7 +409,7 @@ class WorkerGroup(Worker):
             return unlike or together(probed), []
         return outcomes[0]
 
-    def _for_rank(self, request: Request[Any], rank: int) -> Request[Any]:
+    def _for_rank(self, request: _Asked, rank: int) -> _Asked:
         match request:
             case Probe():
                 device = torch_name(self._devices[rank])
@@ -420,7 +420,7 @@ class WorkerGroup(Worker):
             case _:
                 return request
 
-    async def _each(self, request: Callable[[int], Request[Any]]) -> list[_Outcome]:
+    async def _each(self, request: Callable[[int], _Asked]) -> list[_Outcome]:
         """Ask all ranks at once; their outcomes, in order."""
         asked = [rank.submit(request(place)) for place, rank in enumerate(self._processes)]
         return [await self._outcome(each) for each in asked]
@@ -525,10 +525,10 @@ def together(probed: Sequence[Probed]) -> Probed:
     )
 
 
-def _is_dealt(request: Request[Any]) -> TypeGuard[Forward | ForwardBackward | Backward | Pass]:
+def _is_dealt(request: _Asked) -> TypeGuard[ForwardTask | LossTask | BackwardTask | PassTask]:
     """Whether any rank may execute a request; an audit's passes belong to the first one."""
     return isinstance(request, _PASSES) and not (
-        isinstance(request, Pass) and request.into == "audit"
+        isinstance(request, PassTask) and request.into == "audit"
     )
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from client.compute.allowance import Throttle
 from client.compute.errors import StaleRequest
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors
-from client.compute.replies import Hashed
-from client.compute.requests import HashVersion
 from client.compute.saving import side_stream
+from protocol.pipeline.effects import HashTask, Outcome
 
 
 class VersionHasher:
@@ -29,15 +28,15 @@ class VersionHasher:
     def start(
         self,
         replica: Replica,
-        request: HashVersion,
+        task: HashTask,
         throttle: Throttle,
-        finish: Callable[[Callable[[], Hashed]], None],
+        finish: Callable[[Callable[[], Outcome]], None],
     ) -> None:
         """Begin to hash the version in a thread.
 
         Args:
             replica: whose state is hashed.
-            request: names the version.
+            task: names the version.
             throttle: limits the time that is spent.
             finish: called in the thread with a function that computes the hash.
 
@@ -45,8 +44,8 @@ class VersionHasher:
             StaleRequest: the replica is at another version.
             RuntimeError: no thread can be started.
         """
-        if request.version != replica.version:
-            raise StaleRequest(f"asked to hash {request.version}, stage is at {replica.version}")
+        if task.step != replica.version:
+            raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
         self.wait()
         threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
@@ -57,10 +56,10 @@ class VersionHasher:
             throttle.rest(begin)
             return found
 
-        def compute() -> Hashed:
+        def compute() -> Outcome:
             tensors = replica.state_tensors
-            replica.known_hash = hash_tensors(request.version, tensors, threads, digest)
-            return Hashed(version=request.version, hash=replica.known_hash)
+            replica.known_hash = hash_tensors(task.step, tensors, threads, digest)
+            return Outcome(hash=replica.known_hash)
 
         thread = threading.Thread(target=lambda: finish(compute), name="hashing")
         thread.start()

@@ -39,11 +39,6 @@ class InnerSteps:
     waiting: int = 0
     """Microbatches in the gradient sum."""
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor (N,) that is held."""
-        return self.base, *self.optimizer.vectors
-
     def counted(self) -> bool:
         """Note that the slot has counted a microbatch; return whether a step is due."""
         self.waiting += 1

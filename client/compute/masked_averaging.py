@@ -20,13 +20,20 @@ from torch import Tensor
 from client.compute.averaging import Averager, Payloads, checked_bounds
 from client.compute.errors import ShapeError, blame
 from client.compute.masks import Integers, add_mask
-from client.compute.payload import Buffer, Header, check_seal, read_header, seal, write_header
+from client.compute.payload import (
+    Buffer,
+    Header,
+    check_seal,
+    read_header,
+    seal,
+    sealed_digest,
+    write_header,
+)
 from client.compute.public_scale import BLOCK, exponents, to_integers, to_numbers
 from client.compute.replica import Replica
-from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
-from client.compute.requests import Apply, Contribute, DecodeSum, Reduce
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
+from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Outcome, ReduceTask
 
 LEAST_MEMBERS = 3
 _CODEC: Final = "ring16"
@@ -45,16 +52,16 @@ class MaskedAverager(Averager):
         self._clear: list[Tensor] = []  # int16, by segment of the attempt
         self._scale = torch.empty(0)
 
-    def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
+    def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Mask gradient sum plus residual, segment by segment."""
-        replica, masks = self._replica, request.masks
-        replica.at(request.step)
-        bounds = _blocks(checked_bounds(request.bounds, replica.size))
-        if len(masks) < LEAST_MEMBERS or not request.tokens:
+        replica, masks = self._replica, task.masks
+        replica.at(task.step)
+        bounds = _blocks(checked_bounds(task.bounds, replica.size))
+        if len(masks) < LEAST_MEMBERS:
             raise ShapeError(f"{len(masks)} masks hide nothing")
         self._attempt, self._clear = None, []
         members = len(masks)
-        self._scale = self._public_scale(request.tokens, members)
+        self._scale = self._public_scale(members)
         sent = []
         for number, (a, b) in enumerate(pairwise(bounds)):
             numbers = self._with_residual(a, b).cpu()
@@ -64,46 +71,46 @@ class MaskedAverager(Averager):
             for seed, adds in masks:
                 add_mask(masked, seed, number, subtract=not adds)
             sent.append(_payload(masked))
-        self._begin(request.attempt, bounds, sent)
-        return Contributed(microbatches=sorted(replica.counted)), sent
+        self._begin(task.attempt, bounds, sent)
+        return Outcome(counted=tuple(sorted(replica.counted))), sent
 
-    def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
+    def reduce(self, task: ReduceTask, payloads: Payloads) -> tuple[Outcome, list[memoryview]]:
         """Add one segment's contributions up, masked as they are."""
-        attempt = self._current(request.step, request.attempt)
-        parts = self._parts(attempt, request, payloads)
-        a, b = attempt.bounds[request.segment : request.segment + 2]
+        attempt = self._current(task.step, task.attempt)
+        parts = self._parts(attempt, task, payloads)
+        a, b = attempt.bounds[task.segment : task.segment + 2]
         total = np.zeros(b - a, "<u2")
         for place, payload in parts:
             total += _body(payload, b - a, place)
-        return Reduced(squared_norm=0.0), [_payload(total)]
+        payload = _payload(total)
+        return Outcome(digests=(sealed_digest(payload),)), [payload]
 
-    def decode_sum(self, request: DecodeSum, payloads: Payloads) -> SumDecoded:
+    def decode_sum(self, task: DecodeTask, payloads: Payloads) -> Outcome:
         """Check that a broadcast sum is one; its numbers are known only when it is opened."""
-        attempt = self._current(request.step, request.attempt)
-        if request.segment >= len(attempt.sent) or len(payloads) != 1:
-            raise ShapeError(f"no segment {request.segment}, or not one sum of it")
-        a, b = attempt.bounds[request.segment : request.segment + 2]
+        attempt = self._current(task.step, task.attempt)
+        if task.segment >= len(attempt.sent) or len(payloads) != 1:
+            raise ShapeError(f"no segment {task.segment}, or not one sum of it")
+        a, b = attempt.bounds[task.segment : task.segment + 2]
         _body(payloads[0], b - a, 0)
-        return SumDecoded()
+        return Outcome()
 
-    def apply(self, request: Apply, payloads: Payloads) -> Applied:
+    def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
         """Open the sums with the members' seeds, and make the next version of them."""
-        replica, members = self._replica, len(request.seeds)
-        replica.at(request.step)
-        bounds = _blocks(checked_bounds(request.bounds, replica.size))
+        replica, members = self._replica, len(task.seeds)
+        replica.at(task.step)
+        bounds = _blocks(checked_bounds(task.bounds, replica.size))
         if members < LEAST_MEMBERS or len(payloads) != len(bounds) - 1:
             raise ShapeError(f"{members} seeds and {len(payloads)} sums do not open a step")
-        attempt = self._contribution(request, bounds)
-        scale = self._public_scale(request.tokens, members)
+        attempt = self._contribution(task, bounds)
+        scale = self._public_scale(members)
         squares = []
         for number, (a, b) in enumerate(pairwise(bounds)):
-            opened = _opened(payloads[number], request.seeds, number, b - a)
+            opened = _opened(payloads[number], task.seeds, number, b - a)
             squares.append(self._open(opened, scale, a, b))
         if attempt is not None:
             self._keep_the_rest(bounds)
         self._clear = []
-        rate = request.learning_rate
-        return self._update(replica.flat.gradients, sum(squares), request.tokens, rate)
+        return self._update(replica.flat.gradients, sum(squares), task.rate)
 
     def _open(self, integers: Tensor, scale: Tensor, a: int, b: int) -> float:
         """Decode a segment's sum into scratch; return its squared norm."""
@@ -128,11 +135,11 @@ class MaskedAverager(Averager):
                 residual = self._residual[a:b].add_(self._replica.gradient_sum[a:b])
                 residual.sub_(sent.to(residual.device))
 
-    def _public_scale(self, tokens: int, members: int) -> Tensor:
+    def _public_scale(self, members: int) -> Tensor:
         optimizer = self._replica.optimizer
         kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
         moment, beta2 = kept["second_moment"], optimizer.spec.beta2
-        return exponents(moment, optimizer.steps_done, beta2, tokens, members)
+        return exponents(moment, optimizer.steps_done, beta2, self._replica.step_tokens, members)
 
 
 def _opened(payload: Buffer, seeds: Sequence[bytes], segment: int, size: int) -> Tensor:

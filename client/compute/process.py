@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 import trio
@@ -25,9 +25,9 @@ from client.compute.errors import ComputeError, FailureKind, FrameError
 from client.compute.frame_stream import FrameReader
 from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
-from client.compute.replies import AnyReply, Failed, Reply
-from client.compute.requests import Request, reply_type
+from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from client.compute.ring import RingReader, RingWriter, create_shared_file
+from protocol.pipeline.effects import Outcome, Task
 
 RING_BYTES = 16 << 20
 """Per direction. All of it becomes resident in the node over time, so it is no larger than a few
@@ -48,9 +48,9 @@ _POLL_S = 0.01
 _STDERR_LINES = 20
 _STDERR_LINE_BYTES = 4096
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
-_replies = msgspec.msgpack.Decoder(AnyReply)
+_answers = msgspec.msgpack.Decoder(AnyAnswer)
 
 
 class WorkerDied(Exception):
@@ -140,23 +140,39 @@ class Rank:
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
-    """A call that has not been answered."""
+class Call(Generic[AnswerT]):
+    """A request on its way to the worker."""
 
     id: int
-    request: Request[Any]
+    request: Request[Any] | Task
     payloads: Sequence[Buffer]
     done: trio.Event = field(default_factory=trio.Event)
-    answer: tuple[Reply, list[bytes]] | None = None
+    answer: tuple[Answer, list[bytes]] | None = None
+    death: "WorkerDied | None" = None
+    """Why there will be no answer."""
     abandoned: bool = False
+
+    async def wait(self) -> tuple[AnswerT, list[bytes]]:
+        """Wait for the reply and its payloads; raises what `Worker.call` raises."""
+        try:
+            await self.done.wait()
+        except trio.Cancelled:
+            self.abandoned, self.payloads = True, ()
+            raise
+        if self.answer is None:
+            raise self.death or WorkerDied(0, ())
+        reply, payloads = self.answer
+        if isinstance(reply, Failed):
+            raise RequestFailed(reply)
+        return cast(AnswerT, reply), payloads
 
 
 class Worker(ABC):
     """A running worker as its owner sees it: one process, or a group of them (`group`)."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Pending] = {}
-        self._unsent: deque[Pending] = deque()
+        self._waiting: dict[int, Call[Any]] = {}
+        self._unsent: deque[Call[Any]] = deque()
         self._something_unsent = trio.Event()
         self._next_id = 0
         self._death: WorkerDied | None = None
@@ -177,9 +193,17 @@ class Worker(ABC):
         """The processes of a group; empty: the worker is no group."""
         return ()
 
+    @overload
+    async def call(
+        self, request: Task, payloads: Sequence[Buffer] = ()
+    ) -> tuple[Outcome, list[bytes]]: ...
+    @overload
     async def call(
         self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> tuple[ReplyT, list[bytes]]:
+    ) -> tuple[ReplyT, list[bytes]]: ...
+    async def call(
+        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
+    ) -> tuple[Any, list[bytes]]:
         """Have a request executed; its reply and the reply's payloads.
 
         Calls are executed in the order in which they are made. A cancelled call that was sent
@@ -193,9 +217,11 @@ class Worker(ABC):
         await trio.lowlevel.checkpoint_if_cancelled()
         return await self.submit(request, payloads).wait()
 
-    def submit(
-        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> "Submitted[ReplyT]":
+    @overload
+    def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> Call[Outcome]: ...
+    @overload
+    def submit(self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()) -> Call[ReplyT]: ...
+    def submit(self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()) -> Call[Any]:
         """Queue a request now, wait for it later: requests run in the order of these calls.
 
         Raises:
@@ -203,21 +229,12 @@ class Worker(ABC):
         """
         if self._death is not None:
             raise self._death
-        call = Pending(self._next_id, request, payloads)
+        call = Call[Any](self._next_id, request, payloads)
         self._next_id += 1
         self._waiting[call.id] = call
         self._unsent.append(call)
         self._something_unsent.set()
-        return Submitted(self, call)
-
-    def outcome_of(self, call: Pending) -> tuple[Any, list[bytes]]:
-        """The answer to a call that is done; raises what `call` raises."""
-        if call.answer is None:
-            raise self._death or WorkerDied(0, ())
-        reply, payloads = call.answer
-        if isinstance(reply, Failed):
-            raise RequestFailed(reply)
-        return reply, payloads
+        return call
 
     async def wait_death(self) -> WorkerDied:
         """Wait until the worker is gone."""
@@ -236,6 +253,7 @@ class Worker(ABC):
         self._death = death
         self._dead.set()
         for call in self._waiting.values():
+            call.death = death
             call.done.set()
         self._waiting.clear()
         self._unsent.clear()
@@ -302,7 +320,7 @@ class WorkerProcess(Worker):
             self._something_unsent = trio.Event()
             await self._something_unsent.wait()
 
-    async def _send(self, call: Pending) -> None:
+    async def _send(self, call: Call[Any]) -> None:
         read_up_to = self._incoming.read_up_to
         buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
         call.payloads = ()
@@ -323,7 +341,7 @@ class WorkerProcess(Worker):
         if call is None:
             raise FrameError(f"worker answered a request {call_id} that nobody made")
         try:
-            reply = _replies.decode(message)
+            reply = _answers.decode(message)
         except msgspec.DecodeError as error:
             raise FrameError(f"worker's reply is malformed: {error}") from error
         if not isinstance(reply, Failed | reply_type(call.request)):
@@ -351,22 +369,6 @@ class WorkerProcess(Worker):
             *lines, rest = (self._stderr_rest + data).split(b"\n")
             self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
             self._stderr.extend(line.decode(errors="replace") for line in lines)
-
-
-class Submitted(Generic[ReplyT]):
-    """A request on its way to the worker; made by `Worker.submit`."""
-
-    def __init__(self, worker: Worker, call: Pending) -> None:
-        self._worker, self._call = worker, call
-
-    async def wait(self) -> tuple[ReplyT, list[bytes]]:
-        """Wait for the reply and its payloads; raises what `Worker.call` raises."""
-        try:
-            await self._call.done.wait()
-        except trio.Cancelled:
-            self._call.abandoned, self._call.payloads = True, ()
-            raise
-        return self._worker.outcome_of(self._call)
 
 
 @asynccontextmanager

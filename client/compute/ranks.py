@@ -23,8 +23,14 @@ import torch.distributed as dist
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
-from client.compute.replies import SumGathered, VersionShared
-from client.compute.requests import GatherSum, JoinGroup, OpenStage, ShareVersion
+from client.compute.requests import (
+    Done,
+    GatherSum,
+    JoinGroup,
+    OpenStage,
+    ShareVersion,
+    VersionShared,
+)
 from client.compute.sharding import ShardedSlot
 from client.compute.slot import Slot
 from client.compute.team import Ring
@@ -70,7 +76,7 @@ class Ranks:
 
         return FullShards(Ring(self._rank, request.ranks, request.sequences, device))
 
-    def gather(self, slot: Slot, request: GatherSum) -> SumGathered:
+    def gather(self, slot: Slot, request: GatherSum) -> Done:
         """Move the gradient sums of a step to the first rank's.
 
         Raises:
@@ -78,7 +84,7 @@ class Ranks:
         """
         if isinstance(slot, ShardedSlot):
             slot.shards.gather(slot.gradient_sum)
-            return SumGathered()
+            return Done()
         counted = request.counted[self._rank]
         if slot.counted != set(counted):
             raise LedgerError(f"rank {self._rank} has counted {len(slot.counted)} microbatches")
@@ -86,13 +92,13 @@ class Ranks:
             dist.send(slot.gradient_sum, _LEADER)
             slot.gradient_sum.zero_()
             slot.counted.clear()
-            return SumGathered()
+            return Done()
         for rank, theirs in enumerate(request.counted):
             if rank != _LEADER and theirs:
                 dist.recv(slot.flat.gradients, rank)
                 slot.gradient_sum.add_(slot.flat.gradients)
                 slot.counted.update(theirs)
-        return SumGathered()
+        return Done()
 
     def share(self, replica: Replica, request: ShareVersion) -> VersionShared:
         """Take over the first rank's parameters, or give them to the others.

@@ -61,12 +61,16 @@ class Replica:
     """The stage that a worker holds."""
 
     swarm: str
+    peer: str
+    """Ours, by which keys name us."""
     slot: Slot
     """What the microbatches of step `version` are run with."""
     optimizer: FlatOptimizer
     """It makes the versions."""
     wire: Wire
     graphs_kept: int
+    step_tokens: int
+    """Of a whole step, in all replicas."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
     home: Vectors
@@ -184,6 +188,7 @@ class Replica:
     def count(self, microbatch: int) -> None:
         """Count a microbatch, whose gradient is in scratch; in local rounds, maybe step."""
         self.slot.count(microbatch)
+        self.outliers.count(microbatch)
         if self.inner is not None and self.inner.counted():
             self._step_inside()
 
@@ -348,10 +353,12 @@ def open_replica(
     weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
         request.swarm,
+        request.peer,
         slot,
         optimizer,
         wire,
         request.graphs_kept,
+        request.microbatches * wire.token_count,
         outliers,
         home,
         cutting.ring if cutting else ALONE,

@@ -1,8 +1,16 @@
-"""The node's requests to its worker, each with the type of its reply.
+"""The node's requests to its worker, beside the tasks of the protocol, and their replies.
 
-Requests are executed in order and answered in order, except that `Save` is answered when the
-file is complete. Payloads travel beside a request, in the order its docstring names. A request
-that fails is answered by `Failed` and has changed nothing. Imports no torch.
+A task (`protocol.pipeline.effects.Task`) is a request as it stands: the payloads that it names by
+keys travel beside it, in its order, and those that it yields beside its `Outcome`. Other requests
+have replies of their own. Requests are executed in order and answered in order, except that `Save`
+and `HashTask` are answered when they are done. A request that fails is answered by `Failed` and has
+changed nothing. Imports no torch.
+
+Payloads of the passes of a microbatch, in order: the gradient of the stage's output, for what runs
+back and has no head; the input; the tokens (B, T+1) as `specs.tokens` has them sent, where a later
+stage needs them; and for an audit what the member has sent, on and back. The first stage's input
+are the tokens, and with a corpus it has none: it reads the microbatch's samples, and its forward
+answers them as well. `BackwardTask` needs input and tokens only if the graph was not kept.
 
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
@@ -12,28 +20,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from client.compute.replies import (
-    Applied,
-    BackwardDone,
-    Contributed,
-    ContributionCompared,
-    Forwarded,
-    GroupJoined,
-    Hashed,
-    Loaded,
-    LossComputed,
-    Passed,
-    Probed,
-    Reduced,
-    Reply,
-    Saved,
-    StageOpened,
-    SumDecoded,
-    SumGathered,
-    ThreadsSet,
-    VersionKept,
-    VersionShared,
-)
+from client.compute.errors import FailureKind
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
@@ -42,11 +29,98 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import DEFAULT, Compute
 from model_zoo.specs.state import StateSpec
+from protocol.pipeline.effects import Outcome, Task
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0, le=10)]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of the replies; `seconds` is compute time without queueing and transport."""
+
+    seconds: float = 0.0
+
+
+class Done(Reply, frozen=True, kw_only=True):
+    """What was asked for is done."""
+
+
+class StageOpened(Reply, frozen=True, kw_only=True):
+    """The stage is at version 0, drawn from the seed.
+
+    `state_bytes` counts every buffer that is as long as the parameters. `compiled` says whether
+    blocks run compiled, or why not, in words for the owner; empty: nobody asked for it.
+    """
+
+    parameters: int
+    state_bytes: int
+    compiled: str = ""
+
+
+class VersionShared(Reply, frozen=True, kw_only=True):
+    """This rank has the first one's version; `digest` is the hex BLAKE2b-256 of its parameters."""
+
+    digest: str
+
+
+class Saved(Reply, frozen=True, kw_only=True):
+    """The checkpoint is complete on disk; digests are BLAKE2b-256 of its 2 MiB chunks."""
+
+    version: int
+    path: str
+    hash: str
+    size_bytes: int
+    chunk_digests: list[bytes]
+
+
+class Loaded(Reply, frozen=True, kw_only=True):
+    """The stage is at the checkpoint's version, with nothing accumulated."""
+
+    version: int
+    hash: str
+
+
+class MatmulRate(msgspec.Struct, frozen=True):
+    """Measured multiply-add rate of one square matrix size."""
+
+    size: int
+    dtype: str
+    flop_per_s: float
+
+
+class Probed(Reply, frozen=True, kw_only=True):
+    """The device and its measured speed."""
+
+    device: str
+    identity: str = ""
+    """What its speed follows from: the device, its memory, its driver and the build of torch."""
+    rates: list[MatmulRate]
+    memory_total_bytes: int
+    memory_available_bytes: int
+    copy_bytes_per_s: float
+    """Within the device's memory."""
+    to_device_bytes_per_s: float = 0.0
+    """From the host's memory into it; on the processor one copy is like the other."""
+    to_host_bytes_per_s: float = 0.0
+    platform: str = "cpu"
+    """`cuda`, `rocm` or `mps`; or `cpu`."""
+    unused: dict[str, str] = {}
+    """GPUs that are there and cannot train, with the reason."""
+
+
+class Failed(Reply, frozen=True, kw_only=True):
+    """The request changed nothing. `part` is the offending payload's place, if it was one; `parts`
+    are the places of all, where a request looks at each."""
+
+    kind: FailureKind
+    message: str
+    part: int | None = None
+    parts: tuple[int, ...] = ()
+
+
+Answer = Reply | Outcome
+ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -60,7 +134,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         swarm: hex id, written into checkpoints.
         imported: whether the weights, or what is frozen beside adapters, come from `LoadStart`;
             until then they are zero.
-        sequences, tokens: B and T of a microbatch.
+        peer: our id; of the parts of a sum, the one with it in its key is our own.
+        sequences, tokens: B and T of a microbatch; microbatches: in a step, of all replicas.
         graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
             `cuda`, `cuda:1`, or `auto`.
@@ -72,6 +147,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """
 
     swarm: str
+    peer: str = ""
     model: ModelSpec
     layers_per_stage: list[int]
     stage: Count
@@ -86,6 +162,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Name of the rule by which segments are aggregated."""
     sequences: Positive
     tokens: Positive
+    microbatches: Positive
     graphs_kept: Count = 4
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
@@ -129,7 +206,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         return StateSpec(self.optimizer.name)
 
 
-class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
+class JoinGroup(Request[Done], frozen=True, kw_only=True):
     """Become one of the ranks that are one worker; the answer comes when all have joined.
 
     Fields:
@@ -146,7 +223,7 @@ class JoinGroup(Request[GroupJoined], frozen=True, kw_only=True):
     timeout_s: Positive
 
 
-class GatherSum(Request[SumGathered], frozen=True, kw_only=True):
+class GatherSum(Request[Done], frozen=True, kw_only=True):
     """Move the gradient sums of a step to the first rank, which adds them in the order of ranks.
 
     Where the stage is cut over the ranks, all are asked, and all have counted the same.
@@ -169,171 +246,6 @@ class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):
 
     version: Count
     advanced: bool
-
-
-class Forward(Request[Forwarded], frozen=True, kw_only=True):
-    """Run a microbatch through a stage that is not the last.
-
-    Payload: the boundary tensor; on the first stage the tokens (B, T+1) as `specs.tokens` has them
-    sent, or nothing if a corpus was opened: the samples of the id are read, and answered as well.
-    `tokens`: on another stage, the same tokens, where data is packed.
-    """
-
-    step: Count
-    microbatch: Count
-    attempt: Count = 0
-    keep_graph: bool = True
-    tokens: bytes = b""
-
-
-class ForwardBackward(Request[LossComputed], frozen=True, kw_only=True):
-    """Run a microbatch through the last stage, and back; its gradient is accumulated.
-
-    The gradient is that of the *sum* of the tokens' losses. Payload: the boundary tensor; none
-    if the stage is the first as well. `tokens`: (B, T+1), as they are sent; none if the
-    stage is the first and has a corpus.
-    """
-
-    step: Count
-    microbatch: Count
-    tokens: bytes
-
-
-class Backward(Request[BackwardDone], frozen=True, kw_only=True):
-    """Run a microbatch back through a stage that is not the last; accumulate its gradient.
-
-    Payloads: the gradient of the output; then, needed only if the graph was not kept, the
-    input as `Forward` got it (not on a first stage with a corpus). `tokens`: as `Forward` got them.
-    """
-
-    step: Count
-    microbatch: Count
-    tokens: bytes = b""
-
-
-class Pass(Request[Passed], frozen=True, kw_only=True):
-    """Run a microbatch through the stage once more, or a held-out one.
-
-    Fields:
-        microbatch: held-out ones are numbered from -1 down.
-        into: `less`: a counted microbatch is taken out of the sum. `audit`: its gradient is added
-            to the audit's sum, at the kept version, and what the audited member has sent of it is
-            compared; the step under way does not change. `loss`: it is run forward alone, at the
-            version's own parameters, and nothing is counted.
-
-    Payloads and `tokens`: for `less` as for `Backward`, input included; in the last stage the
-    boundary tensor alone (none if it is the first as well) and `tokens`. For `audit` the same,
-    then, as the member has sent them, the boundary tensor (not on the last stage) and the gradient
-    of the input (not on the first). For `loss` as for `Forward`, with `tokens` in the last stage.
-    """
-
-    step: Count
-    microbatch: int
-    into: Literal["less", "audit", "loss"]
-    tokens: bytes = b""
-
-
-class Contribute(Request[Contributed], frozen=True, kw_only=True):
-    """Encode this replica's gradient sum in segments [bounds[i], bounds[i+1]).
-
-    A new attempt starts from the same gradient and residual as the one before.
-
-    Fields:
-        masks: where the rule is secret: the seeds of our masks, and whether each is added; as many
-            as there are members. Never given twice.
-        tokens: of the whole step, in all replicas; needed where the rule is secret.
-    """
-
-    step: Count
-    attempt: Count
-    bounds: list[int]
-    masks: list[tuple[bytes, bool]] = []
-    tokens: Count = 0
-
-
-class Reduce(Request[Reduced], frozen=True, kw_only=True):
-    """Aggregate one segment over the members' contributions, in the members' order.
-
-    Payloads: the segment as each *other* member contributed it, in order; place `own` is taken
-    from the last `Contribute`, as encoded, so the result does not depend on who owns the segment.
-    Without `own` it is the segment of an audit (`KeepVersion`): as all members contributed it, and
-    then the sum that its owner has broadcast, which is compared.
-
-    Fields:
-        microbatches: number of microbatches in each member's contribution.
-    """
-
-    step: Count
-    attempt: Count
-    segment: Count
-    microbatches: Annotated[list[Count], Meta(min_length=1)]
-    own: Count | None
-
-
-class DecodeSum(Request[SumDecoded], frozen=True, kw_only=True):
-    """Decode the sum of a segment of the last `Contribute`, as its owner broadcast it, and check it
-    against `squared_norm`, which the owner claims. `Apply` need not do it again.
-
-    Payload: the sum.
-    """
-
-    step: Count
-    attempt: Count
-    segment: Count
-    squared_norm: float
-
-
-class Apply(Request[Applied], frozen=True, kw_only=True):
-    """Make version `step` + 1 from the segments' sums, as every replica got them; without segments
-    from this replica's own sum, in fp32, without the wire: it is the stage's only one.
-
-    Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
-    `tokens`: of the whole step, in all replicas. `seeds`: where the rule is secret, of the masks
-    that are still in the sums, one for each member; an empty one stands for no mask.
-    `learning_rate`: by an amendment; None: by the schedule of `OpenStage`. In local rounds it is
-    that of the steps inside the next round.
-    """
-
-    step: Count
-    attempt: Count = 0
-    bounds: list[int] = []
-    squared_norms: list[float] = []
-    tokens: Positive
-    seeds: list[bytes] = []
-    learning_rate: Rate | None = None
-
-
-class KeepVersion(Request[VersionKept], frozen=True, kw_only=True):
-    """Copy the parameters that the gradient of `step` is computed at, to audit a contribution to
-    that step after the version has gone on. One copy is kept; another one replaces it.
-
-    It takes twice the bytes of the parameters until `CompareContribution` or another version is
-    loaded.
-
-    Fields:
-        segment: [bounds[segment], bounds[segment+1]), whose sum is made again later: the norm that
-            it usually has is kept, too. None: none is.
-    """
-
-    step: Count
-    bounds: list[int] = []
-    segment: Count | None = None
-
-
-class CompareContribution(Request[ContributionCompared], frozen=True, kw_only=True):
-    """Compare the audit's sum with what the audited member contributed; ends the audit.
-
-    Payloads: its contribution to every segment [bounds[i], bounds[i+1]), as it was sent.
-    """
-
-    step: Count
-    bounds: list[int]
-
-
-class HashVersion(Request[Hashed], frozen=True, kw_only=True):
-    """Compute the hash of the current version; passes go on meanwhile. One at a time."""
-
-    version: Count
 
 
 class Save(Request[Saved], frozen=True, kw_only=True):
@@ -381,25 +293,15 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     threads: Positive = 1
 
 
-class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
+class SetThreads(Request[Done], frozen=True, kw_only=True):
     """Set the number of CPU threads from now on; no stage needs to be open."""
 
     threads: Positive
 
 
 AnyRequest = (
-    OpenStage
-    | Forward
-    | ForwardBackward
-    | Backward
-    | Pass
-    | Contribute
-    | Reduce
-    | DecodeSum
-    | Apply
-    | HashVersion
-    | KeepVersion
-    | CompareContribution
+    Task
+    | OpenStage
     | Save
     | Load
     | LoadStart
@@ -409,12 +311,13 @@ AnyRequest = (
     | GatherSum
     | ShareVersion
 )
+AnyAnswer = Outcome | Done | StageOpened | VersionShared | Saved | Loaded | Probed | Failed
 
-_REPLY_TYPES: dict[type, type] = {
-    request: get_args(vars(request)["__orig_bases__"][0])[0] for request in get_args(AnyRequest)
+_REPLY_TYPES: dict[type, type[Answer]] = {
+    request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()
 }
 
 
-def reply_type(request: Request[Any]) -> type[Reply]:
+def reply_type(request: Request[Any] | Task) -> type[Answer]:
     """The type that answers this request, unless `Failed` does."""
-    return _REPLY_TYPES[type(request)]
+    return _REPLY_TYPES.get(type(request), Outcome)

@@ -8,7 +8,7 @@ from pathlib import Path
 from client.compute.errors import WrongData
 from client.compute.requests import OpenStage
 from model_zoo.data import DataError
-from model_zoo.datasets.corpus import LeafCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
@@ -54,7 +54,7 @@ class Samples:
         return self._corpus.sample(microbatch, *size, self._seed)
 
 
-def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
+def token_corpus(folder: Path, data: DataSpec) -> Corpus:
     """Open a data folder or a cache of leaves whose bytes the node has proven.
 
     Args:
@@ -72,4 +72,4 @@ def token_corpus(folder: Path, data: DataSpec) -> LeafCorpus:
             return file.read(size)
 
     whole = (folder / INDEX).exists()
-    return LeafCorpus(str(folder), data, read_leaf)
+    return Corpus(str(folder), read_leaf, data)

@@ -37,8 +37,7 @@ from client.compute.checkpoint import (
 )
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
-from client.compute.replies import Loaded, Saved
-from client.compute.requests import Load, Save
+from client.compute.requests import Load, Loaded, Save, Saved
 from client.compute.state_hash import Hasher
 from model_zoo.specs.state import Layout, StateSpec
 

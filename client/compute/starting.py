@@ -21,8 +21,7 @@ from torch import Tensor
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.replica import Replica
-from client.compute.replies import Loaded
-from client.compute.requests import LoadStart
+from client.compute.requests import Loaded, LoadStart
 from model_zoo.huggingface.imports import DTYPES, Imported, torch_dtype
 from model_zoo.models.family import State
 from model_zoo.models.lora import kept

@@ -17,22 +17,18 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from client import faults
-from client.compute.channel import Channel, NodeGone, Received
+from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.payload import Buffer
-from client.compute.replies import Failed, Reply
-from client.compute.requests import AnyRequest
+from client.compute.requests import Answer, AnyRequest, Failed
 from client.compute.ring import RingReader, RingWriter
 from client.garbage import uncollected
-
-if TYPE_CHECKING:
-    from client.compute.executor import Executor
 
 _PR_SET_PDEATHSIG = 1
 
@@ -50,23 +46,22 @@ def serve(channel: Channel) -> None:
     executor = Executor(owns_process=True)
     try:
         while True:
-            _serve_one(executor, channel, channel.receive())
+            received = channel.receive()
+            answer = partial(_answer, channel, received.id)
+            try:
+                request: AnyRequest = _requests.decode(received.message)
+            except msgspec.DecodeError as error:
+                answer(Failed(kind="shape", message=f"bad request: {error}"), ())
+            else:
+                executor.execute(request, received.payloads, answer)
+            channel.release(received)
     except NodeGone:
         executor.close()
 
 
-def _serve_one(executor: Executor, channel: Channel, received: Received) -> None:
-    def answer(reply: Reply, payloads: Sequence[Buffer]) -> None:
-        with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
-            channel.send(received.id, reply, payloads)
-
-    try:
-        request: AnyRequest = _requests.decode(received.message)
-    except msgspec.DecodeError as error:
-        answer(Failed(kind="shape", message=f"bad request: {error}"), ())
-    else:
-        executor.execute(request, received.payloads, answer)
-    channel.release(received)
+def _answer(channel: Channel, number: int, reply: Answer, payloads: Sequence[Buffer]) -> None:
+    with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
+        channel.send(number, reply, payloads)
 
 
 def copy_beside(target: memoryview, source: Buffer) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.control.snapshot import Level
-from client.events import Decision
+from client.control.snapshot import EventView
 
 MATCHES_VERSION = 1
 MAX_EXPLANATIONS = 50
@@ -24,16 +23,12 @@ class SeatMatch(Struct, frozen=True, kw_only=True):
     """None: it has none yet."""
     state: str
     """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
-    since: float | None = None
-    """Unix seconds; None: not known."""
 
 
 class StageMatch(Struct, frozen=True, kw_only=True):
     """One stage, in the order in which we want them."""
 
     stage: int
-    steward: str
-    """The member that decides who holds it."""
     shared_level: float
     """Microbatches per second of its replicas together, after dual homing."""
     redundancy: int
@@ -54,18 +49,6 @@ class PayingMove(Struct, frozen=True, kw_only=True):
     to: int
 
 
-class Explanation(Struct, frozen=True, kw_only=True):
-    """The reason for an action or for its absence, in words."""
-
-    time: float
-    """Unix seconds."""
-    level: Level
-    words: str
-    members: tuple[str, ...] = ()
-    """Those that the words name by the ends of their ids."""
-    decision: Decision = ""
-
-
 class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node's matching."""
 
@@ -77,6 +60,7 @@ class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     paying_moves: list[PayingMove]
     decides: list[int]
     """Stages that we are the steward of."""
-    explanations: list[Explanation]
-    """The last ``MAX_EXPLANATIONS``, oldest first."""
+    explanations: list[EventView]
+    """The last ``MAX_EXPLANATIONS`` events that say why the matching did something or did not, the
+    oldest first."""
     schema_version: int = MATCHES_VERSION

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from client.events import Entry
+from client.events import Entry, Level
 
 SCHEMA_VERSION = 1
 HOW_TO_UPDATE = "git pull and make install in its checkout, then start it anew"
@@ -30,7 +30,6 @@ NodeState = Literal[
     "relaying",
 ]
 WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
-Level = Literal["debug", "info", "warning", "error"]
 
 
 class ReplicaView(Struct, frozen=True, kw_only=True):
@@ -78,10 +77,6 @@ class SeatView(Struct, frozen=True, kw_only=True):
     state: str
     seat: int = 0
     """0: its home; 1: its second stage."""
-    members: list[str] = field(default_factory=list)
-    """The replicas that made its version together."""
-    electors: list[str] = field(default_factory=list)
-    """The peers of which a majority decides who may close its next step."""
 
 
 class HeldView(Struct, frozen=True, kw_only=True):
@@ -494,7 +489,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     uptime_s: float
     addresses: list[str] = field(default_factory=list)
     """Multiaddresses others can reach this node at, peer id included."""
-    events: list[EventView] = field(default_factory=list)
     workers: list[WorkerView] = field(default_factory=list)
     """One per held stage, and one that stands by."""
     leaving: list[DrainCostView] = field(default_factory=list)

@@ -193,7 +193,8 @@ class LocalSwarm:
         log = self._logs / f"{log_name or name}.log"
         how = ["relay"] if relay_only else ["join", "--headless"]
         command = [*volunteer_command(), *how, "--swarm", str(self._swarm_file)]
-        if not relay_only and (data := self._swarm_file.with_name(DATA)).exists():
+        data = self._swarm_file.with_name(DATA)
+        if not relay_only and data.exists() and "--data" not in arguments:
             command += ["--data", str(data)]
         with log.open("wb") as stderr, interrupts_wait():
             process = subprocess.Popen(

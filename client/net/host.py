@@ -40,9 +40,8 @@ from client.net.errors import (
     PortInUse,
     TurnedAway,
 )
-from client.net.handshake import Identity, handshake, make_identity
+from client.net.handshake import Authenticated, Identity, handshake, make_identity
 from client.net.racing import Race
-from client.net.secure import SecureChannel
 from client.net.tcp import TCP, TcpListener
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
@@ -66,52 +65,44 @@ class Connection:
     """An authenticated connection: its peer, and the streams to it.
 
     Args:
-        peer: the proven identity of the other end.
-        channel: the encrypted connection.
+        proved: the encrypted connection, and the proven identity of the other end.
+        stream: what carries it.
         dialled: whether we dialled.
-        early: messages that arrived with the handshake.
         ip: address of the other end, a number; empty behind a relay.
         inbound: the record of an inbound connection at the limiter.
-        ports: our own port and the other end's; 0: behind a relay.
-        own_host: address of our end, a number; empty behind a relay.
         called: where we dialled it; its host, or that of its relay, is a number.
         relay: the peer that passes the connection on; None: it is direct.
-        host_by_relay: where that peer says that it sees the other end; empty: nowhere.
         punched: whether both sides dialled at once; then the one that began Noise has "dialled".
     """
 
     def __init__(
         self,
-        peer: PeerId,
-        channel: SecureChannel,
+        proved: Authenticated,
+        stream: ByteStream,
         *,
         dialled: bool,
-        early: Sequence[bytes],
         ip: str,
         inbound: InboundConnection | None = None,
-        ports: tuple[int, int] = (0, 0),
-        own_host: str = "",
         called: Destination | None = None,
         relay: PeerId | None = None,
-        host_by_relay: str = "",
         punched: bool = False,
     ) -> None:
-        self.peer = peer
+        self.peer = proved.peer
         self.dialled = dialled
         self.called = called
         self.relay = relay
-        self.host_by_relay = host_by_relay
+        self.host_by_relay = stream.host_by_relay
+        """Where the relay says that it sees the other end; empty: nowhere."""
         self.punched = punched
-        self.ports = ports
-        self.own_host = own_host
+        self.ports, self.own_host = stream.ports, stream.own_host
+        """See `ByteStream`."""
         self.number = next(_numbers)
         """Another one for each connection of this process."""
         self.ip = ip
         """The address of the other end."""
         self._inbound = inbound
-        self.session = YamuxSession(channel, dialler=dialled)
-        self._channel = channel
-        self._early = early
+        self.session = YamuxSession(proved.channel, dialler=dialled)
+        self._channel, self._early = proved.channel, proved.early
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
@@ -305,16 +296,7 @@ class Host:
                 raise DialError(f"{target}: {error}") from error
             ip = "" if numeric.relay is not None else stream.remote_host or numeric.host
             connection = Connection(
-                proved.peer,
-                proved.channel,
-                dialled=True,
-                early=proved.early,
-                ip=ip,
-                ports=stream.ports,
-                own_host=stream.own_host,
-                called=numeric,
-                relay=numeric.relay,
-                host_by_relay=stream.host_by_relay,
+                proved, stream, dialled=True, ip=ip, called=numeric, relay=numeric.relay
             )
             task_status.started(connection)
             self.limiter.dialled += 1
@@ -370,16 +352,7 @@ class Host:
                 raise DialError(f"{target}: {error or 'nobody came in time'}") from error
             if proved.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
-            connection = Connection(
-                proved.peer,
-                proved.channel,
-                dialled=first,
-                early=proved.early,
-                ip=target.host,
-                ports=stream.ports,
-                own_host=stream.own_host,
-                punched=True,
-            )
+            connection = Connection(proved, stream, dialled=first, ip=target.host, punched=True)
             task_status.started()
             self.limiter.dialled += 1
             try:
@@ -453,16 +426,7 @@ class Host:
             self.limiter.offence(inbound.ip, trio.current_time())
             return None
         return Connection(
-            proved.peer,
-            proved.channel,
-            dialled=False,
-            early=proved.early,
-            ip=inbound.ip,
-            inbound=inbound,
-            relay=inbound.relay,
-            ports=stream.ports,
-            own_host=stream.own_host,
-            host_by_relay=stream.host_by_relay,
+            proved, stream, dialled=False, ip=inbound.ip, inbound=inbound, relay=inbound.relay
         )
 
     async def _guarded(self, connection: Connection) -> None:

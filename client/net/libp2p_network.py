@@ -122,7 +122,7 @@ class Libp2pNetwork:
         self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
-        self._ended = NetworkStatistics()  # sums over carriers that have ended
+        self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
         """Who waits for a change of the link with a peer: those of others need not wake up."""
         self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
@@ -407,10 +407,6 @@ class Libp2pNetwork:
         connection = link.connection if link is not None and link.works else None
         return None if connection is None or connection.relay is not None else connection
 
-    def connections(self) -> list[Connection]:
-        """Return the connections of all links that work without a relay. See `Links`."""
-        return [found for peer in self._links if (found := self.direct(peer)) is not None]
-
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay. See `Network.relayed`."""
         working = (link for link in self._links.values() if link.works)
@@ -444,18 +440,13 @@ class Libp2pNetwork:
 
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now."""
-        carriers = [carrier for link in self._links.values() for carrier in link.carriers]
-        lines = [carrier.connection for carrier in carriers if carrier.connection.relay is None]
+        carriers = (carrier for link in self._links.values() for carrier in link.carriers)
+        moved = sum(map(_moved, carriers), self._ended)
         up = [link for link in self._links.values() if link.works]
-        ended = self._ended
         failures = self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
         return NetworkStatistics(
-            bytes_in=ended.bytes_in + sum(line.bytes_in for line in lines),
-            bytes_out=ended.bytes_out + sum(line.bytes_out for line in lines),
-            frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
-            frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
-            tensor_bytes_out=ended.tensor_bytes_out + sum(c.tensor_bytes_out for c in carriers),
+            **moved,
             refused=dict(self._refused + self._host.refused + unmet),
             peers=tuple(link.peer for link in up),
             relays={
@@ -467,7 +458,6 @@ class Libp2pNetwork:
                 link.peer for link in up if link.connection is not None and link.connection.punched
             ),
             rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
-            events_waiting=len(self._events),
         )
 
     def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
@@ -535,7 +525,7 @@ class Libp2pNetwork:
         hello_s = math.inf if connection.dialled else self._hello_s or math.inf
         pacing, unfinished = self._pacing, self._unfinished
         carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
-        connection.session.intake = self._strangers.intake(link.peer).took
+        connection.session.intake = self._strangers.intake(link.peer)
         link.attach(carrier)
         self._settle(link)
         if connection.relay is not None and connection.dialled:
@@ -548,7 +538,7 @@ class Libp2pNetwork:
         finally:
             last = link.detach(carrier)
             self._settle(link)
-            self._count_ended(carrier)
+            self._ended += _moved(carrier)
             connection.ended.set()
             self._has_changed(link.peer)
             if connection.violation is not None:
@@ -629,17 +619,6 @@ class Libp2pNetwork:
 
     def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
         self.penalise(peer, error.penalty, error.reason)
-
-    def _count_ended(self, carrier: Carrier) -> None:
-        line = carrier.connection
-        relayed = line.relay is not None  # its bytes are counted in the link with the relay
-        self._ended = NetworkStatistics(
-            bytes_in=self._ended.bytes_in + (0 if relayed else line.bytes_in),
-            bytes_out=self._ended.bytes_out + (0 if relayed else line.bytes_out),
-            frames_in=self._ended.frames_in + carrier.frames_in,
-            frames_out=self._ended.frames_out + carrier.frames_out,
-            tensor_bytes_out=self._ended.tensor_bytes_out + carrier.tensor_bytes_out,
-        )
 
     async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:
         """Dial a wanted peer whenever there is no link, with growing pauses while none lasts."""
@@ -762,6 +741,20 @@ async def open_network(
             failure = error  # raised below, where no nursery wraps it into a group
     if failure is not None:
         raise failure
+
+
+def _moved(carrier: Carrier) -> Counter[str]:
+    """Return what a carrier has counted, as ``NetworkStatistics`` names it. Bytes of a relayed one
+    are counted in the link with the relay."""
+    line = carrier.connection
+    moved = Counter(
+        frames_in=carrier.frames_in,
+        frames_out=carrier.frames_out,
+        tensor_bytes_out=carrier.tensor_bytes_out,
+    )
+    if line.relay is None:
+        moved.update(bytes_in=line.bytes_in, bytes_out=line.bytes_out)
+    return moved
 
 
 def _event_size(event: NetEvent) -> int:

@@ -84,8 +84,6 @@ class NetworkStatistics:
     """Those of them with whom both sides had to dial at once: routers let nobody else in."""
     rtt_s: Mapping[PeerId, float] = field(default_factory=dict)
     """Smoothed round trip of a small message, queues included, by peer."""
-    events_waiting: int = 0
-    """Events that the rest of the client has not taken yet."""
 
 
 class Network(Protocol):

@@ -11,7 +11,7 @@ State: the token buckets. Members pass without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -43,34 +43,22 @@ class Strangers:
     async def turn(self, peer: PeerId) -> None:
         """Wait until a message of this peer may be processed."""
         if not self._is_member(peer):
-            await self.wait(peer, self._messages.reserve(1, trio.current_time()))
+            await self._wait(peer, self._messages.reserve(1, trio.current_time()))
 
-    def intake(self, peer: PeerId) -> Intake:
-        """Return the pace at which one connection is read."""
-        return Intake(self, peer)
+    def intake(self, peer: PeerId) -> Callable[[int, int], Awaitable[None]]:
+        """Return what notes the bytes and frames read from one connection, and waits until more may
+        be read."""
+        budget = TokenBucket(INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES, trio.current_time())
 
-    def is_member(self, peer: PeerId) -> bool:
-        """Whether a peer is no longer a stranger."""
-        return self._is_member(peer)
+        async def took(size_bytes: int, frames: int) -> None:
+            if not self._is_member(peer):
+                cost = size_bytes + FRAME_COST_BYTES * frames
+                await self._wait(peer, budget.reserve(cost, trio.current_time()))
 
-    async def wait(self, peer: PeerId, wait_s: float) -> None:
+        return took
+
+    async def _wait(self, peer: PeerId, wait_s: float) -> None:
         """Wait, unless the peer becomes a member."""
         until = trio.current_time() + wait_s
         while (left_s := until - trio.current_time()) > 0 and not self._is_member(peer):
             await trio.sleep(min(left_s, RECHECK_S))
-
-
-class Intake:
-    """Paces the reading of one connection. Made by `Strangers.intake`."""
-
-    def __init__(self, strangers: Strangers, peer: PeerId) -> None:
-        self._strangers, self._peer = strangers, peer
-        now = trio.current_time()
-        self._bytes = TokenBucket(INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES, now)
-
-    async def took(self, size_bytes: int, frames: int) -> None:
-        """Note the bytes read; wait until more may be read."""
-        if not self._strangers.is_member(self._peer):
-            cost = size_bytes + FRAME_COST_BYTES * frames
-            wait_s = self._bytes.reserve(cost, trio.current_time())
-            await self._strangers.wait(self._peer, wait_s)

@@ -47,29 +47,14 @@ class TcpStream(ByteStream):
         self.stream = stream
         self._low_water = 1  # bytes that the kernel waits for before it wakes us
         self._unsent_bytes = UNSENT_BYTES
+        with contextlib.suppress(OSError):  # it has ended already
+            (own, own_port, *_), (other, port, *_) = (
+                stream.socket.getsockname(),
+                stream.socket.getpeername(),
+            )
+            self.own_host, self.remote_host = _without_zone(own), _without_zone(other)
+            self.ports = own_port, port
         _tune(stream)
-
-    @property
-    def remote_host(self) -> str:
-        """The other end's address."""
-        return _remote_host(self.stream)
-
-    @property
-    def own_host(self) -> str:
-        """The address of our end."""
-        try:
-            return str(self.stream.socket.getsockname()[0]).partition("%")[0]
-        except OSError:
-            return ""
-
-    @property
-    def ports(self) -> tuple[int, int]:
-        """Our own port and the other end's."""
-        try:
-            socket_ = self.stream.socket
-            return int(socket_.getsockname()[1]), int(socket_.getpeername()[1])
-        except OSError:
-            return 0, 0
 
     def keep_unsent(self, most_bytes: int) -> None:
         """See `ByteStream.keep_unsent`; at most `UNSENT_BYTES`."""
@@ -135,12 +120,11 @@ class TcpListener(trio.abc.Listener[TcpStream]):
     async def accept(self) -> TcpStream:
         """Wait for the next connection that is welcome."""
         while True:
-            stream = await self._listener.accept()
-            host = _remote_host(stream)
-            if host and not self.welcome(host):
-                stream.socket.close()
-                continue
-            return TcpStream(stream)
+            stream = TcpStream(await self._listener.accept())
+            host = stream.remote_host
+            if not host or self.welcome(host):
+                return stream
+            stream.stream.socket.close()
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -309,11 +293,8 @@ def _can_meet(host: str) -> bool:
     return is_global(host) and hasattr(socket, "SO_REUSEPORT")
 
 
-def _remote_host(stream: trio.SocketStream) -> str:
-    try:
-        return str(stream.socket.getpeername()[0]).partition("%")[0]  # "%": a zone
-    except OSError:
-        return ""
+def _without_zone(host: str) -> str:
+    return host.partition("%")[0]
 
 
 def _tune(stream: trio.SocketStream) -> None:

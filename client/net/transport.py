@@ -21,26 +21,15 @@ class ByteStream(trio.abc.AsyncResource):
     the other side.
     """
 
-    @property
-    @abstractmethod
-    def remote_host(self) -> str:
-        """The address of the other end, a number, by which connections are counted and penalised;
-        empty when it is gone already."""
-
-    @property
-    def host_by_relay(self) -> str:
-        """The address of the other end, a number, as a relay says; empty: none says so."""
-        return ""
-
-    @property
-    def ports(self) -> tuple[int, int]:
-        """Our own port and the other end's; zeros where there is no such thing."""
-        return 0, 0
-
-    @property
-    def own_host(self) -> str:
-        """The address of our end, a number; empty where there is no such thing."""
-        return ""
+    remote_host: str = ""
+    """The address of the other end, a number, by which connections are counted and penalised;
+    empty where it is not known."""
+    host_by_relay: str = ""
+    """The address of the other end, a number, as a relay says; empty: none says so."""
+    own_host: str = ""
+    """The address of our end, a number; empty where there is no such thing."""
+    ports: tuple[int, int] = (0, 0)
+    """Our own port and the other end's; zeros where there is no such thing."""
 
     def keep_unsent(self, most_bytes: int) -> None:
         """Keep about so many bytes at most that have not left the machine: nothing overtakes them.

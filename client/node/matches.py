@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from client.control.matches import (
     MAX_EXPLANATIONS,
-    Explanation,
     MatchesSnapshot,
     PayingMove,
     SeatMatch,
     StageMatch,
 )
-from client.events import Entry, EventLog, LogLine
+from client.control.snapshot import EventView
+from client.events import EventLog
 from client.train.engine import Engine
 from protocol.matching.machine import Matching
 from protocol.matching.overview import StageOverview
@@ -38,7 +38,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         )
     return MatchesSnapshot(
         state=matching.state.value,
-        seats=_seats(engine, matching, statuses),
+        seats=_seats(matching, statuses),
         stages=[_stage(seen, matching) for seen in matching.overview(now)],
         paying_moves=[
             PayingMove(home=change.before.home, to=change.to)
@@ -49,27 +49,16 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
     )
 
 
-def explanations(log: EventLog) -> list[Explanation]:
+def explanations(log: EventLog) -> list[EventView]:
     """Return the newest explanations of the matching, oldest first."""
     entries = log.since(0, limit=log.last_seq).entries
     told = [
         entry for entry in entries if entry.topic == "matching" and entry.event.level != "debug"
     ]
-    return [_explanation(entry) for entry in told[-MAX_EXPLANATIONS:]]
+    return list(map(EventView.of, told[-MAX_EXPLANATIONS:]))
 
 
-def _explanation(entry: Entry) -> Explanation:
-    event = entry.event
-    return Explanation(
-        time=entry.time,
-        level=event.level,
-        words=event.words,
-        members=event.about_members,
-        decision=event.decision if isinstance(event, LogLine) else "",
-    )
-
-
-def _seats(engine: Engine, matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:
+def _seats(matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:
     """Return our seats, home first; one without a final place if there is none."""
     if not matching.stages:
         return [SeatMatch(seat=0, stage=matching.tentative_stage, state=matching.state.value)]
@@ -79,15 +68,13 @@ def _seats(engine: Engine, matching: Matching, statuses: Sequence[SeatStatus]) -
         state = states.get(stage, "fetching")
         if stage == matching.home != matching.stage:
             state = "leaving"
-        since = engine.event_sink.since.get(stage)
-        seats.append(SeatMatch(seat=matching.seat_of(stage), stage=stage, state=state, since=since))
+        seats.append(SeatMatch(seat=matching.seat_of(stage), stage=stage, state=state))
     return seats
 
 
 def _stage(seen: StageOverview, matching: Matching) -> StageMatch:
     return StageMatch(
         stage=seen.stage,
-        steward=seen.steward,
         shared_level=seen.shared_level / MICRO,
         redundancy=seen.r,
         seat=matching.seat_of(seen.stage) if seen.stage in matching.stages else None,

@@ -121,8 +121,6 @@ class NodeOptions:
 
     settings: Settings
     target: Target
-    manifest_bytes: bytes | None = None
-    manifest_signature: bytes | None = None
     data_path: Path | None = None
     exit_when_done: bool = False
     relay_only: bool = False
@@ -561,7 +559,9 @@ class Node(ControlApi):
         joined = int(self._engine.wall())
         own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
         self._engine.own_advert.enter(own, {})
-        await AdvertUpdater(self._engine, settings, data, self._reach).run()
+        await AdvertUpdater(
+            self._engine.measuring, self._engine.own_advert, settings, data, self._reach
+        ).run()
 
     def _greets(self, peer: PeerId) -> bool:
         """Whether to say Hello: before a member has vouched for us, not to those that only relay

@@ -38,7 +38,6 @@ from client.control.snapshot import (
     WorkerState,
     WorkerView,
 )
-from client.events import Entry
 from client.limits.decision import when_words
 from client.node.trust import expelled, trust_of
 from client.train.engine import Engine
@@ -50,7 +49,6 @@ from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
-RECENT_EVENTS = 20
 GONE_NAMED = 64
 """Members that have gone and whose names are told: events still speak of them."""
 
@@ -106,7 +104,6 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
         reach=engine.reach.summary(),
-        events=[EventView.of(e) for e in _recent(engine)],
         leaving=drain_costs_of(held_stages.view, engine.signer.peer),
         held=_held(held_stages, engine.now()),
         paused=paused,
@@ -244,12 +241,6 @@ def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
     ]
 
 
-def _recent(engine: Engine) -> list[Entry]:
-    return list(
-        engine.event_sink.log.since(max(0, engine.event_sink.log.last_seq - RECENT_EVENTS)).entries
-    )
-
-
 def _state(
     engine: Engine, held_stages: HeldStages, stopping: bool, paused: PauseView | None
 ) -> tuple[NodeState, str]:
@@ -285,16 +276,8 @@ def _waits_for(engine: Engine) -> str:
 
 
 def _seats(held_stages: HeldStages) -> list[SeatView]:
-    quorums = {driver.seat.place.stage: driver.seat.quorum for driver in held_stages.drivers()}
     return [
-        SeatView(
-            stage=seat.stage,
-            version=seat.version,
-            state=seat.state,
-            seat=seat.seat,
-            members=sorted(quorums[seat.stage].roll) if seat.stage in quorums else [],
-            electors=sorted(quorums[seat.stage].electors) if seat.stage in quorums else [],
-        )
+        SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
         for seat in held_stages.seats()
     ]
 

@@ -1,4 +1,4 @@
-"""Stores boundary tensors in wire format until the next stage has committed their step.
+"""The bytes behind the payload keys of a seat, until their step is over.
 
 Bytes stay in memory up to a budget; over it the oldest go to disk, into one file per step. The file
 is unlinked from the start, so it disappears with its step or with the process. The store handles
@@ -12,15 +12,13 @@ import tempfile
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
+
+from protocol.pipeline.effects import PayloadKey
 
 
-class Key(NamedTuple):
-    """Identifies a boundary; ``kind`` names the stage and the direction: in, out or back."""
-
-    step: int
-    microbatch: int
-    kind: str
+class PayloadGone(Exception):
+    """Nothing is stored under the key any more (its step is over, or the disk lost it)."""
 
 
 class StoreFull(Exception):
@@ -33,7 +31,7 @@ class _Spill:
 
     file: BinaryIO
     end: int = 0
-    places: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    places: dict[PayloadKey, tuple[int, int]] = field(default_factory=dict)
 
 
 class BoundaryStore:
@@ -49,11 +47,11 @@ class BoundaryStore:
         self._memory_budget = memory_bytes
         self._disk_budget = disk_bytes
         self._folder = folder
-        self._memory: OrderedDict[Key, bytes] = OrderedDict()
+        self._memory: OrderedDict[PayloadKey, bytes] = OrderedDict()
         self._spills: dict[int, _Spill] = {}
         self._memory_bytes = 0
 
-    def put(self, key: Key, data: bytes) -> None:
+    def put(self, key: PayloadKey, data: bytes) -> None:
         """Store bytes under a key, replacing earlier ones.
 
         Raises:
@@ -67,15 +65,18 @@ class BoundaryStore:
         self._memory[key] = data
         self._memory_bytes += len(data)
 
-    def get(self, key: Key) -> bytes | None:
-        """Return the bytes of a key; None if there are none, or they cannot be read."""
+    def get(self, key: PayloadKey) -> bytes:
+        """Return the bytes of a key; raises ``PayloadGone``."""
         data = self._memory.get(key)
-        return self._read(key) if data is None else data
+        data = self._read(key) if data is None else data
+        if data is None:
+            raise PayloadGone(str(key))
+        return data
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: PayloadKey) -> bool:
         return key in self._memory or self._place(key) is not None
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: PayloadKey) -> None:
         """Remove one key; its space on disk is freed with its step."""
         data = self._memory.pop(key, None)
         if data is not None:
@@ -117,11 +118,11 @@ class BoundaryStore:
         spill = self._spills[step] = _Spill(file)
         return spill
 
-    def _place(self, key: Key) -> tuple[int, int] | None:
+    def _place(self, key: PayloadKey) -> tuple[int, int] | None:
         spill = self._spills.get(key.step)
         return None if spill is None else spill.places.get(key)
 
-    def _read(self, key: Key) -> bytes | None:
+    def _read(self, key: PayloadKey) -> bytes | None:
         place = self._place(key)
         if place is None:
             return None

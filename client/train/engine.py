@@ -272,8 +272,8 @@ class Engine:
         self._members(self.expulsions.keep_in(proofs))
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
-        """Enter the swarm with this advert; matching begins. Without the training text, stage 0 can
-        only be taken once the text is copied from a member."""
+        """Enter the swarm with this advert; matching begins. Without the training data, stage 0 can
+        only be taken once a member offers some."""
         if has_text:
             self.text.found()
         else:

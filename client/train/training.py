@@ -203,7 +203,9 @@ class Training:
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_text=not problem)
         self.entered = True
-        self._updater = AdvertUpdater(engine, settings, data, self._site.addresses)
+        self._updater = AdvertUpdater(
+            engine.measuring, engine.own_advert, settings, data, self._site.addresses
+        )
         await self._updater.run()
 
     def limit(self, settings: Settings) -> None:
@@ -282,7 +284,7 @@ class Training:
             steps=lambda: engine.amending.book.steps,
         )
         if held_stages.audits is not None:
-            held_stages.audits.share(engine.membership.verdicts, engine.now())
+            held_stages.audits.verdicts = engine.membership.verdicts
         engine.held_stages = self._history.seats = held_stages
         if engine.started:
             held_stages.allow_training()

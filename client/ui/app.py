@@ -157,15 +157,15 @@ class VolunteerApp(App[int]):
 
     def compose(self) -> ComposeResult:
         """Place the bars and the tabs."""
-        yield Panel(view=self._header, id="header")
-        yield Panel(view=self._gone, id="gone")
-        yield Panel(view=self._tabs, id="tabs")
+        yield Panel("", self._header, id="header")
+        yield Panel("", self._gone, id="gone")
+        yield Panel("", self._tabs, id="tabs")
         with ContentSwitcher(id="body", initial="dashboard"):
             for name, pane in TABS.items():
                 yield pane(self.record, id=name.lower())
-        yield Panel(view=self._small, id="small")
+        yield Panel("", self._small, id="small")
         yield Input(placeholder="text to look for; Enter keeps it, Esc clears it", id="filter")
-        yield Panel(view=self._keys, id="keys")
+        yield Panel("", self._keys, id="keys")
 
     def on_mount(self) -> None:
         """Choose colours and start the source."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from client.control.names import with_names
 from client.control.snapshot import EventView
+from client.events import Level
 from client.quantities import plural
 from client.views import words
 from client.views.dashboard import event_line
@@ -11,7 +14,7 @@ from client.views.record import Record
 from client.views.span import Box, Line, Row, cut, line, pair
 from client.views.text import clean, wrap
 
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = get_args(Level)
 
 
 def chosen(record: Record, level: str, text: str) -> list[EventView]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from client.control.matches import MatchesSnapshot, SeatMatch
 from client.control.names import with_names
-from client.events import Decision
 from client.views import words
 from client.views.record import Record
 from client.views.span import Box, Line, Row, Tone, cut, line
@@ -22,7 +21,7 @@ _STATES = {
     "proposed": "this machine has offered to take it, and waits for the answer",
     "leaving": "it is being handed over",
 }
-_DECISIONS: dict[Decision, Tone] = {
+_DECISIONS: dict[str, Tone] = {
     "proposal": "accent",
     "hold": "good",
     "rejection": "warn",
@@ -53,7 +52,8 @@ def decisions(record: Record, box: Box) -> list[Row]:
         return [Row("none", (line(("nothing was proposed, held or rejected yet", "muted")),))]
     rows, names = [], record.names
     for number, told in enumerate(found.explanations):
-        kind, tone = told.decision or "note", _DECISIONS.get(told.decision, "muted")
+        decision = str(told.data.get("decision", ""))
+        kind, tone = decision or "note", _DECISIONS.get(decision, "muted")
         tone = _TONES[told.level] if told.level in ("warning", "error") else tone
         said = with_names(told.words, told.members, names)
         parts = wrap(clean(said), max(10, box.width - 20), 3)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from model_zoo.data import DataError, plain_tokens
 from model_zoo.datasets.folder import Folder, leaves_of, name_of
 from model_zoo.specs.data import Answers, DataSpec
-from model_zoo.specs.merkle import LEAF_BYTES, leaf_digest, root
+from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import Mixture
 from model_zoo.specs.tokens import BYTE_VOCAB, NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
@@ -26,16 +26,20 @@ class Corpus:
 
     Args:
         name: where the tokens come from, for people.
-        shards: the tokens as bytes; no token lies in two of them.
+        read_leaf: returns bytes of a leaf of the tokens, by number, offset and size.
         spec: what is said of the tokens; their digest is not checked.
-        tokenizer: what made them; None: they are bytes.
+        tokenizer: what made them; None: it is not here, or they are bytes.
     """
 
     def __init__(
-        self, name: str, shards: list[Bytes], spec: DataSpec, tokenizer: Bpe | None
+        self,
+        name: str,
+        read_leaf: Callable[[int, int, int], bytes],
+        spec: DataSpec,
+        tokenizer: Bpe | None = None,
     ) -> None:
         self.name, self.spec, self.tokenizer = name, spec, tokenizer
-        self._shards = shards
+        self._read_leaf = read_leaf
         self._width = spec.token_bytes
         self._dtype = token_dtype(spec.vocab, masked=spec.masked)
         self._windows_of = lru_cache(maxsize=4)(self._new_windows)
@@ -44,7 +48,7 @@ class Corpus:
     def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
         spec = folder.index.spec()
-        return cls(str(folder.path), list(folder.shards), spec, folder.tokenizer)
+        return cls(str(folder.path), partial(_read_leaf, folder.shards), spec, folder.tokenizer)
 
     @classmethod
     def from_tokens(cls, name: str, tokens: Tokens) -> Corpus:
@@ -57,12 +61,14 @@ class Corpus:
             raise DataError(f"{name} is empty; a corpus needs text")
         data = tokens.astype(token_dtype(BYTE_VOCAB)).view(np.uint8)
         found = root(map(leaf_digest, leaves_of([data]))).hex()
-        return cls(name, [data], DataSpec(name_of(Path(name)), data.size, found), None)
+        spec = DataSpec(name_of(Path(name)), data.size, found)
+        return cls(name, partial(_read_leaf, [data]), spec)
 
     @cached_property
     def digest(self) -> str:
         """Root over the leaves of the tokens, in hex, computed from their bytes."""
-        return root(leaf_digest(leaf) for leaf in leaves_of(self._shards)).hex()
+        leaves = range(leaf_count(self.spec.size_bytes))
+        return root(leaf_digest(self._read_leaf(leaf, 0, LEAF_BYTES)) for leaf in leaves).hex()
 
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
@@ -117,7 +123,12 @@ class Corpus:
         return np.stack([np.frombuffer(row, dtype=self._dtype) for row in rows])
 
     def _read_tokens(self, offset: int, size: int) -> bytes:
-        return _slice(self._shards, offset, size)
+        found, end = b"", offset + size
+        while offset < end:
+            leaf, at = divmod(offset, LEAF_BYTES)
+            found += self._read_leaf(leaf, at, min(end - offset, LEAF_BYTES - at))
+            offset = (leaf + 1) * LEAF_BYTES
+        return found
 
     def _new_windows(self, context: int) -> Windows | Mixture:
         cut = self.spec.answers.context if isinstance(self.spec.answers, Answers) else context
@@ -138,41 +149,8 @@ class Corpus:
             ) from error
 
 
-class LeafCorpus(Corpus):
-    """Tokens of which some leaves are here; samples of these can be read.
-
-    Args:
-        name: where the tokens come from, for people.
-        spec: what is said of the tokens.
-        read_leaf: returns bytes of a leaf that is here, by number, offset and size.
-        tokenizer: what made them; None: it is not here, or they are bytes.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        spec: DataSpec,
-        read_leaf: Callable[[int, int, int], bytes],
-        tokenizer: Bpe | None = None,
-    ) -> None:
-        super().__init__(name, [], spec, tokenizer)
-        self._read_leaf = read_leaf
-
-    def _read_tokens(self, offset: int, size: int) -> bytes:
-        found, end = b"", offset + size
-        while offset < end:
-            leaf, at = divmod(offset, LEAF_BYTES)
-            found += self._read_leaf(leaf, at, min(end - offset, LEAF_BYTES - at))
-            offset = (leaf + 1) * LEAF_BYTES
-        return found
-
-
-def _slice(shards: list[Bytes], offset: int, size: int) -> bytes:
-    """Return bytes of shards that lie one behind the other; fewer at the end."""
-    found = []
-    for shard in shards:
-        part = shard[max(0, offset) : max(0, offset + size)]
-        if part.size:
-            found.append(part.tobytes())
-        offset -= shard.size
-    return b"".join(found)
+def _read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:
+    """Return bytes of a leaf of shards, which are as large as the first and hold whole leaves, all
+    but the last."""
+    number, place = divmod(leaf * LEAF_BYTES + offset, shards[0].size)
+    return shards[number][place : place + size].tobytes()

@@ -193,7 +193,7 @@ class Elector:
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
         if isinstance(message, CommitRequest):
-            return None
+            return self._newest_after(*key, message.step)
         term = self._term(*key, message.step)
         if term is None:
             return None
@@ -233,6 +233,13 @@ class Elector:
             voted = replace(bare(decree), ready=ready)
             self._put(replace(term, promised=attempt, leader=leader, voted=attempt, decree=voted))
         return signature
+
+    def _newest_after(self, stage: int, era: int, step: int) -> Commit | None:
+        """Return the newest commit of a stage, if it is of a later step: it proves to whoever is
+        left far behind that it is."""
+        kept = self._commits.get((stage, era))
+        newest = next(reversed(kept.values())) if kept else None
+        return newest if newest is not None and newest.step > step else None
 
     def _term(self, stage: int, era: int, step: int, *, is_ours: bool = False) -> Term | None:
         """Return our term of a step; None: we take no part in it. ``is_ours``: our own replica is

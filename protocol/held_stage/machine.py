@@ -4,7 +4,7 @@
 does. It holds the state, since when, and what the stage waits for; it knows nothing of processes,
 files or other stages.
 
-    vacant -> acquiring -> observing -> serving -> draining -> saving -> gone
+    acquiring -> observing -> serving -> draining -> saving -> gone
 
 *Draining* is the one way to leave: the seat takes nothing new and brings what it has counted into
 its step (``protocol/seat``); then its state is saved, if the volunteer leaves the swarm. A stage
@@ -31,7 +31,6 @@ SAVE_S: Final = 180.0
 class State(enum.Enum):
     """Where a held stage stands."""
 
-    VACANT = "vacant"
     ACQUIRING = "acquiring"
     """It has no seat: its text, worker or state are still to be had (``Phase``)."""
     OBSERVING = "observing"
@@ -49,7 +48,7 @@ class Event(enum.Enum):
     """An input of a held stage."""
 
     ASSIGN = "assign"
-    """The matching gives us the stage."""
+    """The matching gives us the stage again."""
     OBSERVE = "observe"
     """A seat is open that waits for the state of its version."""
     SERVE = "serve"
@@ -94,11 +93,6 @@ _RELEASED: Final = _to(State.GONE, Do.RELEASE)
 _FAILED: Final = _to(State.GONE, Do.REPORT)
 
 TABLE: Final[Mapping[State, Mapping[Event, Cell]]] = {
-    State.VACANT: {
-        Event.ASSIGN: _to(State.ACQUIRING),
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _RELEASED,
-    },
     State.ACQUIRING: {
         Event.ASSIGN: _to(State.ACQUIRING),
         Event.OBSERVE: _to(State.OBSERVING),
@@ -157,9 +151,9 @@ class Phase(enum.Enum):
 
     MEMORY = "making room for stage {stage}"
     WORKER = "starting a compute worker for stage {stage}"
-    TEXT = "preparing the training text"
-    TEXT_DONORS = "asking who has the training text"
-    TEXT_DOWNLOAD = "downloading the training text of stage {stage}"
+    TEXT = "looking for the training data"
+    TEXT_DONORS = "asking who has the training data"
+    TEXT_DOWNLOAD = "downloading the tokenizer of the training data"
     OPENING = "opening stage {stage}"
     HISTORY = "finding out where the run stands"
     ADMISSION = "asking to join stage {stage}"
@@ -177,7 +171,7 @@ class HeldStage:
     """
 
     def __init__(self, stage: int, now: float) -> None:
-        self.stage, self.state, self.since = stage, State.VACANT, now
+        self.stage, self.state, self.since = stage, State.ACQUIRING, now
         """``since``: when the state began, or in a state of several phases the present one."""
         self._phase, self._words = Phase.MEMORY, ""
         self._begins_anew = False
@@ -216,7 +210,7 @@ class HeldStage:
     def waits_for(self) -> str:
         """Say what it waits for; empty: for nothing, it serves."""
         match self.state:
-            case State.VACANT | State.ACQUIRING | State.OBSERVING:
+            case State.ACQUIRING | State.OBSERVING:
                 return self._words or self._phase.value.format(stage=self.stage)
             case State.DRAINING:
                 return f"draining stage {self.stage}: its running step is brought to its end"
@@ -241,7 +235,7 @@ class HeldStage:
     # --- getting it ------------------------------------------------------------------------
 
     def assign(self, now: float) -> tuple[Do, ...]:
-        """The matching gives us the stage, or gives it again while it is leaving."""
+        """The matching gives us the stage again, perhaps while it is leaving."""
         return self._take(Event.ASSIGN, now)
 
     def waits(self, phase: Phase, now: float, words: str = "") -> None:

@@ -26,19 +26,12 @@ ADVERT: Final = "advert"
 AddressText = Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]
 
 
-class Flops(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Measured floating point operations per second by dtype; 0 for a dtype it does not use."""
-
-    fp32: NonNegative = 0.0
-    bf16: NonNegative = 0.0
-    fp16: NonNegative = 0.0
-
-
 class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Capacity, limits and seats of one volunteer."""
 
     addresses: Annotated[tuple[AddressText, ...], Meta(max_length=limits.MAX_ADDRESSES)]
-    flops: Flops
+    flops: NonNegative
+    """Measured floating point operations per second, in the fastest format that it uses."""
     memory_bytes: Count
     upload_bytes_per_s: NonNegative
     download_bytes_per_s: NonNegative
@@ -54,7 +47,7 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     leaving: bool = False
     """True in its last advert, which ends its membership."""
     unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
-    """Stages it cannot serve because it lacks memory or the training text, in ascending order."""
+    """Stages it cannot serve because it lacks memory or the training data, in ascending order."""
     relay_bytes_per_s: NonNegative = 0.0
     """The rate at which it relays for members that cannot be dialled; 0: it does not."""
     claimed_name: Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)] = ""

@@ -16,7 +16,6 @@ from typing import Final, Literal
 
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
-from protocol.view import Needs
 
 CONTACT_S: Final = 4.0
 """A peer that acknowledges a heartbeat which we sent at most this many seconds ago still counts us
@@ -54,10 +53,8 @@ class Contacts:
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
         self._said: dict[int, float] = {}
-        self._needs: dict[int, Needs] = {}
-        """Of each seat that we hold, by stage: whom it needs."""
         self._shunned: dict[int, frozenset[PeerId]] = {}
-        self._shunned_by_any: frozenset[PeerId] = frozenset()
+        """Whom each of our seats sets aside, by its stage."""
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
         self._spoke_at = -math.inf
@@ -69,43 +66,14 @@ class Contacts:
         self._expelled.setdefault(peer, self._spoke_at)
         self._contacts[peer] = _Contact(-math.inf, end="closed")
 
-    def seated(self, stage: int, needs: Needs) -> None:
-        """A seat of ours begins in a stage; ``needs`` says whom it needs."""
-        self._needs[stage] = needs
-
     def vacated(self, stage: int) -> None:
-        """Our seat in a stage has ended: it needs nobody, and sets nobody aside."""
-        self._needs.pop(stage, None)
+        """Our seat in a stage has ended: it sets nobody aside."""
         self._shunned.pop(stage, None)
-        self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
-        """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
-        counted nor acknowledged. They are lost to us at once: it is the votes of the electors that
-        keep two sides from closing one step, and no time that has passed."""
+        """Our seat in a stage sets these peers aside: they are lost to us at once. It is the votes
+        of the electors that keep two sides from closing one step, and no time that has passed."""
         self._shunned[stage] = frozenset(peers)
-        self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
-
-    def set_aside_elsewhere(self, stage: int) -> frozenset[PeerId]:
-        """Return the peers that our seats in other stages set aside."""
-        other = (peers for s, peers in self._shunned.items() if s != stage)
-        return frozenset[PeerId]().union(*other)
-
-    def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
-        """Whether one of our seats in other stages needs a peer to close a step.
-
-        Args:
-            stage: of the seat that asks.
-            peer: the peer.
-            now: monotonic seconds.
-        """
-        return any(
-            needs(peer, self._shunned_by_any, now) for s, needs in self._needs.items() if s != stage
-        )
-
-    def is_shunned(self, peer: PeerId) -> bool:
-        """Whether one of our seats sets a peer aside."""
-        return peer in self._shunned_by_any
 
     def said(self, seq: int, now: float) -> None:
         """Note that we send heartbeat ``seq``; for a number sent again the first time counts."""
@@ -131,9 +99,8 @@ class Contacts:
         if contact.end:
             contact.echoed = -math.inf
         contact.heard, contact.met, contact.end = now, True, ""
-        if not self.is_shunned(peer):
-            contact.echoed = max(contact.echoed, self._said.get(echo, -math.inf))
-            contact.stages = frozenset(serving)
+        contact.echoed = max(contact.echoed, self._said.get(echo, -math.inf))
+        contact.stages = frozenset(serving)
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Watch peers that a plan names: one that stays silent from now on is lost, even if we
@@ -195,8 +162,9 @@ class Contacts:
 
     def lost(self, now: float) -> frozenset[PeerId]:
         """Return the peers that we have lost."""
-        return frozenset(
+        found = {
             peer
             for peer, contact in self._contacts.items()
-            if contact.ended or self.is_shunned(peer) or now >= contact.heard + LOST_AFTER_S
-        )
+            if contact.ended or now >= contact.heard + LOST_AFTER_S
+        }
+        return frozenset(found.union(*self._shunned.values()))

@@ -372,8 +372,7 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
-        if not self.contacts.is_shunned(sender):
-            self._echoes[sender] = message.seq
+        self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
         self.detector.heard(sender, now)

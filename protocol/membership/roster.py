@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from protocol import limits
-from protocol.ids import PeerId, rank, short
+from protocol.ids import PeerId, rank
 from protocol.membership.advert import Advert
 from protocol.membership.view import (
     HeldSeat,
@@ -76,9 +76,8 @@ class Roster:
         self._holders: dict[int, set[PeerId]] = {}
         self._linked: set[PeerId] = set()
         """Live members with a link, and we: far fewer than there may be members."""
-        self.revision = 0
-        self._neighbours: tuple[int, tuple[PeerId, ...]] = (-1, ())
-        """The revision at which neighbours were last chosen, and the neighbours."""
+        self._neighbours: tuple[PeerId, ...] | None = None
+        """None: the view has changed since they were chosen."""
         self._proven: frozenset[PeerId] | None = None
         self._guests = MOST_GUESTS
 
@@ -123,7 +122,7 @@ class Roster:
         """
         if (proven, guests) != (self._proven, self._guests):
             self._proven, self._guests = proven, guests
-            self._neighbours = (-1, ())
+            self._neighbours = None
 
     def _is_guest(self, peer: PeerId) -> bool:
         return self._proven is not None and peer not in self._proven
@@ -140,11 +139,9 @@ class Roster:
 
     def neighbours(self) -> tuple[PeerId, ...]:
         """Return the peers to stay linked with, dead ones left out."""
-        at, chosen = self._neighbours
-        if at != self.revision:
-            chosen = self._choose_neighbours()
-            self._neighbours = self.revision, chosen
-        return chosen
+        if self._neighbours is None:
+            self._neighbours = self._choose_neighbours()
+        return self._neighbours
 
     def is_full_mesh(self) -> bool:
         """Whether the swarm is so small that all are to be linked with all."""
@@ -300,8 +297,8 @@ class Roster:
         if after is not None and after.seats != (before.seats if before else ()):
             events.append(SeatsChanged(peer, after.seats))
         if _outline(before) != _outline(after):
-            self.revision += 1
-            events.append(ViewChanged(self.revision, f"{short(peer)}: {reason}", peer))
+            self._neighbours = None
+            events.append(ViewChanged(peer))
         return events
 
     def _replace(self, peer: PeerId, before: Member | None, after: Member | None) -> None:
@@ -321,7 +318,7 @@ class Roster:
 
 
 def _outline(member: Member | None) -> object:
-    """Return the fields that others plan by; a change in them is a new revision of the view."""
+    """Return the fields that others plan by; a change in them is a change of the view."""
     if member is None:
         return None
     places = tuple((seat.stage, seat.state) for seat in member.seats)

@@ -56,12 +56,10 @@ class SeatsChanged:
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """The live members, their health or their stages changed; ``revision`` counts such changes."""
+    """The live members or their stages changed."""
 
-    revision: int
-    reason: str
-    about: PeerId | None = None
-    """The member that changed, if it is one alone."""
+    about: PeerId | None
+    """The member that changed; None: several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
 from protocol.pipeline.effects import Obstructs, PayloadKey, Rerouted, SendPayload
-from protocol.pipeline.next_hop import NextHop
+from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
 
 ABSENT = 3
@@ -42,6 +42,7 @@ class Holder:
     """A replica that was sent a microbatch."""
 
     peer: PeerId
+    account: Account
     attempt: int
     sent_at: float
     queue: int = 1
@@ -195,16 +196,16 @@ class Deliveries:
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
-        if receipt.verdict == "absent":
-            self.next_hop.heard(sender, now)
-            return self._absent(delivery, holder, now)
-        if receipt.attempt != holder.attempt:
+        absent = receipt.verdict == "absent"
+        if not absent and receipt.attempt != holder.attempt:
             return []
-        self.next_hop.heard(sender, now)
+        holder.account.heard_at = now
+        if absent:
+            return self._absent(delivery, holder, now)
         if receipt.verdict not in ("accepted", "known"):
             return self._refused(delivery, holder, now)
         holder.accepted = True
-        self.next_hop.accepted(sender)
+        holder.account.accepted()
         return []
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
@@ -216,7 +217,8 @@ class Deliveries:
         if microbatch not in self._open:
             return True
         self._awake[microbatch] = delivery
-        self.next_hop.brought(sender, now)
+        if account := self.next_hop.get(sender):
+            account.brought(now)
         if not delivery.returned:
             self._learn(delivery, sender, now)
         self._settle_on(delivery, sender, now)
@@ -312,13 +314,13 @@ class Deliveries:
             for holder in delivery.holders:
                 asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
                 effects.append(Send(holder.peer, asks))
-        return [*effects, *self._help(newest.peer, delivery.step, since, now)]
+        return [*effects, *self._help(newest, delivery.step, since, now)]
 
-    def _help(self, slow: PeerId, step: int, since: float, now: float) -> list[DeliveryEffect]:
+    def _help(self, late: Holder, step: int, since: float, now: float) -> list[DeliveryEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
-        early = step > self._slowest
-        nothing = self.next_hop.shown_at(slow, early=early) <= since
+        early, slow = step > self._slowest, late.peer
+        nothing = late.account.shown_at(early=early) <= since
         spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
         out = [
             delivery
@@ -334,14 +336,14 @@ class Deliveries:
         others = self._live - (spare - delivery.sent_to - delivery.unfit)
         if (chosen := self.next_hop.choose(now, others, tried=True)) is None:
             return []
-        usual_s = self.next_hop.timing(slow).expected_s(holder.queue)
+        usual_s = late.account.gradient.expected_s(holder.queue)
         words = (
             f"microbatch {delivery.microbatch}: {short(slow)} has had it for "
             f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen)} gets it too"
         )
         said = Explain("pipeline", words, members=(slow, chosen))
         effects: list[DeliveryEffect] = [self._send(delivery, chosen, now), said]
-        if nothing and self.next_hop.struck(slow, now):
+        if nothing and late.account.struck(now):
             effects.append(Obstructs(slow, "again and again it brings none of our work"))
         return effects
 
@@ -378,13 +380,14 @@ class Deliveries:
 
     def _send(self, delivery: Delivery, peer: PeerId, now: float) -> SendPayload:
         """Make a replica, charged already, a holder, and return what does."""
-        step, microbatch, queue = delivery.step, delivery.microbatch, self.next_hop.charged(peer)
+        step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop[peer]
         again = delivery.again or bool(delivery.holders)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
-        holder = Holder(peer, delivery.attempt, now, queue, charged=True, alone=not again)
+        sent = delivery.attempt, now, account.charged
+        holder = Holder(peer, account, *sent, charged=True, alone=not again)
         delivery.holders.append(holder)
-        delivery.at = now + min(self.next_hop.late_s(peer, queue), RECEIPT_S)
+        delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), RECEIPT_S)
         size_bytes = self._tokens_bytes(microbatch)
         message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
@@ -415,7 +418,8 @@ class Deliveries:
     def _hold(self, delivery: Delivery, peer: PeerId, now: float) -> None:
         """any -> held by a replica that has it already."""
         self._clear(delivery)
-        delivery.holders = [Holder(peer, delivery.attempt, now, accepted=True)]
+        account = self.next_hop[peer]
+        delivery.holders = [Holder(peer, account, delivery.attempt, now, accepted=True)]
         delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 
     # --- what holders answer ---------------------------------------------------------------
@@ -434,7 +438,7 @@ class Deliveries:
         if holder.accepted:
             delivery.unfit.add(holder.peer)  # it has given it back
         else:
-            self.next_hop.refused(holder.peer, now)
+            holder.account.refused(now)
         self._release(delivery, holder)
         if delivery.holders:
             return []
@@ -444,11 +448,11 @@ class Deliveries:
         """Learn from a first gradient about the holders; after Karn, only from those that had no
         predecessor."""
         for holder in delivery.holders:
-            took = holder.peer, now - max(holder.sent_at, self._begun_at), holder.queue, now
+            took = now - max(holder.sent_at, self._begun_at), holder.queue, now
             if holder.alone and holder.peer == bringer:
-                self.next_hop.settle(*took)
+                holder.account.settle(*took)
             elif holder.alone:
-                self.next_hop.overtaken(*took)
+                holder.account.overtaken(*took)
 
     def _settle_on(self, delivery: Delivery, sender: PeerId, now: float) -> None:
         """Make the replica that brought the gradient first the holder, even if it had been given
@@ -502,5 +506,5 @@ class Deliveries:
     def _discharge(self, holder: Holder) -> None:
         """The holder need not compute the microbatch any more."""
         if holder.charged:
-            self.next_hop.release(holder.peer)
+            holder.account.release()
             holder.charged = False

@@ -1,13 +1,16 @@
 """The effects of pipeline and rounds, besides plain messages.
 
 Payloads (tensors, tokens) never enter a machine. A machine names them by ``PayloadKey``; the driver
-holds the bytes, in memory or on disk.
+holds the bytes, in memory or on disk. A task is the worker's request as it stands, and an outcome
+is its reply.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
@@ -61,24 +64,21 @@ class DropStep:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardTask:
+class ForwardTask(Struct, frozen=True, tag=True):
     """Run the stage forward on ``input`` (stage 0: on its samples); yields ``output``."""
 
     step: int
     microbatch: int
 
 
-@dataclass(frozen=True, slots=True)
-class LossTask:
+class LossTask(Struct, frozen=True, tag=True):
     """Last stage: forward, loss and backward in one; yields ``grad_out`` and the loss."""
 
     step: int
     microbatch: int
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardTask:
+class BackwardTask(Struct, frozen=True, tag=True):
     """Run the stage backward on ``grad_in``; yields ``grad_out`` (nothing at stage 0)."""
 
     step: int
@@ -91,8 +91,7 @@ into the sum of an audit, and what a member has sent of it is compared; or it is
 for the loss on held-out text."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassTask:
+class PassTask(Struct, frozen=True, tag=True):
     """Run a microbatch once more, or a held-out one, which has a negative number; see ``Into``."""
 
     step: int
@@ -102,8 +101,7 @@ class PassTask:
     """In an audit: what the member shows, in the order of its list."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContributeTask:
+class ContributeTask(Struct, frozen=True, tag=True):
     """Cut the accumulated gradient into segments; yields ``segment`` 0..n-1 of our own."""
 
     step: int
@@ -113,8 +111,7 @@ class ContributeTask:
     """Where the sum is secret: the seeds of our masks, and whether each is added."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceTask:
+class ReduceTask(Struct, frozen=True, tag=True):
     """Aggregate one segment over the members' parts, in order, by the manifest's rule; yields
     ``reduced`` and its squared norm.
 
@@ -134,8 +131,7 @@ class ReduceTask:
     the relative distance."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeTask:
+class DecodeTask(Struct, frozen=True, tag=True):
     """Decode an owner's broadcast of a segment ahead of ``ApplyTask``, and check it."""
 
     step: int
@@ -146,8 +142,7 @@ class DecodeTask:
     """As the owner claims."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyTask:
+class ApplyTask(Struct, frozen=True, tag=True):
     """Apply the broadcast bytes: version ``step`` becomes ``step + 1``. Without segments we are the
     stage's only replica, and apply our own gradient."""
 
@@ -163,30 +158,27 @@ class ApplyTask:
     """The learning rate by an amendment; None: the manifest's."""
 
 
-@dataclass(frozen=True, slots=True)
-class HashTask:
+class HashTask(Struct, frozen=True, tag=True):
     """Compute the hash of version ``step``, beside the tasks that come after this one."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeepVersionTask:
+class KeepVersionTask(Struct, frozen=True, tag=True):
     """Copy the parameters that a step is computed at, before the step is applied, for an audit; and
     note the norm that a segment of the mean gradient usually has there, whose sum is made again."""
 
     step: int
-    bounds: tuple[int, ...]
-    segment: int | None
+    bounds: tuple[int, ...] = ()
+    segment: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompareTask:
+class CompareTask(Struct, frozen=True, tag=True):
     """Compare the recomputed sum with the member's contribution; None: a segment of nothing."""
 
     step: int
     bounds: tuple[int, ...]
-    segments: tuple[PayloadKey | None, ...]
+    segments: tuple[PayloadKey | None, ...] = ()
 
 
 AuditTask = KeepVersionTask | PassTask | CompareTask | ReduceTask
@@ -213,8 +205,7 @@ class Compute:
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, tag=True):
     """The worker's answer about a finished task; ``error`` is empty when it went well."""
 
     error: str = ""
@@ -227,6 +218,8 @@ class Outcome:
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()
     """Of each payload the task yielded, as in its seal."""
+    counted: tuple[int, ...] = ()
+    """The microbatches in what ``ContributeTask`` yielded."""
     hash: str = ""
     """Of the version: from ``HashTask``, or with a small version itself."""
     grad_norm: float = 0.0

@@ -57,7 +57,9 @@ _Open = tuple[float, bytes, PeerId]
 
 
 @dataclass(slots=True)
-class _Candidate:
+class Account:
+    """What we know of one replica."""
+
     gradient: Timing
     """Sending to gradient, as measured here."""
     rate: float = 0.0
@@ -82,6 +84,51 @@ class _Candidate:
         """Its time for one microbatch."""
         return 1 / self.rate if self.rate else self.gradient.mean_s
 
+    def release(self) -> None:
+        """It does not have a microbatch any more that it was charged with."""
+        self.charged = max(0, self.charged - 1)
+
+    def settle(self, seconds: float, queue: int, now: float) -> None:
+        """A microbatch took so many ``seconds`` from sending to gradient, with ``queue`` of ours
+        there, itself included."""
+        self.gradient.note(seconds, queue)
+        self.sampled_at = now
+
+    def overtaken(self, seconds: float, queue: int, now: float) -> None:
+        """A microbatch has taken so long and is not done."""
+        self.gradient.at_least(seconds, queue)
+        self.sampled_at = now
+
+    def brought(self, now: float) -> None:
+        """Some gradient has come from there."""
+        self.brought_at = self.heard_at = now
+        self.strikes, self.suspended_until = 0, 0.0
+
+    def accepted(self) -> None:
+        """It has taken work."""
+        self.rest_s, self.rests_until = REST_S, 0.0
+
+    def refused(self, now: float) -> None:
+        """It has refused work: it is left alone, for twice as long each time. Refusals of what was
+        sent to it before the pause began change nothing."""
+        if self.rests_until <= now:
+            self.rests_until = now + self.rest_s
+            self.rest_s = min(2 * self.rest_s, ANSWER_S)
+
+    def struck(self, now: float) -> bool:
+        """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
+        again."""
+        if now < self.suspended_until:
+            return False
+        self.strikes += 1
+        self.suspended_until = now + FORGET_S
+        return self.strikes >= STRIKES
+
+    def shown_at(self, *, early: bool) -> float:
+        """Return when a gradient came from there last, in monotonic seconds; ``early``: or a
+        receipt."""
+        return self.heard_at if early else self.brought_at
+
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
     """Return what a stage's replicas say of their speed, within bounds; empty until all say one."""
@@ -95,10 +142,17 @@ class NextHop:
     """Chooses among the replicas of one stage; holds a clock-free account per replica."""
 
     def __init__(self) -> None:
-        self._candidates: dict[PeerId, _Candidate] = {}
+        self._accounts: dict[PeerId, Account] = {}
         self._leaving: frozenset[PeerId] = frozenset()
         self._bound = NOBODY
         self._relayed: frozenset[PeerId] = frozenset()
+
+    def __getitem__(self, peer: PeerId) -> Account:
+        return self._accounts[peer]
+
+    def get(self, peer: PeerId) -> Account | None:
+        """Return the account of a replica, if it is live."""
+        return self._accounts.get(peer)
 
     def relayed(self, peers: Collection[PeerId]) -> None:
         """We reach these through a relay only, by our own links."""
@@ -117,15 +171,15 @@ class NextHop:
 
         If one of them has not said yet, the measured times of all count, which compare.
         """
-        for gone in self._candidates.keys() - rates.keys():
-            del self._candidates[gone]
-        known = [c.gradient.mean_s for c in self._candidates.values()]
+        for gone in self._accounts.keys() - rates.keys():
+            del self._accounts[gone]
+        known = [c.gradient.mean_s for c in self._accounts.values()]
         hop_s = sum(known) / len(known) if known else USUAL_S
         believed = believed_rates(rates)
         for peer in rates:
-            if peer not in self._candidates:
-                self._candidates[peer] = _Candidate(Timing(mean_s=hop_s))
-            self._candidates[peer].rate = believed.get(peer, 0.0)
+            if peer not in self._accounts:
+                self._accounts[peer] = Account(Timing(mean_s=hop_s))
+            self._accounts[peer].rate = believed.get(peer, 0.0)
 
     # --- choosing --------------------------------------------------------------------------
 
@@ -133,7 +187,7 @@ class NextHop:
         self, now: float, exclude: Collection[PeerId] = (), *, tried: bool = False
     ) -> PeerId | None:
         """Charge the replica that is expected to be done first with one microbatch, and return it;
-        None if there is none or all rest. ``release`` takes the charge back.
+        None if there is none or all rest. ``Account.release`` takes the charge back.
 
         Args:
             now: monotonic seconds.
@@ -153,18 +207,18 @@ class NextHop:
         if not open_to:
             return None
         peer = min(self._within_share(open_to))[2]
-        self._candidates[peer].chosen += 1
-        if sum(c.chosen for c in self._candidates.values()) >= LATELY:
-            for candidate in self._candidates.values():
+        self._accounts[peer].chosen += 1
+        if sum(c.chosen for c in self._accounts.values()) >= LATELY:
+            for candidate in self._accounts.values():
                 candidate.chosen //= 2
-        self.charge(peer)
+        self[peer].charged += 1
         return peer
 
     def _within_share(self, open_to: list[_Open]) -> list[_Open]:
         """Leave out newcomers that have had their share of what was sent lately."""
         if not self._bound.named:
             return open_to
-        had = {peer: c.chosen for peer, c in self._candidates.items()}
+        had = {peer: c.chosen for peer, c in self._accounts.items()}
         of = sum(had.values()) + 1
         return [one for one in open_to if self._bound.allows(one[2], had, of)] or open_to
 
@@ -172,7 +226,7 @@ class NextHop:
         """Return the least time that a microbatch takes at replicas that need much longer for it
         than another, whatever they say of their rate: what they need more than that one, for the
         stages behind are the same. It is forgotten slowly, so that each is tried again."""
-        measured = {p: c for p, c in self._candidates.items() if c.gradient.measured}
+        measured = {p: c for p, c in self._accounts.items() if c.gradient.measured}
         if len(measured) < 2:
             return {}
         best = min(measured.values(), key=lambda c: c.gradient.mean_s)
@@ -186,10 +240,10 @@ class NextHop:
 
     def _open(
         self, exclude: Collection[PeerId], now: float, *, tried: bool = False
-    ) -> dict[PeerId, _Candidate]:
+    ) -> dict[PeerId, Account]:
         """Return those that take work: of the ones that stay and are not suspended, or of all if
         there is none."""
-        left = {p: c for p, c in self._candidates.items() if p not in exclude}
+        left = {p: c for p, c in self._accounts.items() if p not in exclude}
         stay = {p: c for p, c in left.items() if p not in self._leaving} or left
         fine = {p: c for p, c in stay.items() if c.suspended_until <= now} or stay
         if tried:
@@ -198,109 +252,25 @@ class NextHop:
 
     def open_at(self, now: float) -> float:
         """Return when to choose again if all rest."""
-        ends = (c.rests_until for c in self._candidates.values() if c.rests_until > now)
+        ends = (c.rests_until for c in self._accounts.values() if c.rests_until > now)
         return min(ends, default=now + ANSWER_S)
-
-    def charge(self, peer: PeerId) -> None:
-        """A replica has one microbatch more of us."""
-        self._candidates[peer].charged += 1
-
-    def release(self, peer: PeerId) -> None:
-        """Take back a charge: the replica does not have the microbatch any more."""
-        if candidate := self._candidates.get(peer):
-            candidate.charged = max(0, candidate.charged - 1)
-
-    def charged(self, peer: PeerId) -> int:
-        """Return how many of our microbatches a replica has."""
-        candidate = self._candidates.get(peer)
-        return candidate.charged if candidate else 0
 
     def spare(self, since: float, now: float, *, early: bool = False) -> set[PeerId]:
         """Return the replicas that take work and have none of ours, or have shown something since
         ``since``: a gradient, or, of a step that is ``early``, a receipt."""
-        there = self._open((), now).items()
-        done = {p for p, c in there if not c.charged or self.shown_at(p, early=early) > since}
-        return {peer for peer in done if not self._candidates[peer].strikes}
-
-    # --- learning --------------------------------------------------------------------------
-
-    def settle(self, peer: PeerId, seconds: float, queue: int, now: float) -> None:
-        """Note the time a microbatch took at ``peer``.
-
-        Args:
-            peer: the replica.
-            seconds: from sending to gradient.
-            queue: microbatches before it, itself included.
-            now: monotonic seconds.
-        """
-        if candidate := self._candidates.get(peer):
-            candidate.gradient.note(seconds, queue)
-            candidate.sampled_at = now
-
-    def overtaken(self, peer: PeerId, seconds: float, queue: int, now: float) -> None:
-        """Note that a microbatch has taken so long at ``peer`` and is not done."""
-        if candidate := self._candidates.get(peer):
-            candidate.gradient.at_least(seconds, queue)
-            candidate.sampled_at = now
-
-    def brought(self, peer: PeerId, now: float) -> None:
-        """Some gradient has come from there."""
-        if candidate := self._candidates.get(peer):
-            candidate.brought_at = candidate.heard_at = now
-            candidate.strikes, candidate.suspended_until = 0, 0.0
-
-    def heard(self, peer: PeerId, now: float) -> None:
-        """A receipt has come from there."""
-        if candidate := self._candidates.get(peer):
-            candidate.heard_at = now
-
-    def accepted(self, peer: PeerId) -> None:
-        """It has taken work."""
-        if candidate := self._candidates.get(peer):
-            candidate.rest_s, candidate.rests_until = REST_S, 0.0
-
-    def refused(self, peer: PeerId, now: float) -> None:
-        """Note that ``peer`` has refused work: it is left alone, for twice as long each time.
-
-        Refusals of what was sent to it before the pause began change nothing.
-        """
-        candidate = self._candidates.get(peer)
-        if candidate is not None and candidate.rests_until <= now:
-            candidate.rests_until = now + candidate.rest_s
-            candidate.rest_s = min(2 * candidate.rest_s, ANSWER_S)
-
-    def struck(self, peer: PeerId, now: float) -> bool:
-        """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
-        again."""
-        candidate = self._candidates.get(peer)
-        if candidate is None or now < candidate.suspended_until:
-            return False
-        candidate.strikes += 1
-        candidate.suspended_until = now + FORGET_S
-        return candidate.strikes >= STRIKES
+        there = [(p, c) for p, c in self._open((), now).items() if not c.strikes]
+        return {p for p, c in there if not c.charged or c.shown_at(early=early) > since}
 
     # --- expecting -------------------------------------------------------------------------
 
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
-        least_s = LEAST_LATE_AGAIN_S if peer in self.overdue() else LEAST_LATE_S
-        if (own := self.timing(peer)).measured:
+        least_s = LEAST_LATE_AGAIN_S if self[peer].strikes else LEAST_LATE_S
+        if (own := self[peer].gradient).measured:
             return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
-        known = [c.gradient.mean_s for c in self._candidates.values() if c.gradient.measured]
+        known = [c.gradient.mean_s for c in self._accounts.values() if c.gradient.measured]
         return max(least_s, MOST_TIMES * max(known)) if known else UNMEASURED_S
 
     def overdue(self) -> list[PeerId]:
         """Return the replicas that bring nothing while their siblings do."""
-        return [peer for peer, candidate in self._candidates.items() if candidate.strikes]
-
-    def timing(self, peer: PeerId) -> Timing:
-        """Return what is known of the time from sending to gradient."""
-        candidate = self._candidates.get(peer)
-        return candidate.gradient if candidate else Timing(mean_s=USUAL_S)
-
-    def shown_at(self, peer: PeerId, *, early: bool = False) -> float:
-        """Return when a gradient came from there last, in monotonic seconds; ``early``: or a
-        receipt."""
-        if (candidate := self._candidates.get(peer)) is None:
-            return -math.inf
-        return candidate.heard_at if early else candidate.brought_at
+        return [peer for peer, candidate in self._accounts.items() if candidate.strikes]

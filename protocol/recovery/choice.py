@@ -71,9 +71,17 @@ class Claims:
                 witness is not enough. None: we have not seen the lineage trained.
             stages: their number.
         """
-        there = (v for v, of in self._said.items() if all(s in of for s in range(stages)))
+        there = self.whole(stages)
         known = (v for v in there if reached is None or v <= reached or self.witnesses(v) > 1)
         return max(known, default=0)
+
+    def whole(self, stages: int) -> list[int]:
+        """Return the versions that somebody has, of each of the first ``stages``."""
+        return [v for v, of in self._said.items() if all(s in of for s in range(stages))]
+
+    def weight(self, version: int) -> int:
+        """Return the weight of the heaviest claim to a version, of the stage where it is least."""
+        return min(max(word[0] for word in words) for words in self._said[version].values())
 
     def newest_whole(self, stages: int, reached: int | None = None) -> Lineage:
         """Return the newest complete version as a lineage that begins there; ``stages`` and

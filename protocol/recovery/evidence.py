@@ -24,10 +24,10 @@ gone may be more than those that are here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import chain, repeat
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from protocol import limits
 from protocol.decree.decree import is_majority
@@ -45,19 +45,22 @@ MAX_MADE: Final = 1024
 """Hashes of versions that we made ourselves."""
 AHEAD_STEPS: Final = 2
 """No stage is further ahead of our last commit at the moment at which we make it."""
-MAX_ELECTORATES: Final = 16
+MAX_ELECTOR_SETS: Final = 16
 """Different sets of electors that are remembered, the latest: they change when members come or
 go."""
 
 
-class LastRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The last record of a proven peer: it counts after the record has expired."""
+class Known(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A proven peer."""
 
-    author: PeerText
-    stored: Stored
+    peer: PeerText
+    together: StepIndex = 0
+    """The newest version that its work is in."""
+    said: Stored | None = None
+    """Its last record: it counts after the record has expired."""
 
 
-class Electorate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StageElectors(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The electors that a decree of a stage has named, in rising order."""
 
     stage: StageIndex
@@ -71,14 +74,11 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Newest version that one of our seats has ever made; 0: none."""
     stages: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
     """Stages in which we have closed steps."""
-    proven: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_PROVEN)] = ()
-    """The latest last."""
-    last_records: Annotated[tuple[LastRecord, ...], Meta(max_length=MAX_PROVEN)] = ()
+    known: Annotated[tuple[Known, ...], Meta(max_length=MAX_PROVEN)] = ()
+    """The proven peers, the latest last."""
     made: Annotated[tuple[Copy, ...], Meta(max_length=MAX_MADE)] = ()
     """Stage, version and hash of what our seats have made."""
-    together: Annotated[tuple[StepIndex, ...], Meta(max_length=MAX_PROVEN)] = ()
-    """Of each proven peer, the newest version that its work is in."""
-    electorates: Annotated[tuple[Electorate, ...], Meta(max_length=MAX_ELECTORATES)] = ()
+    electors: Annotated[tuple[StageElectors, ...], Meta(max_length=MAX_ELECTOR_SETS)] = ()
     """Of the latest decrees, each once; the newest last."""
     saw_training: bool = False
     """Whether a version of the run was ever served here or before our eyes."""
@@ -97,20 +97,17 @@ class Evidence:
         self.closed_at: float | None = None
         """When a seat of this process last closed a step of our lineage."""
         self._stages = set(kept.stages)
-        together = chain(kept.together, repeat(0))
-        self._proven = dict(zip(map(PeerId, kept.proven), together, strict=False))
-        """By peer: the newest version that its work is in."""
+        self._known = {PeerId(one.peer): one for one in kept.known}
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
-        self._last_records = {PeerId(one.author): one.stored for one in kept.last_records}
         self._not_given: dict[PeerId, int] = {}
         """By peer: how often a state that it has named was not to be had."""
-        self._electorates = list(kept.electorates)
+        self._electors = list(kept.electors)
         self.saw_training = kept.saw_training
 
     @property
     def any(self) -> bool:
         """Whether any peer may be proven: we have closed a step, or a waypoint names members."""
-        return bool(self._stages or self._proven)
+        return bool(self._stages or self._known)
 
     @property
     def worked(self) -> bool:
@@ -119,15 +116,10 @@ class Evidence:
 
     def kept(self) -> Kept:
         """Return what is to be saved."""
-        records = tuple(
-            LastRecord(author, said) for author, said in sorted(self._last_records.items())
-        )
-        stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
+        stages, known = tuple(sorted(self._stages)), tuple(self._known.values())
         made = tuple(Copy(*of, state) for of, state in self._made.items())
-        together = tuple(self._proven.values())
-        named = tuple(self._electorates)
-        of_others = (proven, records, made, together, named)
-        return Kept(self.version, stages, *of_others, self.saw_training)
+        electors = tuple(self._electors)
+        return Kept(self.version, stages, known, made, electors, self.saw_training)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -154,38 +146,37 @@ class Evidence:
             Whether it proves a new peer, names other electors or is the stage's first, and should
             be saved.
         """
-        news = stage not in self._stages or not self._proven.keys() >= set(with_whom)
+        news = stage not in self._stages or not self._known.keys() >= set(with_whom)
         if electors:
-            news |= self._named(Electorate(stage, tuple(sorted(electors))))
+            news |= self._named(StageElectors(stage, tuple(sorted(electors))))
         self.saw_training = True
         self.version = max(self.version, version)
         self.closed_at = now
         self._stages.add(stage)
         for peer in sorted(with_whom):
-            self._proven.pop(peer, None)
-            self._proven[peer] = version
-        for peer in list(self._proven)[:-MAX_PROVEN]:
-            del self._proven[peer]
-            self._last_records.pop(peer, None)
+            self._known[peer] = replace(self._known.pop(peer, Known(peer)), together=version)
+        for peer in list(self._known)[:-MAX_PROVEN]:
+            del self._known[peer]
         self._made[stage, version] = state
         for old in list(self._made)[:-MAX_MADE]:
             del self._made[old]
         return news
 
-    def _named(self, electorate: Electorate) -> bool:
+    def _named(self, electors: StageElectors) -> bool:
         """Remember electors; return whether they are others than those of the stage before."""
-        before = self._last_electorates().get(electorate.stage)
-        self._electorates = [one for one in self._electorates if one != electorate]
-        self._electorates = [*self._electorates, electorate][-MAX_ELECTORATES:]
-        return before != electorate
+        before = self._last_of_stages().get(electors.stage)
+        others = [one for one in self._electors if one != electors]
+        self._electors = [*others, electors][-MAX_ELECTOR_SETS:]
+        return before != electors
 
-    def _last_electorates(self) -> dict[int, Electorate]:
-        return {one.stage: one for one in self._electorates}
+    def _last_of_stages(self) -> dict[int, StageElectors]:
+        return {one.stage: one for one in self._electors}
 
     def certify(self, version: int, peers: Collection[PeerId]) -> None:
         """Begin with what a waypoint says, where we have not worked ourselves: its version, and the
         members that it names."""
-        self._proven = dict.fromkeys(sorted(peers)[:MAX_PROVEN], 0)
+        known = (self._known.get(peer, Known(peer)) for peer in sorted(peers)[:MAX_PROVEN])
+        self._known = {PeerId(one.peer): replace(one, together=0) for one in known}
         self.version = version
 
     def reopened(self, stage: int) -> None:
@@ -197,21 +188,24 @@ class Evidence:
         """Another lineage begins: newer versions than its beginning belong to the one that ended,
         older ones to both. The records of absent members do not say so, so we note it for them."""
         self.closed_at = None
-        for author, said in self._last_records.items():
-            shared = [
+        for peer, known in self._known.items():
+            said = known.said or Stored()
+            shared = tuple(
                 copy
                 for copy in said.copies
                 if copy.version <= lineage.version and belongs(copy.version, said.lineage, before)
-            ]
+            )
             if shared and said.lineage.era != lineage.era:
-                self._last_records[author] = Stored(lineage, tuple(shared))
+                known = replace(known, said=Stored(lineage, shared))
+            together = min(known.together, lineage.version)
+            self._known[peer] = replace(known, together=together)
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
-        self._proven = {p: min(v, lineage.version) for p, v in self._proven.items()}
 
     def begins_with(self, version: int, peers: Collection[PeerId]) -> None:
         """What we begin with, at this version, is what these peers have made."""
-        for peer in self._proven.keys() & set(peers):
-            self._proven[peer] = max(version, self._proven[peer])
+        for peer in self._known.keys() & set(peers):
+            known = self._known[peer]
+            self._known[peer] = replace(known, together=max(version, known.together))
 
     def go_over(self, version: int) -> None:
         """We give up what we have made apart from others, whose line is at this version."""
@@ -220,8 +214,8 @@ class Evidence:
 
     def heard(self, author: PeerId, stored: Stored) -> None:
         """Remember the last record of a proven peer; no other peer's is kept."""
-        if author in self._proven:
-            self._last_records[author] = stored
+        if author in self._known:
+            self._known[author] = replace(self._known[author], said=stored)
 
     def not_had(self, named_by: Collection[PeerId]) -> None:
         """A state that these name could not be had from any of them."""
@@ -239,7 +233,7 @@ class Evidence:
 
     def proves(self, peer: PeerId) -> bool:
         """Whether we have worked with a peer."""
-        return peer in self._proven
+        return peer in self._known
 
     def doubts(self, peer: PeerId) -> bool:
         """Whether a peer has named states and not given them."""
@@ -251,13 +245,13 @@ class Evidence:
         Where a member that a newcomer's waypoint names serves a stage, no other replica of that
         stage counts; nor does one that is doubted, where another serves.
         """
-        by_waypoint = bool(self._proven) and not self.worked
+        by_waypoint = bool(self._known) and not self.worked
         if not by_waypoint and not self._not_given:
             return view
         stages = []
         for stage, replicas in enumerate(view.stages):
             serving = {r.peer for r in view.serving(stage)}
-            known = serving & self._proven.keys() if by_waypoint else serving
+            known = serving & self._known.keys() if by_waypoint else serving
             known = known or serving
             known = {peer for peer in known if not self.doubts(peer)} or known
             stages.append([r for r in replicas if r.peer in known or not r.serving])
@@ -266,7 +260,7 @@ class Evidence:
     @property
     def last_electors(self) -> list[frozenset[PeerId]]:
         """By stage in which we have closed steps: the electors that the newest decree names."""
-        return [frozenset(map(PeerId, one.electors)) for one in self._last_electorates().values()]
+        return [frozenset(map(PeerId, one.electors)) for one in self._last_of_stages().values()]
 
     def seconded(
         self, follows: Callable[[PeerId], bool], is_gone: Callable[[PeerId], bool]
@@ -278,7 +272,7 @@ class Evidence:
             follows: whether a peer follows the lineage in question.
             is_gone: whether its process has certainly ended: it counts for neither side.
         """
-        named = [frozenset(map(PeerId, one.electors)) for one in self._electorates]
+        named = [frozenset(map(PeerId, one.electors)) for one in self._electors]
         there = ({p for p in one if follows(p) and not is_gone(p)} for one in named)
         found = (is_majority(*pair, is_gone) for pair in zip(there, named, strict=True))
         return not named or any(found)
@@ -286,11 +280,12 @@ class Evidence:
     @property
     def any_proven(self) -> bool:
         """Whether we know a member whose work is in ours."""
-        return bool(self._proven)
+        return bool(self._known)
 
     def together(self, peers: Collection[PeerId]) -> int:
         """Return the newest version that one of these has had a part in; 0: none, or unknown."""
-        return max((self._proven.get(peer, 0) for peer in peers), default=0)
+        known = (self._known[peer] for peer in peers if peer in self._known)
+        return max((one.together for one in known), default=0)
 
     def is_near(self, stage: int) -> bool:
         """Whether we have served a stage or a neighbour of it: there we know the replicas."""
@@ -308,6 +303,7 @@ class Evidence:
     def vouches(self, copy: Copy, lineage: Lineage) -> bool:
         """Whether a proven peer has named just that state of a lineage."""
         return any(
-            copy in said.copies and belongs(copy.version, said.lineage, lineage)
-            for said in self._last_records.values()
+            copy in known.said.copies and belongs(copy.version, known.said.lineage, lineage)
+            for known in self._known.values()
+            if known.said is not None
         )

@@ -67,9 +67,9 @@ SAVE_S: Final = 180.0
 """Bound of the time in which the state that we serve is saved, to go on from it alone."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A stage stays behind a neighbour for so many usual steps while nothing comes of its step: then it
-can no longer close the step. Gradients died in the stage after it, or activations in the one
-before."""
+"""A replica that closed a step this recently, in seconds or usual steps, is healthy. A stage that
+stays behind a neighbour for so long while nothing comes of its step can no longer close it.
+Gradients died in the stage after it, or activations in the one before."""
 SILENT_SHARE: Final = 0.5
 """A lost stage's replica that is only silent is waited for, for this share of the time in which the
 steps that it alone has would be made again. If it never returns, they cost half as much again."""
@@ -81,20 +81,15 @@ SETTLE_S: Final = 2.0
 """A returning swarm waits this long after the last member that came."""
 MAX_SETTLE_S: Final = 30.0
 """Bound of that wait while we know none of the arrivals: there may be no end of them."""
-HEALTHY_S: Final = 10.0
-HEALTHY_STEPS: Final = 3.0
-"""A replica that closed a step this recently, in seconds or usual steps, is healthy."""
-UNMET_S: Final = 15.0
-"""A returning replica waits this long for peers it has worked with before it trusts strangers."""
-STALLED_S: Final = 120.0
-"""A replica that has not closed a step for this long has little to lose and trusts strangers."""
 IN_VAIN_S: Final = 300.0
 """A stage is given what it begins with in this time, or others may know that nobody has it. Nor
 does any step take so long in which nothing moves."""
 PATIENCE_S: Final = 120.0
-"""How long a newer version than the best complete one is waited for: its holder may come back."""
+"""How long a newer version than the best complete one is waited for: its holder may come back. A
+replica that has not closed a step for this long has little to lose and trusts strangers."""
 BRIEF_PATIENCE_S: Final = 15.0
-"""The same wait if it can save one checkpoint interval at most."""
+"""The same wait if it can save one checkpoint interval at most; and how long a returning replica
+waits for peers it has worked with before it trusts strangers."""
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
 REFRESH_S: Final = 180.0
@@ -102,7 +97,7 @@ REFRESH_S: Final = 180.0
 MOST_FAILURES: Final = 3
 REFUSED_S: Final = 60.0
 """A line whose state could not be had, so many times or in time, or that we have just left, is no
-reason to give up ours for so long."""
+reason to give up ours for so long. Only who sees that it trains goes back to it."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
@@ -233,7 +228,7 @@ class Recovery:
         self._fetched_of: Lineage | None = None
         self._failures = 0
         self._refused: dict[Lineage, float] = {}
-        """Lines for which ours is not given up, and until when."""
+        """Lines for which ours is not given up, nor followed anew, and until when."""
         self._greater_since: float | None = None
         """Since when a line is there that stands before ours."""
         self.steps = steps
@@ -255,8 +250,6 @@ class Recovery:
         self.open = False
         """Whether it is settled from which version a stage without state begins."""
         self._stored: dict[PeerId, Stored] = {}
-        self._before: dict[PeerId, Stored] = {}
-        """What each author said last before it followed a lineage after more roll-backs."""
         self._context = RecoveryContext()
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
@@ -312,8 +305,6 @@ class Recovery:
         """
         if author == self._me or self._stored.get(author) == stored:
             return []
-        if (before := self._stored.get(author)) and before.lineage.number < stored.lineage.number:
-            self._before[author] = before
         self._stored[author] = stored
         self.evidence.heard(author, stored)
         self._changed_at = now
@@ -417,7 +408,6 @@ class Recovery:
         """A record expired."""
         if author != self._me:
             self._stored.pop(author, None)
-            self._before.pop(author, None)
 
     def versions(self, view: SwarmView) -> tuple[int | None, ...]:
         """Return by stage the newest version that is served there (None: nobody does).
@@ -515,11 +505,6 @@ class Recovery:
         far = author in self._context.eras and not evidence.is_near(copy.stage)
         return int(far or self._goes_by_strangers(self._now))
 
-    @property
-    def newest(self) -> int | None:
-        """Newest version of our lineage that we have seen served; None: it is not settled."""
-        return self._newest if self.open else None
-
     def left_behind(self, stage: int) -> None:
         """Our seat in a stage was left behind: the stage is past the beginning of the lineage, even
         if nobody whom we see serves it, and may not be begun there once more."""
@@ -594,11 +579,8 @@ class Recovery:
             return f"nothing has come of any step for {self._vain_s():.0f} s"
         if self._is_alone(now):
             return "most of those have gone who could have closed the next step"
-        electors = map(PeerId, self.lineage.electors)
-        if not self.has_begun() and all(map(self._context.is_gone, electors)):
-            return "everybody has gone who could have closed the first step"
-        if not self.has_begun() and self._is_stalled(now) and self._electors_are_elsewhere():
-            return "most of those who could have closed the first step serve another lineage"
+        if not self.has_begun() and self._electors_have_left(now):
+            return "those have gone, or serve another lineage, who could have closed the first step"
         return ""
 
     def _stands_still(self, now: float) -> bool:
@@ -629,12 +611,14 @@ class Recovery:
         saved = {copy.stage for copy in self._own_copies() if copy.version == versions[0]}
         return alone and len(set(versions)) == 1 and len(saved) < self._stages
 
-    def _electors_are_elsewhere(self) -> bool:
-        """Whether the electors of our lineage's first step that serve no other one are too few."""
-        era, eras = self.lineage.era, self._context.eras
+    def _electors_have_left(self, now: float) -> bool:
+        """Whether all electors of our lineage's first step have gone; or, for long, those that
+        serve no other lineage are too few."""
+        era, eras, gone = self.lineage.era, self._context.eras, self._context.is_gone
         electors = frozenset(map(PeerId, self.lineage.electors))
-        there = [peer for peer in electors if era in eras.get(peer, (era,))]
-        return not is_majority(there, electors, self._context.is_gone)
+        left = [peer for peer in electors if not gone(peer)]
+        here = [peer for peer in left if era in eras.get(peer, (era,))]
+        return not left or (self._is_stalled(now) and not is_majority(here, electors, gone))
 
     def has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""
@@ -705,7 +689,7 @@ class Recovery:
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
         if self._context.eras and not self._goes_by_strangers(now) and not self._voters():
             # they may be what is left of the swarm
-            settled = max(settled, self._since(self._unmet_since) + UNMET_S)
+            settled = max(settled, self._since(self._unmet_since) + BRIEF_PATIENCE_S)
         if now < settled:
             self._due = settled
             self.waiting = Waiting("for what versions the others have", self._due)
@@ -846,7 +830,7 @@ class Recovery:
         if not self.evidence.any:
             return True
         if not self.open:
-            return self._unmet_since is not None and now >= self._unmet_since + UNMET_S
+            return self._unmet_since is not None and now >= self._unmet_since + BRIEF_PATIENCE_S
         return self._is_stalled(now)
 
     def _is_stalled(self, now: float) -> bool:
@@ -855,8 +839,8 @@ class Recovery:
             return False
         begun = self.evidence.closed_at is not None
         if self.evidence.any and not begun and self._unmet_since is not None:
-            return now >= max(self._stalled_since, self._unmet_since) + UNMET_S
-        return now >= self._stalled_since + STALLED_S
+            return now >= max(self._stalled_since, self._unmet_since) + BRIEF_PATIENCE_S
+        return now >= self._stalled_since + PATIENCE_S
 
     def _voters(self) -> frozenset[PeerId]:
         """Return the members whose lineage counts: the proven ones; if there are none, the serving
@@ -893,7 +877,8 @@ class Recovery:
                 return None  # it may have been trained apart from ours
         if self._is_healthy(now):
             return None
-        later = [of for of in count if order(of) > order(self.lineage)]
+        ours = order(self.lineage)
+        later = [of for of in count if order(of) > ours and not self._is_refused(of, now)]
         if serving == self.lineage:
             later = [of for of in later if not self._would_come_back(of)]
         if later and self._may_leave(now):
@@ -936,11 +921,16 @@ class Recovery:
         linked = self._linked()
         said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
         for lineage in sorted(said, key=order, reverse=True):
-            later = order(lineage) > order(self.lineage)
+            later = order(lineage) > order(self.lineage) and not self._is_refused(lineage, now)
             is_next = later and lineage not in apart and self._is_next(lineage)
             if is_next and self._is_credible(lineage) and self._would_choose(lineage):
                 return lineage, f"{short(said[lineage])} decided it"
         return None
+
+    def _is_refused(self, lineage: Lineage, now: float) -> bool:
+        """Whether we have just left a lineage, or could not have its state: whatever led us there
+        would lead us there again, and we would come back in turns."""
+        return self._refused.get(lineage, now) > now
 
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
@@ -974,11 +964,10 @@ class Recovery:
         if 2 * len(here) <= len(lineage.electors):
             return False
         version, reached = lineage.version, self._reached()
-        far = reached is not None and version > reached
-        if far and self._claims(self.stored_live()).witnesses(version) < 2:
+        claims = self._claims(self.stored_live())
+        if reached is not None and version > reached and claims.witnesses(version) < 2:
             return False
-        known = self._claims(self._said_before(lineage)).hashes(version)
-        return not version or known == lineage.hashes
+        return not version or claims.hashes(version) == lineage.hashes
 
     def _begins_in_vain(self) -> bool:
         """Whether our lineage has begun and some stage has long been without its state: who tries
@@ -986,16 +975,6 @@ class Recovery:
         since = self._stalled_since
         lost = None in self._context.versions and not self.has_begun()
         return self.open and lost and since is not None and self._now >= since + IN_VAIN_S
-
-    def _said_before(self, lineage: Lineage) -> dict[PeerId, Stored]:
-        """Return what live members said before they followed a lineage: a copy that is named only
-        along with the decision to begin there is no reason for it."""
-        stored = self.stored_live()
-        if not self.evidence.worked:
-            return stored  # we have only just come
-        after = {p for p, one in stored.items() if one.lineage.number >= lineage.number}
-        before = {p: self._before[p] for p in after - {self._me} if p in self._before}
-        return {p: one for p, one in stored.items() if p not in after or p == self._me} | before
 
     def _has_voice(self, author: PeerId) -> bool:
         """Whether an author has a voice: we know it, or every linked member counts."""
@@ -1010,7 +989,7 @@ class Recovery:
         if all(self._seen.get(stage, 0) >= self.steps for stage in range(self._stages)):
             return True
         last = self.evidence.closed_at if self.evidence.worked else self._rose_at
-        return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
+        return last is not None and now < last + self._stuck_s()
 
     def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known.
@@ -1170,7 +1149,7 @@ class Recovery:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has
         not come as far as where ours begins was perhaps left behind by a roll-back; it is joined
         only if nothing is left of ours."""
-        if line.lineage in self._refused:
+        if self._is_refused(line.lineage, now):
             return False
         if self.open:
             return self._meetings.trains(line, self.steps, now)
@@ -1254,7 +1233,7 @@ class Recovery:
             self.evidence.begins_with(lineage.version, self._makers(lineage))
         else:
             self.evidence.go_over(given_up.reached)
-        self._refused[self.lineage] = now + REFUSED_S  # else two rules could take turns
+        self._refused[self.lineage] = now + REFUSED_S
         begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open, self.lineage, self.open = self.open, lineage, True
         self._begin_certified()

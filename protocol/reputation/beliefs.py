@@ -41,7 +41,6 @@ class Beliefs:
         self._costs = tuple(costs)
         self._about: dict[PeerId, dict[PeerId, Partner]] = {}
         """Subject -> reporter -> report."""
-        self._spoke_of: dict[PeerId, tuple[PeerId, ...]] = {}
         self._known: dict[PeerId, tuple[Subject, Belief]] = {}
         self._dirty: set[PeerId] = set()
 
@@ -53,15 +52,13 @@ class Beliefs:
             if subject != reporter:
                 self._about.setdefault(subject, {})[reporter] = partner
                 self._dirty.add(subject)
-        self._spoke_of[reporter] = tuple(PeerId(p.peer) for p in measurements.partners)
 
     def forget(self, reporter: PeerId) -> None:
         """Drop a reporter's record."""
-        for subject in self._spoke_of.pop(reporter, ()):
-            about = self._about.get(subject, {})
-            about.pop(reporter, None)
-            if not about:
-                self._about.pop(subject, None)
+        for subject in [one for one, about in self._about.items() if reporter in about]:
+            del self._about[subject][reporter]
+            if not self._about[subject]:
+                del self._about[subject]
             self._dirty.add(subject)
 
     def revise(self, subjects: Iterable[Subject]) -> dict[PeerId, Belief]:

@@ -31,7 +31,7 @@ from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import designated, is_majority
 from protocol.ids import PeerId, rank, short
-from protocol.view import Needs, SwarmView
+from protocol.view import SwarmView
 
 LEAST_HONEST: Final = 3
 """Of two members nobody can say who lies: their neighbours decide."""
@@ -59,17 +59,8 @@ class Touch(Protocol):
     def lost(self, now: float) -> Collection[PeerId]:
         """The peers that we have lost ourselves."""
 
-    def seated(self, stage: int, needs: Needs) -> None:
-        """A seat begins in ``stage``; it knows whom it needs."""
-
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """From now on ignore the peers that the seat in ``stage`` sets aside."""
-
-    def set_aside_elsewhere(self, stage: int) -> Collection[PeerId]:
-        """The peers that our seats in other stages set aside."""
-
-    def needed_elsewhere(self, stage: int, peer: PeerId, now: float) -> bool:
-        """Whether one of our seats in other stages needs a peer to close a step."""
 
 
 class Quorum:
@@ -102,6 +93,8 @@ class Quorum:
         """Whom we have vouched for in this step, the latest first."""
         self.settled = False
         """Whether a decree has named electors and roll."""
+        self.aside: frozenset[PeerId] = frozenset()
+        """Whom our seat has set aside."""
         self._here: frozenset[PeerId] | None = None
         """The peers in the view."""
 
@@ -125,6 +118,12 @@ class Quorum:
     def _expect_all(self, now: float) -> None:
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
+
+    def set_aside(self, peers: frozenset[PeerId]) -> None:
+        """Our seat has set these aside: we are not in touch with them, and they are lost to us."""
+        self.aside = peers
+        if self._touch is not None:
+            self._touch.shun(self._stage, peers)
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""
@@ -266,7 +265,8 @@ class Quorum:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
         absent = self.absent(missing, now)
         self.missing = tuple(absent[: limits.MAX_MISSING])
-        kept = set(absent).difference(self._touch.lost(now) if self._touch else ())
+        lost = self._touch.lost(now) if self._touch else ()
+        kept = set(absent).difference(lost, self.aside)
         return no(f"{short(min(kept))} is missing, and not lost yet") if kept else YES
 
     def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
@@ -280,7 +280,8 @@ class Quorum:
     def _counts(self, elector: PeerId, now: float) -> bool:
         if elector == self._me or self._touch is None:
             return True
-        return self._touch.present(elector, now) and not self._has_left(elector)
+        there = self._touch.present(elector, now) and elector not in self.aside
+        return there and not self._has_left(elector)
 
 
 def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:

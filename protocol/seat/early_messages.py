@@ -22,6 +22,10 @@ EARLY_ATTEMPTS = 5
 """Attempts of which one sender's messages are kept, of each round."""
 
 
+_What = tuple[PeerId, type[RoundMessage], int, int]
+"""Sender, kind, attempt and segment: what is said once."""
+
+
 def most_of_sender(segments: int) -> int:
     """Return how many messages of a sender and round are kept where it owns so many segments."""
     return EARLY_ATTEMPTS * (5 + segments)
@@ -36,16 +40,17 @@ class EarlyMessages:
 
     def __init__(self, segments: int) -> None:
         self._most = most_of_sender(segments)
-        self._kept: dict[int, list[tuple[PeerId, RoundMessage, bytes]]] = {}
+        self._kept: dict[int, dict[_What, tuple[RoundMessage, bytes]]] = {}
 
     def keep(self, sender: PeerId, message: RoundMessage, digest: bytes) -> bool:
         """Keep ``message`` of ``sender`` with its payload's ``digest``; False if it is a repetition
         or its sender's limit is reached."""
-        kept = self._kept.setdefault(message.step, [])
-        own = [known for peer, known, _ in kept if peer == sender]
-        if any(_same(message, known) for known in own) or len(own) >= self._most:
+        kept = self._kept.setdefault(message.step, {})
+        segment = message.segment if isinstance(message, Reduced) else 0
+        what = sender, type(message), message.attempt, segment
+        if what in kept or sum(of[0] == sender for of in kept) >= self._most:
             return False
-        kept.append((sender, message, digest))
+        kept[what] = message, digest
         return True
 
     def buffer(
@@ -58,16 +63,8 @@ class EarlyMessages:
         loaded: bool,
         serving: bool,
     ) -> list[SeatEffect]:
-        """Keep a later round's message until a seat at ``step`` gets there.
-
-        Args:
-            sender: its sender.
-            message: the message.
-            digest: of its payload.
-            step: the seat's present step.
-            loaded: whether the seat has its state.
-            serving: whether the seat serves.
-        """
+        """Keep a later round's message until a seat that is at ``step`` gets there; whether it has
+        its state, and serves."""
         if message.step > step + (SERVING_STEPS_AHEAD if serving else MAX_STEPS_AHEAD):
             if loaded:  # then our siblings' heartbeats say how far behind we are
                 return []
@@ -78,15 +75,8 @@ class EarlyMessages:
 
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""
-        return self._kept.pop(step, [])
+        return [(of[0], *kept) for of, kept in self._kept.pop(step, {}).items()]
 
     def has(self, step: int) -> bool:
         """Whether anything of this step is kept."""
         return step in self._kept
-
-
-def _same(a: RoundMessage, b: RoundMessage) -> bool:
-    """Whether two messages say the same thing, though perhaps not the same of it."""
-    if isinstance(a, Reduced) and isinstance(b, Reduced) and a.segment != b.segment:
-        return False
-    return type(a) is type(b) and a.attempt == b.attempt

@@ -64,7 +64,8 @@ class Following:
             known: whether we have the step's commit.
             alone: whether nobody could give it to us, or we are out of touch with the electors.
         """
-        if not (asked := [*ahead, *beside]):
+        asked = [*ahead, *beside]
+        if not asked or (known and not ahead):  # or nobody is there to give us the state
             self.caught_up()
             return []
         how = known, alone and not known

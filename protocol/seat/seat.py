@@ -219,7 +219,7 @@ class Seat:
         self._compose_round(promise, secret, longest_s(size, number_bytes))
         least = least_members(secret=bool(secret))
         seen = self.pipeline.overdue, self._spoilers
-        self.standing = Standing(place, touch, audits.verdicts, *seen, least, self.quorum.needs)
+        self.standing = Standing(place, audits.verdicts, *seen, least, self.quorum.needs)
         self._aside = self.standing.aside()
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
@@ -412,6 +412,7 @@ class Seat:
         if self.probation.failed(aside - self._aside, self._seen, now):
             self._seen = self.probation.without(self._whole, now)
         self._aside = aside
+        self.quorum.set_aside(aside)
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on, unless they are set aside: a leader or a plan names them."""
@@ -462,7 +463,10 @@ class Seat:
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return list(self.standing.observe(self._seen, self._open.claims, now, self.agreeing.steps))
+        claims, last = self._open.claims, self.agreeing.steps
+        said = self.standing.observe(self._seen, claims, now, last)
+        self.quorum.set_aside(self.standing.aside())
+        return list(said)
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
@@ -550,8 +554,12 @@ class Seat:
         if isinstance(message, Propose | CommitRequest):
             return self._as_elector(sender, message, now)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            if isinstance(message, Commit) and sender not in self._siblings():
-                return []  # it proves nothing yet, and who keeps it catches up before it serves
+            if isinstance(message, Commit):
+                if self._is_left_behind(message):
+                    words = f"our electors have closed step {message.step} meanwhile"
+                    return [Fault("behind", words)]
+                if sender not in self._siblings():
+                    return []  # it proves nothing yet; who keeps it catches up before it serves
             how = {"loaded": self.loaded, "serving": self.serving}
             return self._early.buffer(sender, message, digest, self.step, **how)
         if route.taker != "seat" or not (self.serving or route.observing):
@@ -719,10 +727,18 @@ class Seat:
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
         effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
-        if self.serving and self.member.is_left_out:
+        others = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
+
+    def _is_left_behind(self, later: Commit) -> bool:
+        """Whether most of our electors have closed a step so much later that none has the commit of
+        ours any more."""
+        signed = voters(later, self.quorum.electors, self.elector.verify)
+        far = later.step > self.step + MAX_COMMITS and self.loaded
+        return far and self.quorum.suffice(signed)
 
     def _as_elector(
         self, sender: PeerId, message: Propose | CommitRequest, now: float

@@ -20,6 +20,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import active, owner
 from protocol.seat.effects import CommitTo, SeatEffect
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Plan, Segment
 
 AGAIN: Final = 8
@@ -58,8 +59,8 @@ class Showing:
         """What is shown of a microbatch."""
         self._contributed: dict[tuple[int, int], tuple[Plan, frozenset[int]]] = {}
         """By step and attempt: the plan, and what it counts for us."""
-        self._shown: dict[tuple[PeerId, int], int] = {}
-        """How many payloads an asker was shown of a step."""
+        self._shown = TokenBuckets[tuple[PeerId, int]](MAX_ASKERS)
+        """What an asker may still be shown of a step."""
         self._kept: dict[int, _Kept] = {}
 
     def contributed(self, plan: Plan, counted: frozenset[int]) -> list[SeatEffect]:
@@ -116,11 +117,7 @@ class Showing:
         owned = sum(owner(plan, i) == self._place.me for i in segments)
         tensors, parts = len(self.tensors) * len(counted), owned * len(plan.members)
         most = 2 * (1 + tensors + len(segments) + parts) + AGAIN
-        shown = self._shown.pop((asker, asked.step), 0)
-        self._shown[asker, asked.step] = min(shown + 1, most)
-        while len(self._shown) > MAX_ASKERS:
-            del self._shown[next(iter(self._shown))]
-        return shown < most
+        return self._shown.take({(asker, asked.step): Rate(0.0, most)}, 0.0)
 
     def _has(self, asked: AuditRequest, plan: Plan, counted: frozenset[int]) -> bool:
         if asked.name == "segment":
@@ -164,5 +161,4 @@ class Showing:
         if steps:
             gone = frozenset(steps)
             self._contributed = {of: x for of, x in self._contributed.items() if of[0] not in gone}
-            self._shown = {of: one for of, one in self._shown.items() if of[1] not in gone}
         return [DropStep(step) for step in steps]

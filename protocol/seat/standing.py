@@ -2,8 +2,9 @@
 
 A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out, in
 all its stages that have others: it leads nothing, gets no work and is in no plan. The quorum
-ignores it, so it is lost to us (``Contacts.shun``). Whether a step can be
-closed without it is therefore still decided only by the majority of the electors.
+ignores it, so it is lost to us (``Quorum.set_aside``). Whether a step can be closed without it is
+therefore still decided only by the majority of the electors. What a seat decides holds in that
+seat: where we hold another stage, too, that one judges for itself.
 
 Somebody decides, and the others follow for as long as that one names the peer in its heartbeats:
 
@@ -14,7 +15,6 @@ Somebody decides, and the others follow for as long as that one names the peer i
   are the judges. Each decides for itself and names the loser; all follow the first judge that has
   decided, in an order that the pair fixes, so that no two sides of a run wait for opposite peers.
   Where nobody judges, siblings decide for themselves, and of the two each against the other.
-- Our seats in other stages decide for this one: the peer hears nothing of us any more.
 - A majority of a stage expels a member for good (``audit/charges.py``).
 
 A judge decides against the one that it has found out itself, else the one with more disputes, else
@@ -44,7 +44,6 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Touch
 from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 
@@ -101,8 +100,6 @@ class _Aside:
     back: str
     """Why it comes back once nobody wants it aside."""
     since: float = 0.0
-    silent: bool = True
-    """Whether it hears nothing from us by this seat's wish, not only by that of another seat."""
     for_good: bool = False
 
 
@@ -111,7 +108,6 @@ class Standing:
 
     Args:
         place: where this replica stands.
-        touch: our contacts; None in worlds in which all peers are in touch.
         verdicts: who is out.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
@@ -122,7 +118,6 @@ class Standing:
     def __init__(
         self,
         place: Place,
-        touch: Touch | None,
         verdicts: Verdicts,
         overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
@@ -131,7 +126,7 @@ class Standing:
     ) -> None:
         self._least, self._needs = least, needs
         self._overdue, self._spoilers = overdue, spoilers
-        self._place, self._touch, self._verdicts = place, touch, verdicts
+        self._place, self._verdicts = place, verdicts
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
         self._decisions: dict[PeerId, _Decision] = {}
@@ -144,9 +139,6 @@ class Standing:
         self._paces = dict[int, tuple[float, float]]()
         """By stage: when its version last rose, and how long its last step took."""
         self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
-        if touch is not None:
-            touch.seated(place.stage, self._wants)
-        self._shun()
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -383,8 +375,6 @@ class Standing:
             stage, why = after[peer].stage, after[peer].why
             words = f"{short(peer)} of stage {stage} is set aside{self._long(peer)}: {why}"
             said.append(Explain("membership", words, "warning", (peer,)))
-        if after != before:
-            self._shun()
         return said
 
     def _wanted(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
@@ -400,7 +390,6 @@ class Standing:
             if stands and (loser := self._judged(pair)) is not None:
                 yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
         yield from self._by_siblings(now)
-        yield from self._by_our_seats()
 
     def _by_siblings(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
         """A peer of a neighbouring stage that most of our stage have set aside: otherwise it would
@@ -415,14 +404,6 @@ class Standing:
             if peer in overdue and peer not in self._decisions:
                 self._decide(peer, stages[0], words, now)
             yield peer, _Aside(stages[0], words, "those whom we followed let it back")
-
-    def _by_our_seats(self) -> Iterator[tuple[PeerId, _Aside]]:
-        """Whom a seat that we hold in another stage has set aside hears nothing from us any
-        more."""
-        touch, words = self._touch, "our seat in another stage has set it aside"
-        for peer in sorted(touch.set_aside_elsewhere(self._place.stage) if touch else ()):
-            for stage in self._stages_of({peer})[:1]:
-                yield peer, _Aside(stage, words, "our other seat has let it back", silent=False)
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.
@@ -464,27 +445,12 @@ class Standing:
         }
         return sorted(found, key=lambda peer: (found[peer], peer))
 
-    def _wants(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
-        """Whether our other seats must not set a peer aside on top of all these: our stage would
-        have too few electors, or too few replicas for a step."""
-        there = {r.peer for r in self._view.serving(self._place.stage)}
-        left = there.difference(aside) - {peer}
-        return self._needs(peer, aside, now) or (peer in there and len(left) < self._least)
-
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
-        touch, ours = self._touch, self._place.stage
-        needed = self._needs(peer, self._aside, now)
-        needed = needed or (touch is not None and touch.needed_elsewhere(ours, peer, now))
-        return needed and peer not in self._spoilers()
+        return self._needs(peer, self._aside, now) and peer not in self._spoilers()
 
     def _count(self, stage: int, aside: Collection[PeerId]) -> int:
         """Return how many replicas of a stage are not set aside."""
         return sum(r.peer not in aside for r in self._view.serving(stage))
-
-    def _shun(self) -> None:
-        if self._touch is not None:
-            chosen = [peer for peer, aside in self._aside.items() if aside.silent]
-            self._touch.shun(self._place.stage, chosen)
 
     def _long(self, peer: PeerId) -> str:
         own = self._decisions.get(peer)

@@ -31,7 +31,6 @@ QUERY_RETRY_S = 0.25
 CHUNK_S = 22.5
 """Of each chunk in flight, until none has come for so long that a donor is given up. A chunk takes
 17 s on a line of 1 Mbit/s."""
-CHUNK_TIMEOUT_S = WINDOW * CHUNK_S
 LEAST_TIMEOUT_S = 30.0
 FIRST_TURN_S = 30.0
 """After so long the bytes that other donors offer are fetched for a while."""

@@ -203,9 +203,8 @@ class Register:
         ):
             words = "we did not make this invite: it has to be shown to the member that made it"
             return no(words), ()
-        if not ticket.is_good_for(peer, now):
-            used_up = len(ticket.used_by) >= ticket.uses
-            return no("the invite was used already" if used_up else "the invite has expired"), ()
+        if not (answer := ticket.lets_in(peer, now)):
+            return answer, ()
         if not self._may_vouch:
             return no("who invited you may not vouch for anybody"), ()
         path, chain = self._met.get(peer, _Member())

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from protocol.answer import YES, Answer, no
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.fields import Hash32, PeerText, UnixSeconds
 
@@ -41,11 +42,11 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         """What the bearer calls it by; it says nothing of the secret."""
         return name_of(self.secret)
 
-    def is_good_for(self, peer: PeerId, now: float) -> bool:
+    def lets_in(self, peer: PeerId, now: float) -> Answer:
         """Whether it lets a peer in now; one that it has let in may show it again."""
-        if peer in self.used_by:
-            return True
-        return now < self.expires and len(self.used_by) < self.uses
+        if peer not in self.used_by and len(self.used_by) >= self.uses:
+            return no("the invite was used already")
+        return YES if peer in self.used_by or now < self.expires else no("the invite has expired")
 
     def used(self, peer: PeerId) -> Ticket:
         """Return the ticket after it has let a peer in."""

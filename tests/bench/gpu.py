@@ -52,19 +52,7 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
-from client.compute.replies import Failed, Reply
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Contribute,
-    DecodeSum,
-    Forward,
-    ForwardBackward,
-    OpenStage,
-    Probe,
-    Reduce,
-    Request,
-)
+from client.compute.requests import Answer, AnyRequest, Failed, OpenStage, Probe
 from client.compute.worker import copy_beside
 from client.lab.bench.efficiency import found, median_interval
 from client.lab.local_swarm import LocalSwarm, Member, environment, terminate_as_interrupt
@@ -73,6 +61,8 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.stages import Stage, build_stage
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ContributeTask, ForwardTask, LossTask
+from tests.support.compute_rounds import decode_task, reduce_task
 from tests.support.compute_stages import LocalWorker
 
 H100_FLOPS = 989e12
@@ -118,6 +108,7 @@ class Work:
             averaging_codec="s8",
             sequences=self.sequences,
             tokens=self.spec.context,
+            microbatches=self.microbatches,
             graphs_kept=2,
             device=device,
             threads=8 if low else 1,
@@ -250,13 +241,13 @@ def repeats(asked: argparse.Namespace) -> Found:
         gradient = bytes(worker.replica.wire.boundary_out(scaled, "backward"))
         outputs = []
         for number in range(2):
-            _, (sent, *_) = call(
-                worker, Forward(step=0, microbatch=number, keep_graph=keep), one.sample(number)
-            )
-            call(worker, Backward(step=0, microbatch=number), gradient, one.sample(number))
+            _, (sent, *_) = call(worker, ForwardTask(step=0, microbatch=number), one.sample(number))
+            if not keep:
+                worker.replica.drop_graphs()
+            call(worker, BackwardTask(step=0, microbatch=number), gradient, one.sample(number))
             outputs.append(bytes(sent))
         total = worker.replica.gradient_sum.double().cpu()
-        reply, _ = call(worker, Apply(step=0, tokens=2 * one.tokens))
+        reply, _ = call(worker, ApplyTask(step=0))
         hashes.append((outputs, total, reply.hash or worker.replica.state_hash()))
     kept, again, rerun = hashes
     told["two replicas: outputs equal"] = kept[0] == again[0]
@@ -370,14 +361,14 @@ def worker_step(worker: LocalWorker, one: Work) -> Callable[[], None]:
         for number, tokens in enumerate(samples):
             named: Any = {"step": version, "microbatch": version * len(samples) + number}
             if part.has_head and part.embeds:
-                call(worker, ForwardBackward(**named, tokens=tokens))
+                call(worker, LossTask(**named), tokens)
             elif part.has_head:
-                call(worker, ForwardBackward(**named, tokens=tokens), hidden)
+                call(worker, LossTask(**named), hidden, tokens)
             else:
                 given = tokens if part.embeds else hidden
-                call(worker, Forward(**named), given)
-                call(worker, Backward(**named), gradient, given)
-        call(worker, Apply(step=version, tokens=one.microbatches * one.tokens))
+                call(worker, ForwardTask(**named), given)
+                call(worker, BackwardTask(**named), gradient, given)
+        call(worker, ApplyTask(step=version))
 
     return step
 
@@ -540,8 +531,8 @@ def _pipelined(
     began = time.perf_counter()
     for number in range(one.microbatches):
         named: Any = {"step": worker.replica.version, "microbatch": number}
-        worker.executor.execute(Forward(**named), [given], answer)
-        worker.executor.execute(Backward(**named), [gradient, given], answer)
+        worker.executor.execute(ForwardTask(**named), [given], answer)
+        worker.executor.execute(BackwardTask(**named), [gradient, given], answer)
     worker.executor.execute(
         Probe(sizes=[], device=asked.device), [], answer
     )  # answered after all others
@@ -572,18 +563,18 @@ def memory(asked: argparse.Namespace) -> Found:
     return told
 
 
-def apply_round(worker: LocalWorker, number: int, bounds: list[int], tokens: int) -> None:
+def apply_round(worker: LocalWorker, number: int, bounds: list[int]) -> None:
     """Average with nobody, over the wire's codec, and make the next version."""
-    call(worker, Contribute(step=number, attempt=0, bounds=bounds))
+    call(worker, ContributeTask(step=number, attempt=0, bounds=bounds))
     sums: list[Buffer] = []
     norms: list[float] = []
     for segment in range(len(bounds) - 1):
         identity: dict[str, Any] = {"step": number, "attempt": 0, "segment": segment}
-        reply, sent = call(worker, Reduce(**identity, microbatches=[1], own=0))
+        reply, sent = call(worker, reduce_task(**identity, microbatches=[1], own=0))
         sums += sent
-        norms.append(reply.squared_norm)
-        call(worker, DecodeSum(**identity, squared_norm=norms[-1]), *sent)
-    request = Apply(step=number, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
+        norms.append(reply.sq_norm)
+        call(worker, decode_task(**identity, squared_norm=norms[-1]), *sent)
+    request = ApplyTask(step=number, attempt=0, bounds=bounds, sq_norms=norms)
     call(worker, request, *sums)
 
 
@@ -600,9 +591,9 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     def averaged() -> None:
         version = worker.replica.version
         named: Any = {"step": version, "microbatch": 2 * version}
-        call(worker, Forward(**named), given)
-        call(worker, Backward(**named), gradient, given)
-        apply_round(worker, version, bounds, one.spec.context)
+        call(worker, ForwardTask(**named), given)
+        call(worker, BackwardTask(**named), gradient, given)
+        apply_round(worker, version, bounds)
 
     seconds = timed(asked.device, averaged, 3)
     peak = 1e9 * peak_gb(asked.device) - before
@@ -614,11 +605,11 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     }
 
 
-def call(worker: LocalWorker, request: Request[Any], *payloads: bytes) -> tuple[Any, list[bytes]]:
+def call(worker: LocalWorker, request: AnyRequest, *payloads: bytes) -> tuple[Any, list[bytes]]:
     """Call a worker and return its reply and payloads; a large stage takes minutes."""
-    answered, replies = threading.Event(), list[tuple[Reply, list[bytes]]]()
+    answered, replies = threading.Event(), list[tuple[Answer, list[bytes]]]()
 
-    def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+    def answer(reply: Answer, sent: Sequence[Buffer]) -> None:
         replies.append((reply, [bytes(payload) for payload in sent]))
         answered.set()
 
@@ -771,12 +762,12 @@ def faults(asked: argparse.Namespace) -> Found:
         hold = torch.empty(
             int(torch.cuda.mem_get_info()[0] * 0.95), dtype=torch.uint8, device=asked.device
         )
-        reply, _ = worker.ask(ForwardBackward(step=0, microbatch=0, tokens=large.sample(0)))
+        reply, _ = worker.ask(LossTask(step=0, microbatch=0), large.sample(0))
         told["out of memory"] = str(reply)[:400]
         del hold
         told["state is unchanged"] = worker.replica.state_hash() == before
         small = replace(large, sequences=512)
-        reply, _ = worker.ask(ForwardBackward(step=0, microbatch=1, tokens=small.sample(1)))
+        reply, _ = worker.ask(LossTask(step=0, microbatch=1), small.sample(1))
         told["afterwards"] = str(reply)[:300]
     return told
 

@@ -17,21 +17,16 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from client.compute.requests import (
-    Apply,
-    Contribute,
-    ForwardBackward,
-    OpenStage,
-    Pass,
-    Reduce,
-)
+from client.compute.requests import OpenStage
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.tokens import token_dtype
+from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
 from tests.bench.figures import checked_out
+from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import LocalWorker
 
 CONTEXT = 64
@@ -162,6 +157,7 @@ class Swarm:
             aggregation=run.rule,
             sequences=self.sequences,
             tokens=CONTEXT,
+            microbatches=run.microbatches * run.replicas,
             local_rounds=inner if local else None,
         )
 
@@ -173,9 +169,9 @@ class Swarm:
             for microbatch in range(first + index * each, first + (index + 1) * each):
                 samples = self.corpus.sample(microbatch, self.sequences, CONTEXT, run.seed)
                 tokens = samples.astype(TOKEN).tobytes()
-                worker.call(ForwardBackward(step=step, microbatch=microbatch, tokens=tokens))
+                worker.call(LossTask(step=step, microbatch=microbatch), tokens)
         if run.method == "exact":
-            self.replicas[0].call(Apply(step=step, tokens=STEP_TOKENS))
+            self.replicas[0].call(ApplyTask(step=step))
         else:
             self._average(step, self._present(), each)
 
@@ -189,19 +185,22 @@ class Swarm:
         lies = bool(self.run.liar) and present[-1] == self.run.replicas - 1 and len(members) > 1
         honest = len(members) - lies  # the liar owns no segment: others sum what it has sent
         bounds = [size * min(at, honest) // honest for at in range(len(members) + 1)]
-        contribute = Contribute(step=step, attempt=0, bounds=bounds)
+        contribute = ContributeTask(step=step, attempt=0, bounds=bounds)
         sent = [worker.call(contribute)[1] for worker in members]
         if lies:
             sent[-1] = [self._lie(*each) for each in zip(sent[-1], pairwise(bounds), strict=True)]
         sums, norms, counts = [], [], [each] * len(members)
         for owner, worker in enumerate(members):
             parts = [segments[owner] for at, segments in enumerate(sent) if at != owner]
-            reduce = Reduce(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
+            reduce = reduce_task(
+                step=step, attempt=0, segment=owner, microbatches=counts, own=owner
+            )
             reply, (total,) = worker.call(reduce, *parts)
             sums.append(total)
-            norms.append(reply.squared_norm)
-        tokens = sum(counts) * self.sequences * CONTEXT
-        apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
+            norms.append(reply.sq_norm)
+        for worker in self.replicas:  # so many have come
+            worker.replica.step_tokens = sum(counts) * self.sequences * CONTEXT
+        apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
         hashes = {worker.call(apply, *sums)[0].hash for worker in self.replicas}
         assert len(hashes) == 1
 
@@ -216,8 +215,8 @@ class Swarm:
         for batch in range(HELD_OUT // STEP_SEQUENCES):
             samples = self.corpus.held_out_batch(batch, STEP_SEQUENCES, CONTEXT).astype(TOKEN)
             for part in np.split(samples, STEP_SEQUENCES // self.sequences):
-                request = Pass(into="loss", step=version, microbatch=-1, tokens=part.tobytes())
-                total += self.replicas[0].call(request)[0].loss_sum
+                request = PassTask(into="loss", step=version, microbatch=-1)
+                total += self.replicas[0].call(request, part.tobytes())[0].loss_sum
         return total / (HELD_OUT * CONTEXT)
 
 

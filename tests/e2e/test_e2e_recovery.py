@@ -116,7 +116,7 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
     """
     seen = [Persisted(folder / EVIDENCE, Kept).peek() for folder in _folders(members, swarm)]
     known = all(
-        one is not None and any(len(e.electors) == len(members) for e in one.electorates)
+        one is not None and any(len(e.electors) == len(members) for e in one.electors)
         for one in seen
     )
     return True if known and _saved(members, swarm) >= SELDOM else None

@@ -18,7 +18,7 @@ from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference
-from model_zoo.datasets.build import open_source
+from model_zoo.datasets.build import build, open_source
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
     HOST,
@@ -189,9 +189,9 @@ def test_a_stage_that_does_not_fit_says_how_much_it_needs(folder: Path) -> None:
 @pytest.mark.long
 def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=2))
-    other = folder / "other.txt"
-    other.write_text("another text " * 100)
-    members = _start(processes, 2, "--data", str(other))
+    (text := folder / "other.txt").write_text("another text " * 100)
+    other = build([text], folder / "other")
+    members = _start(processes, 2, "--data", str(other.path))
     ended = wait_for(lambda: next((m for m in members if not m.alive), None), "one ends")
     assert ended.process.returncode == ExitCode.CONFIG
     assert "--data" in ended.log_tail()

@@ -245,7 +245,7 @@ def _services_are_sound(person: Person) -> None:
 
 def _is_shown(person: Person, listed: dict[str, Any]) -> None:
     """Attach to its socket, as from another home, and leave with Ctrl-C."""
-    attach = ("attach", "--plain", "--socket", listed["socket"])
+    attach = ("attach", "--socket", listed["socket"])
     shown = person.work / "shown"
     with shown.open("w") as stdout:
         process = subprocess.Popen(

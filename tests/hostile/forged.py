@@ -14,7 +14,7 @@ import trio
 from client.compute.checkpoint import build_header, read_info
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
-from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.transfer.blob import Blob, chunk_count
@@ -33,7 +33,7 @@ def records_of(stranger: Stranger, signer: Signer, stored: Stored) -> list[Envel
     now = time.time()
     advert = Advert(
         addresses=(UNREACHABLE + signer.peer,),
-        flops=Flops(fp32=1e11),
+        flops=1e11,
         memory_bytes=2**34,
         upload_bytes_per_s=1e7,
         download_bytes_per_s=1e7,

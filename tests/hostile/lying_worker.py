@@ -18,9 +18,10 @@ import torch
 
 from client.compute import passes, worker
 from client.compute.averaging import Averager
+from client.compute.payload import sealed_digest
 from client.compute.replica import Replica, squared_norm
-from client.compute.replies import BackwardDone, LossComputed, Reduced
 from client.compute.slot import Slot
+from protocol.pipeline.effects import Outcome
 
 Lies = Callable[[], bool]
 INVENTED_LOSS = 2.5
@@ -74,12 +75,12 @@ def nothing_computed(lies: Lies) -> None:
         if not lies():
             return forward_backward(replica, request, payloads)
         tokens = replica.wire.token_count
-        return LossComputed(loss_sum=INVENTED_LOSS * tokens, tokens=tokens), _zero(replica, request)
+        return Outcome(loss_sum=INVENTED_LOSS * tokens), _zero(replica, request)
 
     def inner(replica: Replica, request: Any, payloads: Any) -> Any:
         if not lies():
             return backward(replica, request, payloads)
-        return BackwardDone(recomputed=False), _zero(replica, request)
+        return Outcome(), _zero(replica, request)
 
     passes.forward_backward, passes.backward = last, inner
 
@@ -116,7 +117,7 @@ def scaled_sums(lies: Lies, factor: float) -> None:
         wire.segment_back(sums[0], numbers)
         false = wire.segment_out(numbers * factor)
         wire.segment_back(false, numbers)
-        return Reduced(squared_norm=squared_norm(numbers)), [false]
+        return Outcome(sq_norm=squared_norm(numbers), digests=(sealed_digest(false),)), [false]
 
     Averager.reduce = lying  # type: ignore[method-assign]
 

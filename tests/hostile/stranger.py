@@ -25,7 +25,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile, parse_swarm_file
 from protocol.manifest import Manifest
-from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, Hello, Message, Records
@@ -123,7 +123,7 @@ class Stranger:
         """Return the body of ``advert``."""
         return Advert(
             addresses=self.network.addresses,
-            flops=Flops(fp32=1e11),
+            flops=1e11,
             memory_bytes=2**34,
             upload_bytes_per_s=1e7,
             download_bytes_per_s=1e7,

@@ -36,9 +36,6 @@ class Pipe(ByteStream):
         await self.stream.aclose()
 
 
-Pipe.__abstractmethods__ = frozenset()
-
-
 class Talk:
     """A stream that answers with given bytes; what is said is kept."""
 

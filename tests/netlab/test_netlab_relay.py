@@ -159,6 +159,7 @@ def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
     traffic = b"".join(packets)
     assert len(traffic) > 200_000  # the text went through, among others
     assert CANARY not in traffic
+    assert CANARY.decode().encode("utf-16-le") not in traffic, "as tokens"
     assert (folder / "b").exists()
 
 

@@ -1,8 +1,7 @@
 """A replica of a run's only stage sleeps often and soon wakes, as a laptop does.
 
 Without ``Quorum.needs`` each of three (seed 23) sets another one aside and is left with one
-elector, so that all of them stand still for more than a minute. Without the forgiveness in
-``Standing`` one of two (seed 14) was out for more than two minutes.
+elector, so that all of them stand still for more than a minute.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ OUT_S = 130.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "replicas", "out_s"),
-    usual(1, [(14, 2, OUT_S), (23, 3, math.inf), (10, 2, OUT_S)]),
+    ("seed", "replicas", "naps", "out_s"),
+    usual(1, [(14, 2, 30, OUT_S), (23, 3, 60, math.inf), (10, 2, 60, OUT_S), (14, 2, 60, OUT_S)]),
 )
 def test_who_sleeps_often_is_soon_back_and_nobody_stands_still(
-    seed: int, replicas: int, out_s: float
+    seed: int, replicas: int, naps: int, out_s: float
 ) -> None:
     newest, risen_at, together_at, now = 0, 0.0, 0.0, 0.0
-    for seen in watched(seed, replicas):
+    for seen in watched(seed, replicas, naps):
         now = seen.now
         if seen.newest > newest:
             newest, risen_at = seen.newest, now

@@ -17,7 +17,7 @@ from client.train.swarm.views import matching_members
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.timing import BEACON_S, LONGEST_PATIENCE_S
-from protocol.membership.advert import Advert, Flops
+from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, START_S, WALL_S, World, manifest, member, peer
@@ -144,7 +144,7 @@ class Crowded(World):
 
 def _advert(claims: Member) -> Advert:
     return advert(
-        flops=Flops(fp32=claims.flops),
+        flops=claims.flops,
         memory_bytes=int(claims.memory_bytes),
         upload_bytes_per_s=claims.uplink_bytes_per_s,
         download_bytes_per_s=claims.downlink_bytes_per_s,

@@ -58,11 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 @pytest.mark.parametrize(
     ("replicas", "changes", "close"),
-    [
-        (1, {}, 1e-4),
-        (3, {}, 0.05),
-        *usual(0, [(2, {"outer_lr": 0.7, "outer_momentum": 0.5}, 0.05)]),
-    ],
+    usual(1, [(3, {}, 0.05), (1, {}, 1e-4), (2, {"outer_lr": 0.7, "outer_momentum": 0.5}, 0.05)]),
 )
 def test_a_swarm_equals_the_reference_given_who_counted_what(
     lab: Lab, counted: Counted, replicas: int, changes: dict[str, float], close: float

@@ -18,19 +18,7 @@ import numpy as np
 import torch
 
 from client.compute.payload import sealed_digest
-from client.compute.replies import ContributionCompared, Failed
-from client.compute.requests import (
-    Apply,
-    Backward,
-    CompareContribution,
-    Contribute,
-    Forward,
-    ForwardBackward,
-    KeepVersion,
-    Pass,
-    Reduce,
-    SetThreads,
-)
+from client.compute.requests import Failed, SetThreads
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
@@ -45,9 +33,21 @@ from protocol.audit.audit import (
 from protocol.audit.commitment import contents, root_of, tensors_of
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.pipeline.effects import CompareTask, Outcome, PassTask, PayloadKey
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    CompareTask,
+    ContributeTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    Outcome,
+    PassTask,
+    PayloadKey,
+)
 from protocol.wire.messages import Commitment, Plan
 from protocol.wire.parts import PlanMember
+from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
 from tests.support.other_process import AuditingWorker, OtherProcess
 
@@ -123,13 +123,10 @@ class AuditedStage:
                 model=self.model,
                 sequences=self.sequences,
                 tokens=self.model.context,
+                microbatches=sum(self.shares),
                 precision=self.precision,
             )
         )
-
-    @property
-    def _tokens_per_step(self) -> int:
-        return sum(self.shares) * self.sequences * self.model.context
 
     def _tokens(self, microbatch: int) -> bytes:
         generator = np.random.default_rng(microbatch)
@@ -170,16 +167,16 @@ class AuditedStage:
         tokens = self._tokens(microbatch)
         how = {"step": self.step, "microbatch": microbatch}
         inner, last = (self.beside, member) if self.audited else (member, self.beside)
-        _, (boundary,) = inner.call(Forward(**how), tokens)
-        _, (gradient,) = last.call(ForwardBackward(**how, tokens=tokens), boundary)
+        _, (boundary,) = inner.call(ForwardTask(**how), tokens)
+        _, (gradient,) = last.call(LossTask(**how), boundary, tokens)
         if self.audited:
             return Sent(tokens, [boundary], [gradient])
-        inner.call(Backward(**how), gradient)
+        inner.call(BackwardTask(**how), gradient)
         return Sent(tokens, [gradient, tokens], [boundary])
 
     def contribute(self) -> list[list[bytes]]:
         """All replicas encode what they have; by member, by segment."""
-        request = Contribute(step=self.step, attempt=1, bounds=self.bounds)
+        request = ContributeTask(step=self.step, attempt=1, bounds=self.bounds)
         return [member.call(request)[1] for member in self.members]
 
     @property
@@ -194,7 +191,7 @@ class AuditedStage:
         for segment in range(SEGMENTS):
             owner = segment % len(self.members)
             others = [parts[segment] for place, parts in enumerate(sent) if place != owner]
-            request = Reduce(
+            request = reduce_task(
                 step=self.step,
                 attempt=1,
                 segment=segment,
@@ -203,13 +200,12 @@ class AuditedStage:
             )
             reply, (payload,) = self.members[owner].call(request, *others)
             sums.append(payload)
-            norms.append(reply.squared_norm)
-        apply = Apply(
+            norms.append(reply.sq_norm)
+        apply = ApplyTask(
             step=self.step,
             attempt=1,
             bounds=self.bounds,
-            squared_norms=norms,
-            tokens=self._tokens_per_step,
+            sq_norms=norms,
         )
         hashes = {member.call(apply, *sums)[0].hash for member in self.members}
         assert len(hashes) == 1
@@ -231,7 +227,7 @@ class AuditedStage:
         self.compute(lie)
         sent, bounds = self.contribute(), self.bounds
         for auditor in auditors:
-            self.members[auditor].call(KeepVersion(step=self.step))
+            self.members[auditor].call(KeepVersionTask(step=self.step))
         shown = self._shown(LIAR, bounds, sent[LIAR])
         self.close(sent)
         return shown
@@ -247,7 +243,7 @@ class AuditedStage:
         self.compute()
         sent, bounds = self.contribute(), self.bounds
         for member in self.members:
-            member.call(KeepVersion(step=self.step))
+            member.call(KeepVersionTask(step=self.step))
         shown = [self._shown(place, bounds, parts) for place, parts in enumerate(sent)]
         self.close(sent)
         for auditor, other in itertools.permutations(range(len(self.members)), 2):
@@ -290,27 +286,22 @@ class AuditedStage:
             case Ask(key):
                 return audit.shown(key, digest_of(key.name, shown.payload(key)), 0.0)
             case PassTask(step, microbatch, _, keys):
-                tokens = next((shown.payload(k) for k in keys if k.name == "tokens"), b"")
-                payloads = [shown.payload(key) for key in keys if key.name != "tokens"]
+                payloads = list(map(shown.payload, keys))
                 if not self.audited:  # these stages have no corpus: the samples are given
                     payloads.insert(1, shown.work[microbatch].tokens)
-                request = Pass(into="audit", step=step, microbatch=microbatch, tokens=tokens)
+                request = PassTask(into="audit", step=step, microbatch=microbatch)
                 reply, _ = auditor.ask(request, *payloads)
                 if isinstance(reply, Failed):
                     return audit.computed(effect, Outcome(error=reply.kind), 0.0)
-                done.boundary = max(done.boundary, reply.activation, reply.gradient)
-                apart = reply.activation, reply.gradient
-                return audit.computed(effect, Outcome(apart=apart), 0.0)
+                done.boundary = max(done.boundary, *reply.apart)
+                return audit.computed(effect, reply, 0.0)
             case CompareTask(step, bounds, segments):
                 payloads = [shown.payload(key) if key else b"" for key in segments]
-                reply, _ = auditor.ask(
-                    CompareContribution(step=step, bounds=list(bounds)), *payloads
-                )
+                reply, _ = auditor.ask(CompareTask(step=step, bounds=list(bounds)), *payloads)
                 if isinstance(reply, Failed):
                     return audit.computed(effect, Outcome(error=reply.kind), 0.0)
-                done.compared = reply
-                apart = reply.deviation, reply.along
-                return audit.computed(effect, Outcome(apart=apart), 0.0)
+                done.compared = reply.apart
+                return audit.computed(effect, reply, 0.0)
             case Judged(grade, words):
                 done.grade, done.words = grade, words
         return []
@@ -376,7 +367,8 @@ class Audited:
 
     boundary: float = 0.0
     """The largest relative distance of a tensor that the member has sent to a neighbour."""
-    compared: ContributionCompared = ContributionCompared(deviation=0, along=0, explained=0)  # noqa: RUF009
+    compared: tuple[float, float] = (0.0, 0.0)
+    """How far the contribution is from the sum, in all and along it."""
     grade: Grade | None = None
     words: str = ""
 

@@ -1,9 +1,23 @@
 """Rounds between executors, by hand: the accumulating, contributing and summing replicas."""
 
-from client.compute.requests import Contribute, ForwardBackward, Reduce
+from protocol.pipeline.effects import ContributeTask, DecodeTask, LossTask, PayloadKey, ReduceTask
 from tests.support.compute_stages import opened, tokens_of
 
 CODECS = ["fp32", "bf16", "s8"]
+
+
+def reduce_task(*, step, attempt, segment, microbatches, own):
+    """Sum a segment of members of whom we, whose id is empty, are one; None: audit its sum."""
+    peers = ["" if place == own else f"peer {place}" for place in range(len(microbatches))]
+    parts = tuple(PayloadKey(step, "segment", segment, attempt, peer) for peer in peers)
+    sent = PayloadKey(step, "reduced", segment, attempt) if own is None else None
+    return ReduceTask(step, attempt, segment, parts, 0, tuple(microbatches), sent)
+
+
+def decode_task(*, step, attempt, segment, squared_norm):
+    """Decode the sum of a segment, as its owner broadcast it."""
+    key = PayloadKey(step, "reduced", segment, attempt)
+    return DecodeTask(step, attempt, segment, key, squared_norm)
 
 
 def replicas(count, averaging):
@@ -14,10 +28,7 @@ def accumulate(workers, step, *, per_worker=2):
     for index, worker in enumerate(workers):
         for n in range(per_worker):
             microbatch = 100 * step + 10 * index + n
-            request = ForwardBackward(
-                step=step, microbatch=microbatch, tokens=tokens_of(microbatch)
-            )
-            worker.call(request)
+            worker.call(LossTask(step, microbatch), tokens_of(microbatch))
 
 
 def bounds_of(worker, segments):
@@ -31,12 +42,12 @@ def bounds_of(worker, segments):
 
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
     """Contributions of all members, the segments' sums and their squared norms."""
-    request = Contribute(step=step, attempt=attempt, bounds=bounds)
+    request = ContributeTask(step=step, attempt=attempt, bounds=bounds)
     sent = [worker.call(request)[1] for worker in workers]
     sums, norms = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
-        request = Reduce(
+        request = reduce_task(
             step=step,
             attempt=attempt,
             segment=segment,
@@ -45,5 +56,5 @@ def contribute_and_reduce(workers, step, attempt, bounds, owners):
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
-        norms.append(reply.squared_norm)
+        norms.append(reply.sq_norm)
     return sums, norms

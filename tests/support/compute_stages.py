@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.replies import Failed, Reply
-from client.compute.requests import OpenStage, Request
+from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
@@ -22,6 +21,8 @@ from model_zoo.stages import Stage
 from model_zoo.whole import build_whole
 
 SEQUENCES, TOKENS, SEED = 3, 16, 7
+MICROBATCHES = 6
+"""Of a step, in all replicas."""
 DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 """Where small stages compute; tests that compare with a reference's bits need the processor."""
 MODELS = {
@@ -48,12 +49,12 @@ class LocalWorker:
     def __init__(self, *, departs: bool | None = None) -> None:
         self.executor = Executor(departs=departs)
 
-    def ask(self, request: Request[Any], *payloads: Buffer) -> tuple[Any, list[bytes]]:
+    def ask(self, request: AnyRequest, *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """The reply, which may be `Failed`, and its payloads."""
         answered = threading.Event()
-        answers: list[tuple[Reply, list[bytes]]] = []
+        answers: list[tuple[Answer, list[bytes]]] = []
 
-        def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+        def answer(reply: Answer, sent: Sequence[Buffer]) -> None:
             answers.append((reply, [bytes(payload) for payload in sent]))
             answered.set()
 
@@ -62,13 +63,13 @@ class LocalWorker:
         assert len(answers) == 1
         return answers[0]
 
-    def call(self, request: Request[Any], *payloads: Buffer) -> tuple[Any, list[bytes]]:
+    def call(self, request: AnyRequest, *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """As `ask`, for requests that must succeed."""
         reply, sent = self.ask(request, *payloads)
         assert not isinstance(reply, Failed), reply
         return reply, sent
 
-    def fails(self, request: Request[Any], *payloads: Buffer) -> Failed:
+    def fails(self, request: AnyRequest, *payloads: Buffer) -> Failed:
         """As `ask`, for requests that must fail."""
         reply, sent = self.ask(request, *payloads)
         assert isinstance(reply, Failed), reply
@@ -103,6 +104,7 @@ def open_request(
         averaging_codec=averaging,
         sequences=SEQUENCES,
         tokens=TOKENS,
+        microbatches=MICROBATCHES,
         device=DEVICE,
     )
     return msgspec.structs.replace(request, **changes)

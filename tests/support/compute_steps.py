@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.compute.requests import Apply, ForwardBackward
+from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import SEQUENCES, TOKENS, LocalWorker, tokens_of
 
 PER_STEP = 6
@@ -20,12 +20,11 @@ def of_step(step: int) -> range:
 
 def loss_of(worker: LocalWorker, microbatch: int, *payloads: bytes) -> Any:
     """Run the last stage; the reply and its payloads."""
-    step = step_of(microbatch)
-    request = ForwardBackward(step=step, microbatch=microbatch, tokens=tokens_of(microbatch))
-    return worker.call(request, *payloads)
+    task = LossTask(step_of(microbatch), microbatch)
+    return worker.call(task, *payloads, tokens_of(microbatch))
 
 
 def apply_local(worker: LocalWorker) -> str:
     """The stage's only replica applies its sum; the hash of the next version."""
     step = worker.replica.version
-    return str(worker.call(Apply(step=step, tokens=STEP_TOKENS))[0].hash)
+    return str(worker.call(ApplyTask(step=step))[0].hash)

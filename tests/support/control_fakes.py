@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from client.control.matches import (
-    Explanation,
     MatchesSnapshot,
     PayingMove,
     SeatMatch,
@@ -91,7 +90,6 @@ def example_stage(**changes: object) -> StageMatch:
     """Return a stage of somebody else's."""
     fields: dict[str, object] = {
         "stage": 1,
-        "steward": STEWARD,
         "shared_level": 1.1,
         "redundancy": 2,
         "seat": None,
@@ -103,21 +101,18 @@ def example_stage(**changes: object) -> StageMatch:
 
 def example_matches(**changes: object) -> MatchesSnapshot:
     """Return a full answer to ``matches``; ``changes`` replace fields."""
-    home = SeatMatch(
-        seat=0,
-        stage=0,
-        state="serving",
-        since=1_700_000_000.0,
-    )
+    home = SeatMatch(seat=0, stage=0, state="serving")
+    said = EventView(
+        seq=1, time=1.7e9, kind="LogLine", topic="matching", level="info",
+        words="proposing to stage 0",
+    )  # fmt: skip
     fields: dict[str, object] = {
         "state": "serving",
         "seats": [home],
         "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
         "paying_moves": [PayingMove(home=0, to=1)],
         "decides": [1],
-        "explanations": [
-            Explanation(time=1_700_000_000.0, level="info", words="proposing to stage 0")
-        ],
+        "explanations": [said],
     }
     return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

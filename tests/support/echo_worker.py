@@ -6,7 +6,7 @@ import textwrap
 ECHO = """
     import argparse, socket
     from client.compute.channel import Channel, NodeGone
-    from client.compute.replies import ThreadsSet
+    from client.compute.requests import Done
     from client.compute.ring import RingReader, RingWriter
 
     parser = argparse.ArgumentParser()
@@ -21,7 +21,7 @@ ECHO = """
     try:
         while True:
             received = channel.receive()
-            channel.send(received.id, ThreadsSet(seconds=received.id), received.payloads)
+            channel.send(received.id, Done(seconds=received.id), received.payloads)
             channel.release(received)
     except NodeGone:
         pass

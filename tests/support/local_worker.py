@@ -14,8 +14,7 @@ import trio
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
 from client.compute.process import RequestFailed, WorkerDied
-from client.compute.replies import Failed, Reply
-from client.compute.requests import Request
+from client.compute.requests import Failed, Reply, Request
 
 COMPUTE_S = 0.02
 """Virtual seconds of every request, also by its reply: what this machine really took would make it

@@ -274,7 +274,6 @@ class MemoryNetwork:
             tensor_bytes_out=self._tensor_bytes_out,
             refused=dict(self._refused),
             peers=self._hub.linked(self._peer),
-            events_waiting=len(self._events),
         )
 
     # Called by the hub.

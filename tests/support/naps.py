@@ -10,7 +10,6 @@ from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.schedule import Fault
 from client.lab.simulate.chaos.world import ChaosWorld
 
-NAPS = 60
 EVERY_S, NAP_S = 12.0, (1.5, 9.0)
 AFTER_S = 130.0
 """How long the run is watched after the last nap."""
@@ -30,19 +29,19 @@ class Seen:
     """Whether every replica is at it, or almost."""
 
 
-def naps(seed: int) -> list[Fault]:
+def naps(seed: int, count: int) -> list[Fault]:
     """Return when and how long somebody sleeps; who, the world draws among those that may."""
     draw, at, found = random.Random(seed), 5.0, list[Fault]()
-    for _ in range(NAPS):
+    for _ in range(count):
         at += draw.expovariate(1 / EVERY_S)
         who, span_s = draw.randrange(1000), round(draw.uniform(*NAP_S), 2)
         found.append(Fault(round(at, 3), "pause", who, span_s))
     return found
 
 
-def watched(seed: int, replicas: int) -> Iterator[Seen]:
+def watched(seed: int, replicas: int, count: int) -> Iterator[Seen]:
     """Run a stage of so many replicas through its naps, and look at it twice a second."""
-    faults = naps(seed)
+    faults = naps(seed, count)
     world = ChaosWorld(ChaosConfig(seed=seed, stages=1, replicas=replicas, audits=0.2), faults)
     newest = 0
     while world.agenda.now < faults[-1].at + AFTER_S:

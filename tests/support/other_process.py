@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from client.compute.payload import Buffer
-from client.compute.replies import Failed
-from client.compute.requests import Request
+from client.compute.requests import Failed, Request
 from tests.support.compute_stages import LocalWorker
 
 INSTRUCTIONS: Final = {

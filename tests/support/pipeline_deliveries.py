@@ -69,5 +69,5 @@ def held_by(made: Deliveries) -> PeerId | None:
 
 def load(made: Deliveries) -> int:
     """The microbatches that all replicas are charged with."""
-    accounts = made.next_hop._candidates.values()
+    accounts = made.next_hop._accounts.values()
     return sum(account.charged for account in accounts)

@@ -14,7 +14,7 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
-from protocol.membership.advert import Advert, Flops
+from protocol.membership.advert import Advert
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
@@ -78,7 +78,7 @@ def counted(stages: Iterable[StageCost], model: ModelSpec) -> tuple[StageCost, .
 def advert(**changes: object) -> Advert:
     fields: dict[str, object] = {
         "addresses": ("/ip4/127.0.0.1/tcp/4001",),
-        "flops": Flops(fp32=1e11),
+        "flops": 1e11,
         "memory_bytes": 2**33,
         "upload_bytes_per_s": 1e7,
         "download_bytes_per_s": 1e7,

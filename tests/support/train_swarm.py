@@ -43,7 +43,7 @@ from model_zoo.huggingface.imports import open_folder
 from protocol.ids import Stage
 from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, GangStart, Unassign
-from protocol.membership.advert import Advert, Flops
+from protocol.membership.advert import Advert
 from protocol.pipeline.effects import Committed
 from protocol.wire.envelope import Signer
 from tests.support.local_worker import LocalWorker
@@ -325,7 +325,7 @@ class TestSwarm:
 
 ADVERT = Advert(
     addresses=(),
-    flops=Flops(fp32=1e9, bf16=0.0),
+    flops=1e9,
     memory_bytes=PLENTY_BYTES,
     upload_bytes_per_s=1e6,
     download_bytes_per_s=1e6,

@@ -176,7 +176,6 @@ def stage_match(number: int, **changes: object) -> StageMatch:
     """Return one stage as the matching sees it."""
     fields: dict[str, object] = {
         "stage": number,
-        "steward": ANNA,
         "shared_level": 10.0 + number,
         "redundancy": 2,
         "seat": None,
@@ -190,7 +189,7 @@ def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
     fields: dict[str, object] = {
         "state": "serving",
-        "seats": [SeatMatch(seat=0, stage=0, state="serving", since=NOW)],
+        "seats": [SeatMatch(seat=0, stage=0, state="serving")],
         "stages": list(stages),
         "paying_moves": [],
         "decides": [],

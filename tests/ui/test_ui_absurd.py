@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.control.matches import Explanation, PayingMove
+from client.control.matches import PayingMove
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -86,10 +86,10 @@ def updates(draw: st.DrawFn) -> Update:
                          invited_by=[text()] * draw(st.integers(0, 3)))],
     )  # fmt: skip
     matches = examples.matching(
-        stage_match(number(), steward=text(), shared_level=real(), redundancy=number(),
+        stage_match(number(), shared_level=real(), redundancy=number(),
                     obstacle=text()),
         paying_moves=[PayingMove(home=number(), to=1)],
-        explanations=[Explanation(time=real(), level="info", words=text())],
+        explanations=told,
     )  # fmt: skip
     return Update(time=real(), snapshot=now, events=told, matches=matches)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from client.control.matches import Explanation
 from client.control.snapshot import AmendmentView, LimitsView, TimeView, WorkerView
 from client.control.updates import Update
 from client.views import dashboard, matching
@@ -87,14 +86,8 @@ def test_the_table_names_all_replicas() -> None:
 
 
 def test_decisions_show_their_reasons() -> None:
-    told = [
-        Explanation(
-            time=NOW,
-            level="info",
-            words="proposing to stage 2: " + "reason " * 30,
-            decision="proposal",
-        )
-    ]
+    words = "proposing to stage 2: " + "reason " * 30
+    told = [event(1, words, topic="matching", data={"decision": "proposal"})]
     (row,) = matching.decisions(_with_matching(explanations=told), Box(60))
     assert len(row.lines) == 3
     assert "proposal" in plain(list(row.lines))

@@ -18,25 +18,27 @@ run, and the last rate keeps its share of the highest.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
 
-from cyclopts import Parameter
+from msgspec import to_builtins
 
-from client.cli.founding.amending import change_run
-from client.cli.founding.options import ScheduleName
-from client.cli.terminal.answer import Answer, answered
+from client.cli.founding.options import RateChoices
+from client.cli.reach.home import running_home
+from client.cli.reach.running import connect
+from client.cli.terminal.answer import Answer, answered, of_node
+from client.cli.terminal.ask import confirm
+from client.cli.terminal.output import say
+from client.control.amended import ONLY_THE_FOUNDER
+from client.control.client import ControlClient, ControlError
+from client.control.snapshot import Amended
+from client.errors import ExitCode, UserError
 from protocol.amendments.changes import Changes
 
 
 @answered
 def amend(
     *,
-    learning_rate: Annotated[float | None, Parameter(name=("--learning-rate", "--lr"))] = None,
-    min_lr: float | None = None,
-    schedule: ScheduleName | None = None,
-    warmup_steps: int | None = None,
-    decay_from: int | None = None,
-    decay_steps: int | None = None,
+    rate: RateChoices = RateChoices(),  # noqa: B008  (frozen)
     from_step: int | None = None,
     steps: int | None = None,
     swarm: str | None = None,
@@ -46,18 +48,6 @@ def amend(
 
     Parameters
     ----------
-    learning_rate
-        Highest learning rate.
-    min_lr
-        Last learning rate.
-    schedule
-        How it falls: as a cosine, not at all (constant), or linearly at the end of the run (wsd).
-    warmup_steps
-        Steps, from the beginning of the run, in which it rises.
-    decay_from
-        wsd: step at which it begins to fall; the last fifth of --decay-steps.
-    decay_steps
-        Step at which it is at its last; the end of the run.
     from_step
         Step from which this holds at the earliest; as soon as possible.
     steps
@@ -67,14 +57,36 @@ def amend(
     yes
         Do not ask.
     """
-    changes = Changes(
-        steps=steps,
-        from_step=from_step,
-        lr=learning_rate,
-        min_lr=min_lr,
-        warmup_steps=warmup_steps,
-        decay_steps=decay_steps,
-        schedule=schedule,
-        decay_from=decay_from,
+    changes = Changes(steps=steps, from_step=from_step, **vars(rate))
+    with connect(running_home().folders, swarm) as node:
+        for line in described(_amend(node, changes, sign=False)):
+            say(line)
+        confirm("Sign it? It cannot be taken back, only changed again.", yes=yes)
+        done, who = _amend(node, changes, sign=True), node.greeting
+    lines = (
+        f"signed amendment {done.amendment.number} of {who.swarm_name}",
+        "members are told now; volunteer status says from which step on it holds",
     )
-    return change_run(swarm, changes, yes=yes)
+    return Answer(of_node(who, **to_builtins(done)), lines)
+
+
+def _amend(node: ControlClient, changes: Changes, *, sign: bool) -> Amended:
+    try:
+        return node.amend(changes, sign=sign)
+    except ControlError as error:
+        if str(error).startswith(ONLY_THE_FOUNDER.partition("{")[0]):
+            raise UserError(str(error), "ask the founder to do it", ExitCode.REFUSED) from error
+        raise
+
+
+def described(change: Amended) -> Iterator[str]:
+    """Yield lines about a change that is to be signed."""
+    yield f"step {change.step:,} is done; {change.amendment.words}"
+    if all(before == after for _, before, after in change.rates):
+        last = change.rates[-1][2] if change.rates else 0.0
+        yield f"the learning rate stays as it was, {last:.3g} at the end: see volunteer amend"
+        return
+    yield f"from step {change.earliest:,} on, or a few later: as soon as all stages have agreed"
+    yield f"{'step':>12}  {'as it was':>10}  {'as it will be':>13}"
+    for step, before, after in change.rates:
+        yield f"{step:>12,}  {before:>10.3g}  {after:>13.3g}"

@@ -2,6 +2,8 @@
 
 $ volunteer attach  # the screen; d closes it
 
+Without a terminal, and with volunteer status --watch --plain, it is a line a step.
+
 One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
 machine: ssh -t me@lab volunteer attach.
 """
@@ -15,17 +17,15 @@ from client.cli.reach.running import find_socket
 from client.cli.terminal.parameters import RunningSwarm
 
 
-def attach(*, swarm: RunningSwarm = None, socket: Path | None = None, plain: bool = False) -> int:
+def attach(*, swarm: RunningSwarm = None, socket: Path | None = None) -> int:
     """Show a running volunteer; leaving the screen leaves it running.
 
     Parameters
     ----------
     socket
         Path of its control socket, as volunteer list --json has it.
-    plain
-        A line a step instead of the screen; Ctrl-C leaves it.
     """
     from client.cli.screen import show
 
     folders = running_home().folders
-    return show(socket or find_socket(folders, swarm), folders, plain=plain)
+    return show(socket or find_socket(folders, swarm), folders)

@@ -5,7 +5,7 @@ Group: this machine
 $ volunteer cache ls  # by kind
 $ volunteer cache prune --dry-run  # what would be removed
 
-Files that can be fetched again (others' training texts, working copies, files set aside) may be
+Files that can be fetched again (others' training data, working copies, files set aside) may be
 removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
 their last copy may be here.
 """
@@ -48,7 +48,7 @@ class Kept(Struct, frozen=True):
 @app.command
 @answered
 def ls() -> Answer:
-    """List what the volunteer keeps on disk: training texts, checkpoints, leftovers, logs."""
+    """List what the volunteer keeps on disk: training data, checkpoints, leftovers, logs."""
     folder = find_home().folders.data
     kinds = [kind for kind, _ in kept(folder)]
     rows = [
@@ -108,7 +108,7 @@ def kept(data: Path) -> list[tuple[Kept, tuple[Path, ...]]]:
     whole = [path for path in checkpoints if path not in {*aside, *left}]
     snapshots, logs = _all(data / Entry.SNAPSHOTS), _all(data / Entry.LOGS)
     found = (
-        (Entry.TEXTS, "training texts; downloaded again when needed", copied, True),
+        (Entry.TEXTS, "training data; fetched again when needed", copied, True),
         ("own-texts", "of swarms founded here; members copy them from you", own, False),
         (Entry.SNAPSHOTS, "working copies of stages", snapshots, True),
         ("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),

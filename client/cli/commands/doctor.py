@@ -22,7 +22,6 @@ from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.diagnosis.limit_checks import examine_limits
 from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
 from client.cli.software import PACKAGES
@@ -127,5 +126,5 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)
-    yield from examine_limits(home.settings)
+    yield from outside.examine_limits(home.settings)
     yield from map(checks.check_import, HEAVY)

@@ -49,7 +49,6 @@ def join(
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *,
     headless: bool = False,
-    quiet: bool = False,
     detach: Annotated[bool, Parameter(alias="-d")] = False,
     yes: Annotated[bool, Parameter(alias="-y")] = False,
     json: bool = False,
@@ -68,8 +67,6 @@ def join(
     headless
         Run in this process, without a screen, until it is done or told to stop; for services. So it
         does where there is no terminal.
-    quiet
-        In this process: write the log only to its file, which volunteer logs reads.
     detach
         Start in the background, wait until it answers, and return.
     yes
@@ -93,7 +90,7 @@ def join(
     check_threads(settings.threads)
     target = find_target(home, named)
     if _runs_here(named, headless=headless, detach=detach):
-        return serve_here(home, settings, target, data, exit_when_done=exit_when_done, quiet=quiet)
+        return serve_here(home, settings, target, data, exit_when_done=exit_when_done)
     handover = Handover(
         swarm=str(target),
         resolved=home.resolved,
@@ -122,7 +119,7 @@ def serve_here(
     data: Path | None = None,
     *,
     exit_when_done: bool = False,
-    quiet: bool,
+    quiet: bool = False,
     relay_only: bool = False,
 ) -> int:
     """Run the node in this process until it ends. See ``foreground.serve``."""

@@ -16,10 +16,11 @@ from cyclopts import Parameter
 
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
-from client.cli.terminal.levels import LevelName, at_least, with_level
+from client.cli.terminal.levels import at_least, with_level
 from client.cli.terminal.output import json_line, versioned
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
+from client.events import Level
 
 LOOK_S = 0.3
 
@@ -28,7 +29,7 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(alias="-f")] = False,
     since: str | None = None,
-    level: LevelName = "info",
+    level: Level = "info",
     lines: Annotated[int, Parameter(alias="-n")] = 0,
     json: bool = False,
 ) -> None:

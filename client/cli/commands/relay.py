@@ -31,7 +31,6 @@ SHARE = "90%"
 def relay(
     *,
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    quiet: bool = False,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
     config: Config = None,
 ) -> int:
@@ -41,12 +40,10 @@ def relay(
     ----------
     swarm
         An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
-    quiet
-        Write the log only to its file, which volunteer logs reads.
     """
     home = find_home(given(flags), config)
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     settings = home.settings
     if home.resolved.origins["relay"] == "default":
         settings = structs.replace(settings, relay=SHARE)
-    return serve_here(home, settings, target, quiet=quiet, relay_only=True)
+    return serve_here(home, settings, target, relay_only=True)

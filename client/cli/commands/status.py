@@ -25,16 +25,17 @@ from client.cli.reach.running import (
     wait_for_ending,
 )
 from client.cli.screen import follow
-from client.cli.terminal.members_text import members_text
 from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm
+from client.cli.terminal.table import aligned
 from client.control.client import ControlClient, NotRunning
-from client.control.snapshot import Snapshot
+from client.control.snapshot import InvitedMember, Membership, Snapshot
 from client.errors import ExitCode
 from client.views import report
 from client.views.status import one_line
 
 WATCH_S = 1.0
+NO_TREE = "anybody who has an invite is a member of this swarm: see volunteer status peers"
 Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
 
 
@@ -111,3 +112,28 @@ def _looked(
             return matches, partial(report.matches_report, now, matches)
         case None:
             return now, partial(report.status_report, now, node.matches())
+
+
+def members_text(found: Membership, now: Snapshot) -> str:
+    """Return the members, each below who invited it."""
+    if not found.by_invitation:
+        return NO_TREE
+    rows = [
+        [
+            "  " * one.depth + one.peer + (" (you)" if one.peer == now.peer else ""),
+            now.names.get(one.peer, "-"),
+            "yes" if one.linked else "no",
+            _standing(one),
+        ]
+        for one in found.members
+    ]
+    return "\n".join(aligned(["member", "name", "here", "standing"], rows))
+
+
+def _standing(one: InvitedMember) -> str:
+    if one.expelled_by:
+        why = f": {one.reason}" if one.reason else ""
+        return f"expelled by {one.expelled_by[-6:]}{why}"
+    if not one.invited_by:
+        return "founder"
+    return f"invited by {one.invited_by[-6:]}" + (", yours to expel" if one.ours else "")

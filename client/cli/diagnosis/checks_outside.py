@@ -1,4 +1,5 @@
-"""Further checks of ``volunteer doctor``: the way to the swarm, the clock, and what runs.
+"""Further checks of ``volunteer doctor``: the way to the swarm, the clock, what runs, and the
+owner's limits.
 
 None sends more than the opening of a connection to remembered members, and none raises.
 """
@@ -23,6 +24,8 @@ from client.control.client import ControlClient, ControlError
 from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
 from client.errors import UserError
+from client.limits.battery import on_battery
+from client.limits.idle import Idleness, ask, look
 from client.net.errors import DialError
 from client.net.tcp import TCP
 from client.store.identity import load_identity
@@ -201,3 +204,27 @@ async def _answer(member: Iterable[Address]) -> bool:
             for address in member:
                 nursery.start_soon(dial, address)
     return answered
+
+
+def examine_limits(settings: Settings) -> Iterator[Check]:
+    """Yield a check of every limit that is set and may be impossible to keep."""
+    if settings.only_when_idle:
+        yield check_idle(look(60 * settings.idle_after_minutes, ask))
+    if settings.not_on_battery:
+        yield check_battery(on_battery())
+
+
+def check_idle(found: Idleness) -> Check:
+    """Whether idleness of this machine can be detected."""
+    if found.idle is None:
+        step = "install xprintidle (X11) or use logind; until then only_when_idle never computes"
+        return Check("idle", "fail", found.unknown, step)
+    return Check("idle", "ok", f"{'nobody' if found.idle else 'somebody'} uses this machine")
+
+
+def check_battery(found: bool | None) -> Check:
+    """Whether battery power can be detected."""
+    if found is None:
+        step = "with not_on_battery the volunteer does not compute until the system reports it"
+        return Check("battery", "fail", "the system does not report its power source", step)
+    return Check("battery", "ok", "on battery" if found else "mains power")

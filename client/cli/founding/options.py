@@ -261,12 +261,12 @@ class ModelChoices:
     the matrices of the layers in 8 and 4 bits: less memory, a little less exact."""
 
 
-@Parameter(name="*", group=OPTIMIZER)
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OptimizerChoices:
-    """The optimizer's numbers where they differ from the preset's."""
+class RateChoices:
+    """The learning rate over a run: flags of ``create`` and ``amend``."""
 
-    lr: float | None = None
+    lr: Annotated[float | None, Parameter(name=("--lr", "--learning-rate"))] = None
     """Highest learning rate."""
     min_lr: float | None = None
     """Last learning rate."""
@@ -276,9 +276,16 @@ class OptimizerChoices:
     warmup_steps: int | None = None
     """Steps in which the learning rate rises."""
     decay_from: int | None = None
-    """wsd: step at which the learning rate begins to fall; the last fifth of --decay-steps."""
+    """wsd: step at which the learning rate begins to fall (default: before the last fifth)."""
     decay_steps: int | None = None
-    """Step at which the learning rate is at its last."""
+    """Step at which the learning rate is at its last (default: the end of the run)."""
+
+
+@Parameter(name="*", group=OPTIMIZER)
+@dataclass(frozen=True, kw_only=True)
+class OptimizerChoices(RateChoices):
+    """The optimizer's numbers where they differ from the preset's."""
+
     beta1: float | None = None
     beta2: float | None = None
     weight_decay: float | None = None

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from client.cli.logging.log_file import LogFile
+from client.cli.logging.log_file import Line, LogFile
 from client.cli.terminal.levels import at_least, with_level
 from client.cli.terminal.output import json_line
 from client.config import Settings
@@ -50,12 +50,6 @@ def as_text(event: Event, wall: float) -> str:
 
 
 def as_json(event: Event, wall: float) -> str:
-    """Return one JSON object with time, level, kind, topic, words and the event's fields."""
-    record = {
-        "time": round(wall, 3),
-        "level": event.level,
-        "kind": type(event).__name__,
-        "words": event.words,
-        "data": event.data(),
-    }
-    return json_line(record)
+    """Return one JSON object, which ``log_file`` reads."""
+    line = Line(round(wall, 3), event.level, event.words, type(event).__name__, event.data())
+    return json_line(line)

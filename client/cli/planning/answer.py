@@ -67,11 +67,8 @@ class Row(Struct, frozen=True):
     best: bool
     why: str
     """The reason why it is impossible; empty if it is possible."""
-    tokens_per_s: float = 0.0
-    limit: str = "coverage"
-    efficiency: float = 0.0
-    in_flight: int = 0
-    step_s: float = 0.0
+    prediction: Prediction | None = None
+    """None: it is impossible."""
 
 
 class Way(Struct, frozen=True):
@@ -128,7 +125,6 @@ class Answer(Struct, frozen=True):
     """Whether a machine has the memory for that."""
     ways: list[Way]
     best: Row
-    prediction: Prediction
     stages: list[StageLine]
     alternatives: list[Row]
     cost: Cost
@@ -170,7 +166,6 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         holds_alone=any(each.holds_alone(machines) for each in found),
         ways=[each.way(each is way, alone, wanted) for each in found],
         best=_row(best, best),
-        prediction=best.prediction,
         stages=stages,
         alternatives=[_row(each, best) for each in way.by_stages()],
         cost=cost,
@@ -270,20 +265,7 @@ def _no_plan(found: Sequence[Alternative], models: Mapping[int, ModelSpec]) -> U
 
 
 def _row(each: Alternative, best: Alternative) -> Row:
-    found = each.prediction
-    if found is None:
-        return Row(len(each.run.stages), each.replicas, False, each.why)
-    return Row(
-        stages=len(each.run.stages),
-        replicas=each.replicas,
-        best=each is best,
-        why="",
-        tokens_per_s=found.tokens_per_s,
-        limit=found.limit,
-        efficiency=found.efficiency,
-        in_flight=found.in_flight,
-        step_s=found.step_s,
-    )
+    return Row(len(each.run.stages), each.replicas, each is best, each.why, each.prediction)
 
 
 def _stage_lines(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from client.cli.planning.answer import Answer, Row, StageLine
 from client.cli.terminal.table import aligned
-from client.plan.model import Limit
+from client.plan.model import Limit, Prediction
 from client.quantities import plural
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
@@ -29,9 +29,10 @@ WORDS: dict[Limit, tuple[str, str]] = {
 
 def report(answer: Answer) -> str:
     """Return the whole answer for people."""
+    assert answer.best.prediction is not None  # the best one is possible
     blocks = [
-        list(_head(answer)),
-        list(_terms(answer)),
+        list(_head(answer, answer.best.prediction)),
+        list(_terms(answer, answer.best.prediction)),
         list(_stages(answer.stages)),
         list(_ways(answer)),
         list(_comparison(answer.alternatives)),
@@ -40,9 +41,9 @@ def report(answer: Answer) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _head(answer: Answer) -> Iterator[str]:
+def _head(answer: Answer, found: Prediction) -> Iterator[str]:
     best = answer.best
-    limit, help_words = WORDS[answer.prediction.limit]
+    limit, help_words = WORDS[found.limit]
     replicas = sorted({stage.terms.replicas for stage in answer.stages})
     counts = str(replicas[0]) if len(replicas) == 1 else f"{replicas[0]} to {replicas[-1]}"
     yield (
@@ -51,13 +52,13 @@ def _head(answer: Answer) -> Iterator[str]:
     )
     yield (
         f"microbatches of {plural(answer.sequences, 'sequence')}, {answer.microbatches} a "
-        f"{_step(answer)} of {answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
+        f"{_step(answer)} of {answer.tokens_per_step:,} tokens, {found.in_flight} in flight"
     )
     if inner := answer.inner_microbatches:
         own = max(stage.terms.own_step_s for stage in answer.stages)
         yield f"local rounds: every {inner} microbatches a step of one's own, of {_seconds(own)}"
     yield (
-        f"expected: {_tokens(best.tokens_per_s)}, {best.efficiency:.0%} of what computing and "
+        f"expected: {_tokens(found.tokens_per_s)}, {found.efficiency:.0%} of what computing and "
         "links allow"
     )
     yield f"limited by {limit}: {help_words}"
@@ -67,9 +68,8 @@ def _step(answer: Answer) -> str:
     return "round" if answer.inner_microbatches else "step"
 
 
-def _terms(answer: Answer) -> Iterator[str]:
-    found = answer.prediction
-    parts = {
+def _terms(answer: Answer, found: Prediction) -> Iterator[str]:
+    parts: dict[Limit, float] = {
         "compute": found.compute_s,
         "link": found.link_s,
         "latency": found.latency_s,
@@ -78,7 +78,7 @@ def _terms(answer: Answer) -> Iterator[str]:
     yield f"a {_step(answer)} takes {_seconds(found.step_s)}:"
     for name, seconds in parts.items():
         if seconds > 1e-9 * found.step_s:
-            words, _ = WORDS[name]  # type: ignore[index]
+            words, _ = WORDS[name]
             yield f"  {seconds / found.step_s:>4.0%}  {_seconds(seconds):>8}  {words}"
 
 
@@ -122,17 +122,13 @@ def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
 
 def _comparison(rows: Sequence[Row]) -> Iterator[str]:
     head = ("", "stages", "replicas", "in flight", "tokens/s", "limit")
-    cells = [
-        (
-            "*" if each.best else "",
-            str(each.stages),
-            str(each.replicas) if not each.why else "-",
-            str(each.in_flight) if not each.why else "-",
-            _speed(each.tokens_per_s) if not each.why else "-",
-            each.why or WORDS[each.limit][0],  # type: ignore[index]
-        )
-        for each in rows
-    ]
+    cells = []
+    for each in rows:
+        known = ("-", "-", "-", each.why)
+        if (found := each.prediction) is not None:
+            speed, limit = _speed(found.tokens_per_s), WORDS[found.limit][0]
+            known = (str(each.replicas), str(found.in_flight), speed, limit)
+        cells.append(("*" if each.best else "", str(each.stages), *known))
     yield from aligned(head, cells)
 
 

@@ -31,7 +31,7 @@ from client.errors import ExitCode, UserError
 from client.store.paths import make_private
 
 COMMAND = (sys.executable, "-m", "client.cli.main")
-HANDED_OVER = ("join", "--headless", "--quiet", "--handed-over")
+HANDED_OVER = ("join", "--handed-over")
 LOOK_S = 0.1
 GRACE_S = 60.0
 """Seconds for a start, besides the time for dialling the swarm."""

@@ -29,7 +29,7 @@ from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
 from client.views.status import one_line as progress_line
-from protocol.invite import SwarmFile, Target
+from protocol.invite import Target
 
 REPORT_S = 60.0
 
@@ -60,20 +60,17 @@ def serve(
     """
     if faults.arm(os.environ):
         say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
-    genuine = target if isinstance(target, SwarmFile) else None
+    log = LogFile(home.folders.logs)
+    write = log_writer(settings, log, quiet=quiet)
+    record = RunRecord(home.folders.data)
     options = NodeOptions(
         settings=settings,
-        manifest_bytes=genuine.encoded if genuine else None,
-        manifest_signature=genuine.signature if genuine else None,
         target=target,
         data_path=data,
         exit_when_done=exit_when_done,
         relay_only=relay_only,
+        renewed=_renewal(home, write),
     )
-    log = LogFile(home.folders.logs)
-    write = log_writer(settings, log, quiet=quiet)
-    record = RunRecord(home.folders.data)
-    options = replace(options, renewed=_renewal(home, write))
     try:
         code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
     except BaseException as error:

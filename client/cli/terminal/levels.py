@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import get_args
 
 from client.cli.terminal.output import one_line
+from client.events import Level
 
-LevelName = Literal["debug", "info", "warning", "error"]
-ORDER: Final = ("debug", "info", "warning", "error")
+ORDER = get_args(Level)
 
 
-def at_least(level: str, least: LevelName) -> bool:
+def at_least(level: str, least: Level) -> bool:
     """Whether to show an event of a level; those of unknown levels are shown."""
     return level not in ORDER or ORDER.index(level) >= ORDER.index(least)
 

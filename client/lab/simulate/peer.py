@@ -49,7 +49,6 @@ class SimPeer:
     def hold(self, now: float) -> None:
         """Hold the stage as a new process does, to which it has just been assigned."""
         self.held = HeldStage(self.stage, now)
-        self.held.assign(now)
 
     @property
     def serving(self) -> bool:

@@ -18,25 +18,19 @@ import msgspec
 from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.replies import Contributed, Failed, Loaded, Reply, StageOpened
-from client.compute.requests import (
-    Load,
-    OpenStage,
-    Request,
-    Save,
-)
+from client.compute.requests import Answer, Failed, Load, Loaded, OpenStage, Save, StageOpened
 from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads
-from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_call, to_outcome
+from client.train.workers.tasks import payload_digest, results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from protocol.amendments.book import Beginning
-from protocol.pipeline.effects import Outcome, PayloadKey, Task
+from protocol.pipeline.effects import ContributeTask, Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
 SWARM = "00" * 32
@@ -96,6 +90,7 @@ class TensorSwarm:
         plan = self.plan
         request = OpenStage(
             swarm=SWARM,
+            peer=place.me,
             model=plan.spec,
             layers_per_stage=list(plan.layers_per_stage),
             stage=place.stage,
@@ -108,10 +103,11 @@ class TensorSwarm:
             precision=plan.precision,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
+            microbatches=plan.microbatches_per_step,
             corpus=str(self.corpus) if place.first else "",
             token_data=self.data,
         )
-        return TensorWorker(place, request, plan.tokens_per_step, self.folder)
+        return TensorWorker(place, request, self.folder)
 
 
 class _Decoded(dict[PayloadKey, _Labelled]):
@@ -140,13 +136,10 @@ class _Labels(dict[PayloadKey, bytes]):
 class TensorWorker:
     """A ``SimWorker`` around one executor."""
 
-    def __init__(
-        self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
-    ) -> None:
+    def __init__(self, place: Place, request: OpenStage, folder: Path) -> None:
         self._exact = MultisetWorker(place)
-        place_of = place.me, place.first, place.last
         everywhere = request.packed or request.model.narrow is not None
-        self._place = SeatConstants(*place_of, tokens_per_step, everywhere)
+        self._place = replace(place, tokens_everywhere=everywhere)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)
@@ -167,23 +160,22 @@ class TensorWorker:
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
-        call = to_call(task, self._place)
-        held = _Decoded(payloads)
-        reply, tensors = self._execute(
-            self._request(call, held), [held[key].tensor if key else b"" for key in call.sources]
-        )
-        if isinstance(reply, Contributed):
-            counted = sorted(self._exact.accumulated.elements())
-            expect(reply.microbatches == counted, f"I1: {reply.microbatches} are not {counted}")
+        held, keys = _Decoded(payloads), results(task, self._place)
+        given = [held[key].tensor if key else b"" for key in sources(task, self._place)]
+        outcome, tensors = self._execute(task, given)
+        if isinstance(task, ContributeTask):
+            counted = tuple(sorted(self._exact.accumulated.elements()))
+            expect(outcome.counted == counted, f"I1: {outcome.counted} are not {counted}")
         labels = _Labels(held)
         self._exact.run(task, labels)
         yielded = [
             msgspec.msgpack.encode(_Labelled(labels.get(key, b""), tensor))
-            for key, tensor in zip(call.results, tensors, strict=True)
+            for key, tensor in zip(keys, tensors, strict=True)
         ]
-        payloads.update(zip(call.results, yielded, strict=True))
-        outcome = to_outcome(reply, tensors)
-        return replace(outcome, digests=tuple(map(payload_digest, yielded)))
+        payloads.update(zip(keys, yielded, strict=True))
+        digests = tuple(map(payload_digest, yielded))
+        made: Outcome = msgspec.structs.replace(outcome, digests=digests)
+        return made
 
     def save(self, version: int) -> str:
         """See ``SimWorker.save``: the name is a checkpoint's path and the exact arithmetic's."""
@@ -199,16 +191,11 @@ class TensorWorker:
         assert isinstance(loaded, Loaded)
         return loaded.hash
 
-    def _request(self, call: Call, held: _Decoded) -> Request[Any]:
-        if call.tokens is None:
-            return call.request
-        return msgspec.structs.replace(call.request, tokens=held[call.tokens].tensor)
-
-    def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Reply, list[bytes]]:
+    def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Any, list[bytes]]:
         """Execute one request; no request of a correct swarm fails."""
-        answers: list[tuple[Reply, list[bytes]]] = []
+        answers: list[tuple[Answer, list[bytes]]] = []
 
-        def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+        def answer(reply: Answer, sent: Sequence[Buffer]) -> None:
             answers.append((reply, [bytes(payload) for payload in sent]))
 
         self._executor.execute(request, payloads, answer)

@@ -25,18 +25,8 @@ class CircuitStream(ByteStream):
     """Our end of a circuit; ``host`` is where the relay sees the other one, as it says."""
 
     def __init__(self, stream: YamuxStream, host: str = "") -> None:
-        self._stream, self._host = stream, host
+        self._stream, self.host_by_relay = stream, host
         stream.let_window_grow(WINDOW_BYTES)
-
-    @property
-    def remote_host(self) -> str:
-        """Empty: the other end's address is not known, and the relay's is not its."""
-        return ""
-
-    @property
-    def host_by_relay(self) -> str:
-        """See `ByteStream.host_by_relay`."""
-        return self._host
 
     async def send_all(self, data: Buffer) -> None:
         """Send the bytes. See `ByteStream.send_all`."""

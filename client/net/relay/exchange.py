@@ -5,7 +5,6 @@ Nothing is read beyond a message: what follows may be the bytes of a circuit. No
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, Protocol
 
 import trio
@@ -40,10 +39,6 @@ class Links(Protocol):
 
     def direct(self, peer: PeerId) -> Connection | None:
         """Return the connection of a link that works without a relay; None: there is none."""
-        ...
-
-    def connections(self) -> Iterable[Connection]:
-        """Return the connections of all links that work without a relay."""
         ...
 
     def is_member(self, peer: PeerId) -> bool:

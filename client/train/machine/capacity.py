@@ -19,7 +19,7 @@ from client.store.paths import Entry
 from client.store.persisted import Persisted
 from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.limits import MAX_ADDRESSES
-from protocol.membership.advert import Advert, Flops
+from protocol.membership.advert import Advert
 
 PROBE_SIZES = [384, 768]
 HOUSEHOLD_BYTES_PER_S = 12.5e6
@@ -183,7 +183,7 @@ def advert(
     share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops),
+        flops=share * max(capacity.fp32_flops, capacity.bf16_flops),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,

@@ -106,8 +106,6 @@ class EventSink:
         self._error: Entry | None = None
         self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
         """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
-        self.since: dict[int, float] = {}
-        """When each stage we hold came to be what it is now, by stage, unix seconds."""
 
     @property
     def loss(self) -> float | None:
@@ -283,10 +281,6 @@ class EventSink:
         """
         if state == "serving" and self._error is not None and self._error.topic == "transfer":
             self._error = None  # the problem that kept us from the stage is over
-        if state == "left":
-            self.since.pop(stage, None)
-        else:
-            self.since[stage] = time.time()
         self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))
 
     def recovery(

@@ -21,7 +21,6 @@ from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.machine.disk_room import Lack
 from client.train.ports import Copied, Take
-from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.stage.stage_acquisition import StageAcquisition
@@ -36,11 +35,13 @@ from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Committed, Fault
+from protocol.membership.view import Contradicted
+from protocol.pipeline.effects import Committed, Fault, GradientAccepted, Rerouted
 from protocol.pipeline.place import Place
 from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import Snapshot
+from protocol.seat.effects import AgreedOn, Audited, Contributions, HeldOutLoss, Snapshot
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
@@ -491,7 +492,7 @@ class HeldStageDriver:
             seat,
             terms.manifest,
             worker,
-            Payloads(store),
+            store,
             context.owner,
             self._hooks(),
             nursery,
@@ -515,15 +516,19 @@ class HeldStageDriver:
     def _hooks(self) -> SeatHooks:
         return SeatHooks(
             changed=self._seat_changed,
-            committed=self._committed,
-            rerouted=self._context.counters.note_rerouted,
-            accepted=self._context.counters.note_accepted,
-            snapshot=self._snapshot,
+            effects={
+                Committed: self._committed,
+                Rerouted: self._context.counters.note_rerouted,
+                GradientAccepted: self._context.counters.note_accepted,
+                Snapshot: self._snapshot,
+                Verdict: self._context.owner.convicted,
+                Contradicted: self._context.owner.convicted,
+                Audited: self._context.audit_log.note,
+                Contributions: self._context.audit_log.note,
+                HeldOutLoss: self._context.owner.evaluated,
+                AgreedOn: self._context.owner.agreed_on,
+            },
             fault=self._fault,
-            convicted=self._context.owner.convicted,
-            audited=self._context.audit_log.note,
-            evaluated=self._context.owner.evaluated,
-            agreed=self._context.owner.agreed_on,
             worker_died=self._worker_lost,
             drained=self._look,
         )

@@ -150,7 +150,6 @@ class HeldStages(StageHolder):
         held = HeldStageDriver(
             self._context, stage, self.view, sees=self._sees, allowed=self._allowed
         )
-        held.assign()
         self.held[stage] = held
         self._opened.send_nowait(held)
 

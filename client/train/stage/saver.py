@@ -14,9 +14,8 @@ from typing import Literal
 
 import trio
 
-from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
-from client.compute.replies import Failed, Saved
-from client.compute.requests import Save
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
+from client.compute.requests import Failed, Save, Saved
 from client.store.checkpoints import CheckpointFolder
 from client.train.ports import Ports
 from client.train.stage import failpoints
@@ -121,7 +120,7 @@ class StateSaver:
         self._nursery.start_soon(self._finish, submitted, version, path, durable)
 
     async def _finish(
-        self, submitted: Submitted[Saved], version: int, path: Path, durable: bool
+        self, submitted: Call[Saved], version: int, path: Path, durable: bool
     ) -> None:
         try:
             reply, _ = await submitted.wait()

@@ -8,9 +8,8 @@ first out: the machines rely on that.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -18,34 +17,28 @@ import numpy as np
 import trio
 
 from client.compute.payload import Header, sealed_digest
-from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
-from client.compute.replies import Contributed
-from client.compute.requests import Request
-from client.store.boundaries import StoreFull
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
+from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
 from client.train.machine.time_spent import TimeSpent
 from client.train.machine.utilization import Utilization, pass_costs
 from client.train.ports import Ports
 from client.train.stage import failpoints
-from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
-from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
+from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
-    Committed,
     CompareTask,
     Compute,
     ContributeTask,
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     HashTask,
     Keep,
     LossTask,
@@ -60,18 +53,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.commitments import Unsigned
 from protocol.seat.effects import (
-    AgreedOn,
-    Audited,
     CommitTo,
-    Contributions,
-    HeldOutLoss,
     SeatEffect,
     Serving,
     SignCharge,
-    Snapshot,
 )
 from protocol.seat.seat import Seat
-from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
@@ -102,15 +89,9 @@ class SeatHooks:
 
     changed: Callable[[], None]
     """Version or state of the seat changed: tell the neighbours."""
-    committed: Callable[[Committed], None]
-    rerouted: Callable[[Rerouted], None]
-    accepted: Callable[[GradientAccepted], None]
-    snapshot: Callable[[Snapshot], None]
+    effects: Mapping[type, Callable[[Any], None]]
+    """Of the seat, by their types; the engine performs the others."""
     fault: Callable[[Fault], None]
-    convicted: Callable[[Verdict | Contradicted], None]
-    audited: Callable[[Audited | Contributions], None]
-    evaluated: Callable[[HeldOutLoss], None]
-    agreed: Callable[[AgreedOn], None]
     worker_died: Callable[[WorkerDied], None]
     drained: Callable[[], None]
     """The seat drains, and nobody needs it any more."""
@@ -140,7 +121,7 @@ class SeatDriver:
         seat: Seat,
         manifest: Manifest,
         worker: Worker,
-        payloads: Payloads,
+        payloads: BoundaryStore,
         ports: Ports,
         hooks: SeatHooks,
         nursery: trio.Nursery,
@@ -149,16 +130,12 @@ class SeatDriver:
         samples: Samples | None = None,
     ) -> None:
         self.seat, self._samples, self._time_spent = seat, samples, time_spent
-        self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
+        self._gate = scheduler.open(
+            seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
+        )
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
-        self._place = SeatConstants(
-            seat.place.me,
-            seat.place.first,
-            seat.place.last,
-            manifest.tokens_per_microbatch * manifest.microbatches_per_step,
-            manifest.tokens_everywhere,
-        )
+        self._place = seat.place
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data
         self._token_bits = {"masked": data.masked, "packed": data.packed}
@@ -326,29 +303,14 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Verdict() | Contradicted():
-                self._hooks.convicted(effect)
-            case Audited() | Contributions():
-                self._hooks.audited(effect)
-            case HeldOutLoss():
-                self._hooks.evaluated(effect)
-            case AgreedOn():
-                self._hooks.agreed(effect)
-            case Committed():
-                self._hooks.committed(effect)
-            case Rerouted():
-                failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
-                self._hooks.rerouted(effect)
-            case GradientAccepted():
-                self._hooks.accepted(effect)
-            case Snapshot():
-                self._hooks.snapshot(effect)
             case Serving() | Obstructs() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._hooks.fault(effect)
             case _:
-                self._ports.perform(effect)
+                if isinstance(effect, Rerouted):
+                    failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
+                self._hooks.effects.get(type(effect), self._ports.perform)(effect)
 
     def _can_read(self, task: Task, samples: Samples) -> bool:
         """Whether a task needs no samples that are not here."""
@@ -370,7 +332,7 @@ class SeatDriver:
     def _enter(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS):
             self._samples.begin(task.microbatch)
-        self._gate.enter(partial(self._start, task), in_round=_in_round(task))
+        self._gate.enter(task, in_round=_in_round(task))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
         try:
@@ -411,10 +373,22 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
-        started = self._given(task)
-        if not started:
-            self._has_read(task)
-        return started
+        stage, first = self.seat.place.stage, self._place.first
+        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
+        try:
+            keys = sources(task, self._place)
+            payloads = [b"" if key is None else self._payloads.get(key) for key in keys]
+            submitted = self._worker.submit(task, payloads)
+        except PayloadGone:
+            self._perform(self.seat.computed(task, Outcome(error="gone"), self._ports.now()))
+        except WorkerDied as death:
+            self._hooks.worker_died(death)
+        else:
+            self._time_spent.begins(self._ports.now())
+            self._nursery.start_soon(self._finish, task, submitted)
+            return True
+        self._has_read(task)
+        return False
 
     def _has_read(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS) and not self._closed:
@@ -423,53 +397,28 @@ class SeatDriver:
     def _start_beside(self, task: HashTask) -> None:
         """Give the worker a task that no other waits for."""
         try:
-            call = to_call(task, self._place)
-            submitted = self._worker.submit(call.request)
+            submitted = self._worker.submit(task)
         except WorkerDied as death:
             self._hooks.worker_died(death)
         else:
-            self._nursery.start_soon(self._take_outcome, task, call, submitted)
+            self._nursery.start_soon(self._take_outcome, task, submitted)
 
-    def _given(self, task: Task) -> bool:
-        stage, first = self.seat.place.stage, self._place.first
-        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
-        try:
-            call = to_call(task, self._place)
-            submitted = self._worker.submit(self._request(call), self._sources(call))
-        except PayloadGone:
-            self._perform(self.seat.computed(task, Outcome(error="gone"), self._ports.now()))
-        except WorkerDied as death:
-            self._hooks.worker_died(death)
-        else:
-            self._time_spent.begins(self._ports.now())
-            self._nursery.start_soon(self._finish, task, call, submitted)
-            return True
-        return False
-
-    def _request(self, call: Call) -> Request[Any]:
-        if call.tokens is None:
-            return call.request
-        return msgspec.structs.replace(call.request, tokens=self._payloads.get(call.tokens))
-
-    def _sources(self, call: Call) -> list[bytes]:
-        return [b"" if key is None else self._payloads.get(key) for key in call.sources]
-
-    async def _finish(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+    async def _finish(self, task: Task, submitted: Call[Outcome]) -> None:
         """Wait for a task's end, tell the seat, and start the next one."""
         try:
-            await self._take_outcome(task, call, submitted)
+            await self._take_outcome(task, submitted)
         finally:
             self._time_spent.ends(self._ports.now())
             self._has_read(task)
             self._gate.ended()
 
-    async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+    async def _take_outcome(self, task: Task, submitted: Call[Outcome]) -> None:
         """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
             with trio.fail_after(patience_s):
-                reply, payloads = await submitted.wait()
+                outcome, payloads = await submitted.wait()
         except trio.TooSlowError:
             if not self._closed:
                 words = f"it had not answered for {patience_s:.0f} s"
@@ -488,22 +437,21 @@ class SeatDriver:
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others
-            self.busy_s += reply.seconds
-            self.utilization.note(task, reply.seconds, self._ports.now())
-        self._store(task, call, payloads)
-        if isinstance(reply, Contributed) and not self._as_planned(task, reply):
+            self.busy_s += outcome.seconds
+            self.utilization.note(task, outcome.seconds, self._ports.now())
+        self._store(task, payloads)
+        if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
             self.miscounted += 1
-        self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._ports.now()))
+        self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
-    def _as_planned(self, task: Task, reply: Contributed) -> bool:
+    def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:
         """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
         member = self.seat.member
-        current = isinstance(task, ContributeTask) and task.attempt == member.promised
-        return not current or len(reply.microbatches) == member.counted
+        return task.attempt != member.promised or len(outcome.counted) == member.counted
 
-    def _store(self, task: Task, call: Call, payloads: list[bytes]) -> None:
+    def _store(self, task: Task, payloads: list[bytes]) -> None:
         try:
-            for key, payload in zip(call.results, payloads, strict=False):
+            for key, payload in zip(results(task, self._place), payloads, strict=False):
                 self._payloads.put(key, payload)
         except StoreFull as error:
             self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))

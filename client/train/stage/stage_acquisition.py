@@ -227,6 +227,7 @@ class StageAcquisition:
             corpus,
             terms.capacity().threads,
             terms.folders.compiled,
+            terms.me,
         )
         if fit.ranks > 1:
             terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
@@ -23,21 +22,12 @@ AT_LIMIT = 0.7
 """Share of the owner's limit from which a rate counts as set by the limit."""
 
 
-class Amended(Protocol):
-    """The part of the engine that the updater uses."""
-
-    measuring: Measuring
-
-    @property
-    def own_advert(self) -> OwnAdvert:
-        """Our own advert."""
-
-
 class AdvertUpdater:
     """Runs beside the node from the moment it enters the swarm.
 
     Args:
-        engine: the engine, whose advert is amended.
+        measuring: of our partners, which shows our line.
+        own_advert: is amended.
         settings: the owner's limits.
         folder: data folder, which keeps the bandwidth.
         addresses: returns our addresses for others.
@@ -45,12 +35,13 @@ class AdvertUpdater:
 
     def __init__(
         self,
-        engine: Amended,
+        measuring: Measuring,
+        own_advert: OwnAdvert,
         settings: Settings,
         folder: Path,
         addresses: Callable[[], Sequence[str]],
     ) -> None:
-        self._engine, self._folder = engine, folder
+        self._measuring, self._own_advert, self._folder = measuring, own_advert, folder
         self.settings = settings
         """The owner's, which may change."""
         self._addresses = addresses
@@ -64,11 +55,11 @@ class AdvertUpdater:
 
     def update(self) -> None:
         """Save the present values and put them into the advert."""
-        self._line = _newer(self._line, self._engine.measuring, self.settings)
+        self._line = _newer(self._line, self._measuring, self.settings)
         save_line(self._folder, self._line)
         upload, download = line_rates(self._line, self.settings)
-        self._engine.own_advert.amend(upload=upload, download=download)
-        self._engine.own_advert.move(self._addresses())
+        self._own_advert.amend(upload=upload, download=download)
+        self._own_advert.move(self._addresses())
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:

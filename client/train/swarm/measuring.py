@@ -202,7 +202,7 @@ class Measuring:
                 words = f"{short(peer)} does 1/{belief.overstated:.1f} of what it claims"
                 effects.append(Explain("membership", words, members=(peer,)))
         if revised:
-            effects.append(ViewChanged(roster.revision, "partners measured"))
+            effects.append(ViewChanged(None))
         return effects
 
     def _measurements(self, now: float) -> Measurements:
@@ -230,7 +230,7 @@ def subject_of(member: Member) -> Subject:
     """Return a member's claims and the stages it serves."""
     advert = member.advert
     claim = Belief(
-        max(advert.flops.fp32, advert.flops.bf16),
+        advert.flops,
         advert.upload_bytes_per_s,
         advert.download_bytes_per_s,
     )

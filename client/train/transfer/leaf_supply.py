@@ -95,8 +95,6 @@ class LeafSupply:
         self._rests_until = float("-inf")
         self._changed, self._arrived = trio.Event(), trio.Event()
         self.served_bytes = 0
-        self.waited_s = 0.0
-        """Seconds that tasks waited for their samples."""
 
     # --- what is here -----------------------------------------------------------------------
 
@@ -220,7 +218,6 @@ class LeafSupply:
 
     async def wait(self, microbatch: int) -> None:
         """Wait until a microbatch's samples can be read."""
-        begun = self._ports.now()
         self._waiting[microbatch] += 1
         try:
             while not self.here(microbatch):
@@ -228,7 +225,6 @@ class LeafSupply:
                 with trio.move_on_after(TICK_S):
                     await self._arrived.wait()
         finally:
-            self.waited_s += self._ports.now() - begun
             self._waiting -= Counter([microbatch])
 
     def begin(self, microbatch: int) -> None:

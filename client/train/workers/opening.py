@@ -209,6 +209,7 @@ def open_stage_request(
     corpus: str,
     threads: int,
     compile_folder: str = "",
+    peer: str = "",
 ) -> OpenStage:
     """Return the request that opens a stage in a worker.
 
@@ -221,9 +222,11 @@ def open_stage_request(
         corpus: folder of the training data, or of leaves of them; empty: not needed.
         threads: threads to compute with.
         compile_folder: of compiled blocks; empty: there are none.
+        peer: our id.
     """
     return OpenStage(
         swarm=swarm,
+        peer=peer,
         model=manifest.model,
         layers_per_stage=list(manifest.layers_per_stage),
         stage=stage,
@@ -237,6 +240,7 @@ def open_stage_request(
         local_rounds=manifest.local_rounds,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
+        microbatches=manifest.microbatches_per_step,
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
         threads=threads,

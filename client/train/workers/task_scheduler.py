@@ -1,25 +1,17 @@
 """Schedules tasks when one machine hosts several stages: one stage computes at a time.
 
 Every seat has a gate with a FIFO queue of its tasks. A single open gate is passed without waiting;
-otherwise ``Turns`` chooses the next stage. State: the waiting tasks, which are opaque here.
+otherwise ``Turns`` chooses the next stage. State: the waiting tasks.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from protocol.pipeline.effects import Task
 from protocol.seat.sharing import Claim, Turns
-
-Start = Callable[[], bool]
-"""Hands a task to the worker; False if there was none after all."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    start: Start
-    in_round: bool
 
 
 class TaskScheduler:
@@ -34,15 +26,15 @@ class TaskScheduler:
         self._turns = Turns(at_once)
         self._turning = False
 
-    def open(self, stage: int, rate: Callable[[], float], ready: Callable[[], int]) -> Gate:
-        """Return the gate of a stage.
-
-        Args:
-            stage: the stage.
-            rate: returns microbatches per second of compute, 0 before the first.
-            ready: returns the microbatches that could become tasks now.
-        """
-        gate = self._gates[stage] = Gate(self, stage, rate, ready)
+    def open(
+        self,
+        stage: int,
+        start: Callable[[Task], bool],
+        rate: Callable[[], float],
+        ready: Callable[[], int],
+    ) -> Gate:
+        """Return the gate of a stage; the arguments are those of ``Gate``."""
+        gate = self._gates[stage] = Gate(self, stage, start, rate, ready)
         return gate
 
     def turn(self) -> None:
@@ -52,7 +44,8 @@ class TaskScheduler:
         self._turning = True
         try:
             while (gate := self._next()) is not None:
-                if not gate.start_one():
+                task, _ = gate.waiting.popleft()
+                if not gate.start(task):
                     self._turns.ended(gate.stage)
         finally:
             self._turning = False
@@ -80,54 +73,44 @@ class TaskScheduler:
         return None if stage is None else self._gates[stage]
 
 
+@dataclass(eq=False, slots=True)
 class Gate:
     """The FIFO queue of one seat's tasks.
 
-    Args:
+    Fields:
         scheduler: chooses the stage that computes.
         stage: index of the stage.
+        start: hands a task to the worker; False if there was none after all.
         rate: returns microbatches per second of compute, 0 before the first.
         ready: returns the microbatches that could become tasks now.
+        waiting: tasks that have not been started, and whether a round waits for each.
     """
 
-    def __init__(
-        self,
-        scheduler: TaskScheduler,
-        stage: int,
-        rate: Callable[[], float],
-        ready: Callable[[], int],
-    ) -> None:
-        self.stage = stage
-        self._scheduler, self._rate, self._ready = scheduler, rate, ready
-        self._queue: deque[_Waiting] = deque()
-        self._closed = False
-
-    @property
-    def waiting(self) -> int:
-        """Tasks that have not been started."""
-        return len(self._queue)
+    scheduler: TaskScheduler
+    stage: int
+    start: Callable[[Task], bool]
+    rate: Callable[[], float]
+    ready: Callable[[], int]
+    waiting: deque[tuple[Task, bool]] = field(default_factory=deque)
+    closed: bool = False
 
     def claim(self) -> Claim:
         """Return this stage's claim on compute time."""
-        in_round = any(waiting.in_round for waiting in self._queue)
-        return Claim(self.stage, self._rate(), len(self._queue) + self._ready(), in_round)
+        in_round = any(in_round for _, in_round in self.waiting)
+        return Claim(self.stage, self.rate(), len(self.waiting) + self.ready(), in_round)
 
-    def enter(self, start: Start, *, in_round: bool) -> None:
+    def enter(self, task: Task, *, in_round: bool) -> None:
         """Queue a task; it starts when it is this stage's turn."""
-        self._queue.append(_Waiting(start, in_round))
-        self._scheduler.turn()
-
-    def start_one(self) -> bool:
-        """Start the first waiting task; False if there was nothing to do after all."""
-        return self._queue.popleft().start()
+        self.waiting.append((task, in_round))
+        self.scheduler.turn()
 
     def ended(self) -> None:
         """A started task is over."""
-        if not self._closed:
-            self._scheduler.ended(self.stage)
+        if not self.closed:
+            self.scheduler.ended(self.stage)
 
     def close(self) -> None:
         """Drop all waiting tasks."""
-        self._closed = True
-        self._queue.clear()
-        self._scheduler.close(self)
+        self.closed = True
+        self.waiting.clear()
+        self.scheduler.close(self)

@@ -32,20 +32,18 @@ class LogsPane(Pane):
         self.query_one(Listing).border_title = title
         super().show()
 
-    def next_sort(self) -> str:
+    def next_sort(self) -> None:
         """Turn the order around."""
         self.newest_first = not self.newest_first
         listing = self.query_one(Listing)
         listing.set_tail(not self.newest_first)
         self.show()
         listing.show_from_start()
-        return "newest first" if self.newest_first else "newest last"
 
-    def next_level(self) -> str:
+    def next_level(self) -> None:
         """Show the next level and above."""
         self.level = (self.level + 1) % len(logs.LEVELS)
         self.show()
-        return logs.LEVELS[self.level]
 
     def detail(self, key: str) -> Detail | None:
         """Return one event in full."""

@@ -48,9 +48,8 @@ class Pane(Container):
         self.filter_text = text
         self.show()
 
-    def next_sort(self) -> str:
-        """Sort another way and return its name."""
-        return ""
+    def next_sort(self) -> None:
+        """Sort another way."""
 
     def next_view(self) -> None:
         """Show the other view."""

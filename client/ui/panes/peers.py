@@ -62,11 +62,10 @@ class PeersPane(Pane):
         """Give the keys to the first list that is shown."""
         self.screen.set_focus(next(one for one in self.query(Listing) if one.display))
 
-    def next_sort(self) -> str:
+    def next_sort(self) -> None:
         """Take the next order."""
         self.sort = (self.sort + 1) % len(peers.SORTS)
         self.show()
-        return peers.SORTS[self.sort]
 
     def detail(self, key: str) -> Detail | None:
         """Return everything about a peer."""

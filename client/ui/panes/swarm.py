@@ -23,7 +23,7 @@ class SwarmPane(Pane):
         """Place head and table."""
         yield Panel("Swarm", partial(swarm.swarm_head, self.record), id="swarm-head")
         yield Listing("Stages", partial(stages.stage_table, self.record), id="stage-table")
-        yield Panel(view=lambda box: [stages.LEGEND], id="legend")
+        yield Panel("", lambda box: [stages.LEGEND], id="legend")
 
     def show(self) -> None:
         """Make room for what the model is for."""

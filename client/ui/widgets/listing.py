@@ -25,11 +25,6 @@ REVERSE = Style(reverse=True)
 View = Callable[[Box], tuple[Line, list[Row]]]
 
 
-def nothing(box: Box) -> tuple[Line, list[Row]]:
-    """The view of a list that has none yet."""
-    return (), []
-
-
 class Listing(Toned, ScrollView, can_focus=True):
     """Rows that can be walked through and opened.
 
@@ -71,11 +66,9 @@ class Listing(Toned, ScrollView, can_focus=True):
     }
     """
 
-    def __init__(
-        self, title: str = "", view: View = nothing, *, id: str | None = None, tail: bool = False
-    ) -> None:
+    def __init__(self, title: str, view: View, *, id: str, tail: bool = False) -> None:
         super().__init__(id=id)
-        self.border_title = title or None
+        self.border_title = title
         self._view, self._tail = view, tail
         self._head: Line = ()
         self._rows: list[Row] = []
@@ -93,9 +86,8 @@ class Listing(Toned, ScrollView, can_focus=True):
         """Key of the row under the cursor."""
         return self._rows[self._cursor].key if 0 <= self._cursor < len(self._rows) else None
 
-    def show(self, view: View | None = None) -> None:
+    def show(self) -> None:
         """Refresh the view; the cursor stays on its row, or at the end of a tail."""
-        self._view = view or self._view
         size = self.scrollable_content_region
         if size.width <= 1 or size.height <= 0:
             return

@@ -15,11 +15,6 @@ from client.views.span import Box, Line
 View = Callable[[Box], list[Line]]
 
 
-def nothing(box: Box) -> list[Line]:
-    """The view of a panel that has none yet."""
-    return []
-
-
 def _changed(before: list[Line], after: list[Line]) -> list[int]:
     """Return the numbers of the changed lines."""
     found = zip_longest(before, after, fillvalue=None)
@@ -41,7 +36,7 @@ class Panel(Toned):
     }
     """
 
-    def __init__(self, title: str = "", view: View = nothing, *, id: str | None = None) -> None:
+    def __init__(self, title: str, view: View, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.border_title = title or None
         self._view = view
@@ -52,9 +47,8 @@ class Panel(Toned):
         """The lines to show."""
         return self._lines
 
-    def show(self, view: View | None = None) -> None:
+    def show(self) -> None:
         """Refresh the view; draw only if it has changed."""
-        self._view = view or self._view
         size = self.content_size
         if size.width <= 0 or size.height <= 0:
             return

@@ -8,7 +8,7 @@ import time
 
 import trio
 
-from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Records
@@ -45,7 +45,7 @@ async def _count(listener: trio.SocketListener) -> None:
 def _advert(stranger: Stranger, signer: Signer, port: int) -> list[object]:
     advert = Advert(
         addresses=tuple(f"/ip4/127.0.0.{n}/tcp/{port}/p2p/{signer.peer}" for n in range(1, 9)),
-        flops=Flops(fp32=1e11),
+        flops=1e11,
         memory_bytes=2**34,
         upload_bytes_per_s=1e7,
         download_bytes_per_s=1e7,

@@ -17,7 +17,7 @@ import trio
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
-from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.recovery.stored import ERA_BITS, STORED, Lineage, Stored, encode_stored
 from protocol.wire.envelope import Envelope, Signer
@@ -96,7 +96,7 @@ def _records(stranger: Stranger, signer: Signer, seat: SeatStatus) -> list[Envel
     now = stranger.wall()
     advert = Advert(
         addresses=(UNREACHABLE + signer.peer,),
-        flops=Flops(fp32=1e12),
+        flops=1e12,
         memory_bytes=2**34,
         upload_bytes_per_s=1e8,
         download_bytes_per_s=1e8,

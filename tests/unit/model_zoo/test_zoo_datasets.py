@@ -23,7 +23,7 @@ from model_zoo.data import DataError
 from model_zoo.datasets import assembly, sources
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build, interruptible, open_source, processes, tokens_of
-from model_zoo.datasets.corpus import Corpus, LeafCorpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
 
@@ -517,7 +517,7 @@ def test_samples_are_read_from_single_leaves(book: Path, tmp_path: Path) -> None
         assert offset + size <= LEAF_BYTES
         return data[index * LEAF_BYTES + offset :][:size]
 
-    parts = LeafCorpus("parts", corpus.spec, read_leaf)
+    parts = Corpus("parts", read_leaf, corpus.spec)
     crossed = 0
     for number in range(20):
         sample = parts.sample(number, 1, 5000, seed=5)

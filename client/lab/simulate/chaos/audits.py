@@ -60,8 +60,7 @@ class Audits:
         """A process has ended: on its disk is only who was expelled, with the charges."""
         if volunteer.audits is not None:
             volunteer.audits = None
-            if (new := self.terms(volunteer)) is not None:
-                new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
+            self.terms(volunteer)
 
     @property
     def undiscovered(self) -> int:

@@ -101,8 +101,7 @@ class Beats:
         if number <= volunteer.heard.get(of, -1):
             return
         volunteer.heard[of] = number
-        if not volunteer.contacts.is_shunned(of):
-            volunteer.echoes[of] = number
+        volunteer.echoes[of] = number
         volunteer.silent.discard(of)
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)

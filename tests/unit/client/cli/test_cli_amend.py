@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from client.cli.commands.amend import described
 from client.cli.commands.create import sign
-from client.cli.founding.amending import described
 from client.control.amended import ONLY_THE_FOUNDER, amended, amendment_views
 from client.control.methods import Impossible
 from client.control.snapshot import Amended

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ print("LOADED", " ".join(sorted(sys.modules)))
 """
 
 
+@cache
 def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments],

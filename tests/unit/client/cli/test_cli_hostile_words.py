@@ -17,7 +17,7 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
-from client.control.matches import Explanation, MatchesSnapshot
+from client.control.matches import MatchesSnapshot
 from client.control.snapshot import (
     DrainCostView,
     EventView,
@@ -52,12 +52,10 @@ class HostileProvider(FakeProvider):
             peers=[PeerView(peer=NASTY, state=NASTY)],
             stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
             leaving=[DrainCostView(stage=0, remaining=1, last=False)],
-            events=self._events,
         )
 
     def matches(self) -> MatchesSnapshot:
-        said = Explanation(time=1.0, level="info", words=NASTY)
-        return example_matches(state=NASTY, explanations=[said])
+        return example_matches(state=NASTY, explanations=self._events)
 
 
 @pytest.fixture

@@ -282,7 +282,7 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
         assert os.getsid(answer["pid"]) == answer["pid"] != os.getsid(0)
         told = json.loads((home / "told").read_text())
         assert told["swarm"] == invite
-        assert (home / "arguments").read_text() == "join --headless --quiet --handed-over"
+        assert (home / "arguments").read_text() == "join --handed-over"
         command_line = Path(f"/proc/{answer['pid']}/cmdline").read_bytes()
         assert b"ticket" not in command_line
     finally:
@@ -390,4 +390,4 @@ def test_plain_shows_a_line_until_the_node_ends(
 
 def test_nothing_to_attach_to(home: Path, within: Within) -> None:
     assert within("attach").returncode == ExitCode.NOT_RUNNING
-    assert within("attach", "--plain", "--socket", str(home / "no.sock")).returncode == 3
+    assert within("attach", "--socket", str(home / "no.sock")).returncode == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.cli.diagnosis.limit_checks import (
+from client.cli.diagnosis.checks_outside import (
     check_battery,
     check_idle,
     examine_limits,

@@ -8,10 +8,10 @@ import torch
 
 from client.compute.aggregation.rule import Aggregation, new_aggregation
 from client.compute.memory import required_bytes
-from client.compute.requests import Apply, Contribute, Reduce
 from model_zoo.specs.aggregation import RULES, AggregationRule
 from model_zoo.specs.state import StateSpec
-from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
+from protocol.pipeline.effects import ApplyTask, ContributeTask
+from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce, reduce_task
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -86,18 +86,20 @@ def test_what_a_rule_makes_of_contributions_is_applied(other) -> None:
         accumulate([worker], 0, per_worker=1 + number)
     expected = workers[2].replica.gradient_sum.clone() * 2
     bounds = bounds_of(workers[0], 3)
-    sent = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    sent = [worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
     sums, norms = [], []
     for owner, worker in enumerate(workers):
         others = [parts[owner] for member, parts in enumerate(sent) if member != owner]
-        request = Reduce(step=0, attempt=0, segment=owner, microbatches=[1, 2, 3], own=owner)
+        request = reduce_task(step=0, attempt=0, segment=owner, microbatches=[1, 2, 3], own=owner)
         reply, (payload,) = worker.call(request, *others)
         sums.append(payload)
-        norms.append(reply.squared_norm)
-    apply = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=1000)
+        norms.append(reply.sq_norm)
+    apply = ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
     seen = [worker.call(apply, *sums)[0] for worker in workers]
     assert len({reply.hash for reply in seen}) == 1
-    assert seen[0].grad_norm == pytest.approx(float(expected.norm()) / 1000, rel=1e-5)
+    assert seen[0].grad_norm == pytest.approx(
+        float(expected.norm()) / workers[0].replica.step_tokens, rel=1e-5
+    )
 
 
 def test_only_what_the_rule_allows_is_fed_back(other) -> None:
@@ -108,7 +110,7 @@ def test_only_what_the_rule_allows_is_fed_back(other) -> None:
     sums, norms = contribute_and_reduce(workers, 0, 0, bounds := bounds_of(workers[0], 2), [0, 1])
     assert not any(averager._attempt.lost_in_sum for averager in held)
     worker = workers[0]
-    worker.call(Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=1000), *sums)
+    worker.call(ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms), *sums)
     assert held[0]._residual.abs().sum() > 0
 
 

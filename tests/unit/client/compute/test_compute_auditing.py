@@ -5,12 +5,14 @@ import math
 import pytest
 import torch
 
+from client.compute.auditing import _Apart
 from client.compute.codec import encode
 from client.compute.payload import seal
-from client.compute.requests import CompareContribution, KeepVersion, Load, Pass, Save
+from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from protocol.audit import record
 from protocol.audit.record import Grade
+from protocol.pipeline.effects import CompareTask, KeepVersionTask, PassTask
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
 from tests.support.cases import usual
 from tests.support.other_process import OtherProcess
@@ -19,7 +21,7 @@ SHARES = [(4, 4), (1, 7), (3, 3, 3)]
 
 
 def worst(audited):
-    return max(audited.boundary, audited.compared.deviation)
+    return max(audited.boundary, audited.compared[0])
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -81,12 +83,21 @@ def test_coarse_averaging_hides_small_noise_only(stage, name):
     assert swarm.audit(LIES[name]).grade is hidden.get(name, Grade.LIES)
 
 
-def test_what_the_codec_explains_is_bounded():
+def test_what_the_codec_explains_is_bounded(monkeypatch):
+    found, explained = [], _Apart.explained
+
+    def noted(apart, sum_before):
+        found.append(explained(apart, sum_before) / apart.norm)
+        return explained(apart, sum_before)
+
+    monkeypatch.setattr(_Apart, "explained", noted)
     swarm = AuditedStage(1, (3, 3, 3), averaging="s8")
     swarm.train(3)
-    explained = [swarm.audit().compared.explained for _ in range(3)]
-    assert 0 < max(explained) < 0.15
-    assert AuditedStage(1, averaging="fp32").audit().compared.explained == 0
+    for _ in range(3):
+        swarm.audit()
+    assert 0 < max(found) < 0.15
+    AuditedStage(1, averaging="fp32").audit()
+    assert found[3:] == [0]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -112,8 +123,8 @@ def audit_begun():
 
 def asked(work, microbatch, **changes):
     of = work[microbatch]
-    fields = {"step": 1, "microbatch": microbatch, "tokens": of.tokens} | changes
-    return Pass(into="audit", **fields), *of.given, *of.claimed
+    fields = {"step": 1, "microbatch": microbatch} | changes
+    return PassTask(into="audit", **fields), *of.given, of.tokens, *of.claimed
 
 
 def test_a_microbatch_counts_once_in_an_audit():
@@ -127,9 +138,9 @@ def test_what_was_not_kept_is_not_audited():
     swarm, work, sent, bounds = audit_begun()
     auditor = swarm.members[AUDITOR]
     assert auditor.fails(*asked(work, 1000, step=0)).kind == "stale"
-    assert auditor.fails(CompareContribution(step=0, bounds=bounds), *sent).kind == "stale"
-    assert auditor.fails(KeepVersion(step=1)).kind == "stale"  # the version has gone on
-    auditor.call(CompareContribution(step=1, bounds=bounds), *sent)
+    assert auditor.fails(CompareTask(step=0, bounds=bounds), *sent).kind == "stale"
+    assert auditor.fails(KeepVersionTask(step=1)).kind == "stale"  # the version has gone on
+    auditor.call(CompareTask(step=1, bounds=bounds), *sent)
     assert auditor.fails(*asked(work, 1000)).kind == "stale"  # that audit is over
 
 
@@ -141,19 +152,19 @@ def test_another_version_ends_the_audit(tmp_path):
     auditor.call(Load(path=path, version=2))
     assert auditor.fails(*asked(work, 1000)).kind == "stale"
     # nor can a contribution to the next step be judged without having seen this one's sum
-    assert auditor.fails(KeepVersion(step=2)).kind == "stale"
+    assert auditor.fails(KeepVersionTask(step=2)).kind == "stale"
 
 
 def test_damaged_payloads_are_named():
     swarm, work, sent, bounds = audit_begun()
     auditor = swarm.members[AUDITOR]
-    request, given, claimed = asked(work, 1000)
+    request, given, tokens, claimed = asked(work, 1000)
     damaged = claimed[:-1] + bytes([claimed[-1] ^ 1])
-    failure = auditor.fails(request, given, damaged)
-    assert (failure.kind, failure.part) == ("codec", 1)
-    assert auditor.fails(request, given).kind == "shape"
-    auditor.call(request, given, claimed)  # and nothing was counted by then
-    compare = CompareContribution(step=1, bounds=bounds)
+    failure = auditor.fails(request, given, tokens, damaged)
+    assert (failure.kind, failure.part) == ("codec", 2)
+    assert auditor.fails(request, given, tokens).kind == "shape"
+    auditor.call(request, given, tokens, claimed)  # and nothing was counted by then
+    compare = CompareTask(step=1, bounds=bounds)
     assert auditor.fails(compare, *sent[:-1]).kind == "shape"
     failure = auditor.fails(compare, *sent[:-1], sent[-1][:-4])
     assert (failure.kind, failure.part) == ("codec", len(sent) - 1)
@@ -163,9 +174,9 @@ def test_damaged_payloads_are_named():
 def test_work_that_was_never_done_deviates_without_end():
     """A contribution where nothing is right: no microbatch was given to recompute."""
     swarm, _, sent, bounds = audit_begun()
-    compare = CompareContribution(step=1, bounds=bounds)
+    compare = CompareTask(step=1, bounds=bounds)
     compared, _ = swarm.members[AUDITOR].call(compare, *sent)
-    assert compared.deviation == math.inf
+    assert compared.apart[0] == math.inf
 
 
 def test_a_false_gradient_to_a_neighbour_is_seen():
@@ -173,9 +184,9 @@ def test_a_false_gradient_to_a_neighbour_is_seen():
     shape = (3, swarm.model.context, swarm.model.width)
     false = encode(torch.ones(shape), "s8", direction="backward")
     seal(false)
-    request, given, _ = asked(work, 1000)
-    reply, _ = swarm.members[AUDITOR].call(request, given, false)
-    assert reply.gradient > 0.5
+    request, given, tokens, _ = asked(work, 1000)
+    reply, _ = swarm.members[AUDITOR].call(request, given, tokens, false)
+    assert reply.apart[1] > 0.5
     assert reply.loss_sum > 0
 
 

@@ -6,25 +6,18 @@ import pytest
 import torch
 
 from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
-from client.compute.requests import (
-    Apply,
-    Contribute,
-    DecodeSum,
-    ForwardBackward,
-    KeepVersion,
-    Pass,
-    Reduce,
-)
+from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_rounds import (
     CODECS,
     accumulate,
     bounds_of,
     contribute_and_reduce,
+    decode_task,
+    reduce_task,
     replicas,
 )
 from tests.support.compute_stages import opened, relative_error, tokens_of
 
-TOKENS_PER_STEP = 1000
 LARGEST_SCALE = b"\x80\x53"  # 2^40 as bf16
 
 
@@ -32,9 +25,7 @@ def run_round(workers, step, *, owners=None, attempt=0):
     owners = list(range(len(workers))) if owners is None else owners
     bounds = bounds_of(workers[0], len(owners))
     sums, norms = contribute_and_reduce(workers, step, attempt, bounds, owners)
-    request = Apply(
-        step=step, attempt=attempt, bounds=bounds, squared_norms=norms, tokens=TOKENS_PER_STEP
-    )
+    request = ApplyTask(step=step, attempt=attempt, bounds=bounds, sq_norms=norms)
     return [worker.call(request, *sums)[0] for worker in workers]
 
 
@@ -52,9 +43,8 @@ def test_replicas_stay_bit_identical_and_follow_the_sum(codec, members) -> None:
         total = sum(worker.replica.gradient_sum for worker in workers)
         alone.replica.gradient_sum.copy_(total)
         applied = run_round(workers, step)
-        expected, _ = alone.call(Apply(step=step, tokens=TOKENS_PER_STEP))
+        expected, _ = alone.call(ApplyTask(step=step))
         assert len({reply.hash for reply in applied}) == 1
-        assert applied[0].version == step + 1
         tolerance = 1e-6 if codec == "fp32" else 0.01
         assert applied[0].grad_norm == pytest.approx(expected.grad_norm, rel=tolerance)
     assert relative_error(parameters(workers[0]), parameters(alone)) < 5 * tolerance
@@ -82,11 +72,11 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
     workers = replicas(3, "s8")
     accumulate(workers, 0)
     bounds = [0, workers[0].replica.size]
-    request = Contribute(step=0, attempt=0, bounds=bounds)
+    request = ContributeTask(step=0, attempt=0, bounds=bounds)
     sent = [bytes(worker.call(request)[1][0]) for worker in workers]
     others = [part for member, part in enumerate(sent) if member != own]
     others[damaged] = others[damaged][:-1] + bytes([others[damaged][-1] ^ 1])
-    request = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=own)
+    request = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=own)
     failed = workers[own].fails(request, *others)
     assert (failed.kind, failed.part) == ("codec", damaged)
 
@@ -116,7 +106,7 @@ def test_a_new_attempt_starts_from_the_old_residual(codec) -> None:
         accumulate(workers, 1)
     bounds = bounds_of(restarted[0], 3)
     contribute_and_reduce(restarted, 1, 0, bounds, [0, 1, 0])
-    restarted[1].call(Contribute(step=1, attempt=1, bounds=[0, bounds[-1]]))
+    restarted[1].call(ContributeTask(step=1, attempt=1, bounds=[0, bounds[-1]]))
     assert run_round(calm, 1)[0].hash == run_round(restarted, 1, attempt=2)[0].hash
     for left, right in zip(calm, restarted, strict=True):
         residuals = [w.executor._opened.averager._residual for w in (left, right)]
@@ -131,7 +121,7 @@ def test_a_lone_replica_spends_its_residual() -> None:
     residual = left.executor._opened.averager._residual
     expected = residual.clone()
     assert expected.any()
-    left.call(Apply(step=1, tokens=TOKENS_PER_STEP))
+    left.call(ApplyTask(step=1))
     assert torch.equal(left.replica.flat.gradients, expected)
     assert not residual.any()
 
@@ -141,7 +131,7 @@ def test_a_replica_with_nothing_to_give_follows_the_round() -> None:
     accumulate(workers[:2], 0)
     bounds = bounds_of(workers[0], 2)
     sums, norms = contribute_and_reduce(workers[:2], 0, 0, bounds, [0, 1])
-    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    request = ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
     assert len({worker.call(request, *sums)[0].hash for worker in workers}) == 1
 
 
@@ -152,16 +142,17 @@ def test_empty_shards_are_allowed() -> None:
     bounds = [0, 0, size, size]
     sums, norms = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 0])
     assert sums[0] == sums[2] == b""
-    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    request = ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
     assert len({worker.call(request, *sums)[0].hash for worker in workers}) == 1
 
 
 def test_contributions_name_their_microbatches() -> None:
     (worker,) = replicas(1, "fp32")
     accumulate([worker], 0, per_worker=3)
-    worker.call(Pass(into="less", step=0, microbatch=1, tokens=tokens_of(1)))
+    worker.call(PassTask(into="less", step=0, microbatch=1), tokens_of(1))
     size = worker.replica.size
-    assert worker.call(Contribute(step=0, attempt=0, bounds=[0, size]))[0].microbatches == [0, 2]
+    reply, _ = worker.call(ContributeTask(step=0, attempt=0, bounds=[0, size]))
+    assert reply.counted == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +161,7 @@ def test_contributions_name_their_microbatches() -> None:
 def test_bounds_must_cut_the_parameters(bounds) -> None:
     (worker,) = replicas(1, "s8")
     bounds = [worker.replica.size if bound is None else bound for bound in bounds]
-    assert worker.fails(Contribute(step=0, attempt=0, bounds=bounds)).kind == "shape"
+    assert worker.fails(ContributeTask(step=0, attempt=0, bounds=bounds)).kind == "shape"
 
 
 class TestRefusals:
@@ -184,7 +175,7 @@ class TestRefusals:
         return workers, bounds, contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 2])
 
     def apply(self, bounds, norms, *, step=0, attempt=0):
-        return Apply(step=step, attempt=attempt, bounds=bounds, squared_norms=norms, tokens=10)
+        return ApplyTask(step=step, attempt=attempt, bounds=bounds, sq_norms=norms)
 
     def test_damaged_sums(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_
@@ -206,8 +197,8 @@ class TestRefusals:
 
     def test_damaged_contributions(self, round_) -> None:
         workers, bounds, _ = round_
-        request = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=0)
-        good = workers[1].call(Contribute(step=0, attempt=0, bounds=bounds))[1][0]
+        request = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=0)
+        good = workers[1].call(ContributeTask(step=0, attempt=0, bounds=bounds))[1][0]
         foreign = bytearray(good)
         foreign[64:66] = b"\xff\xff"
         seal(foreign)  # an honest digest over a dishonest scale
@@ -220,7 +211,7 @@ class TestRefusals:
         """Each number of it could be sent, except -128; but not with that of another added."""
         workers, bounds, _ = round_
         contributions = [
-            w.call(Contribute(step=0, attempt=1, bounds=bounds))[1][0] for w in workers
+            w.call(ContributeTask(step=0, attempt=1, bounds=bounds))[1][0] for w in workers
         ]
         given, absurd = contributions[1:], bytearray(contributions[1 + place])
         absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
@@ -231,8 +222,8 @@ class TestRefusals:
         given[place] = bytes(absurd)
         workers[0].replica.gradient_sum.copysign_(torch.tensor(float(value)))
         workers[0].replica.gradient_sum.mul_(1e9)
-        workers[0].call(Contribute(step=0, attempt=1, bounds=bounds))
-        request = Reduce(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
+        workers[0].call(ContributeTask(step=0, attempt=1, bounds=bounds))
+        request = reduce_task(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
         failed = workers[0].fails(request, *given)
         assert (failed.kind, failed.part) == ("codec", place)
 
@@ -241,24 +232,24 @@ class TestRefusals:
         assert worker.fails(self.apply(bounds, norms), *sums[:2]).kind == "shape"
         assert worker.fails(self.apply(bounds, norms[:2]), *sums).kind == "shape"
         for request in (
-            Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0),
-            Reduce(step=0, attempt=0, segment=3, microbatches=[1, 1, 1], own=0),
-            Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=3),
+            reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0),
+            reduce_task(step=0, attempt=0, segment=3, microbatches=[1, 1, 1], own=0),
+            reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=3),
         ):
             assert worker.fails(request, *sums[1:]).kind == "shape"
         for segment, given in ((3, sums[:1]), (0, sums[:2]), (0, [])):
-            asked = DecodeSum(step=0, attempt=0, segment=segment, squared_norm=norms[0])
+            asked = decode_task(step=0, attempt=0, segment=segment, squared_norm=norms[0])
             failed = worker.fails(asked, *given)
             assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
-        again = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=None)
+        again = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=None)
         assert worker.fails(again, *sums).kind == "stale"
-        worker.call(KeepVersion(step=0, bounds=bounds, segment=0))
+        worker.call(KeepVersionTask(step=0, bounds=bounds, segment=0))
         assert "3 contributions and a sum" in worker.fails(again, *sums[:3]).message
 
     def test_stale_attempts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_
         assert worker.fails(self.apply(bounds, norms, step=1), *sums).kind == "stale"
-        request = Reduce(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
+        request = reduce_task(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
         assert worker.fails(request, *sums[1:]).kind == "stale"
         moved = [0, bounds[1] + 1, *bounds[2:]]
         assert worker.fails(self.apply(moved, norms), *sums).kind == "stale"
@@ -276,7 +267,7 @@ class TestOnlyTheAppliedBytesCount:
         accumulate(workers, 1)
         bounds = bounds_of(workers[0], 3)
         sums, norms = contribute_and_reduce(workers, 1, 0, bounds, [0, 1, 2])
-        request = Apply(step=1, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+        request = ApplyTask(step=1, attempt=0, bounds=bounds, sq_norms=norms)
         return workers, request, sums
 
     def residual(self, worker):
@@ -286,7 +277,7 @@ class TestOnlyTheAppliedBytesCount:
         """Those microbatches are counted elsewhere, so the residual cannot be told from them."""
         (calm, busy, _), request, sums = round_
         for microbatch in (177, 178):
-            busy.call(ForwardBackward(step=1, microbatch=microbatch, tokens=tokens_of(microbatch)))
+            busy.call(LossTask(step=1, microbatch=microbatch), tokens_of(microbatch))
         expected, _ = calm.call(request, *sums)
         assert busy.call(request, *sums)[0].hash == expected.hash
         assert self.residual(calm).any()
@@ -296,7 +287,7 @@ class TestOnlyTheAppliedBytesCount:
 
     def test_work_taken_out_after_contributing(self, round_) -> None:
         (calm, busy, _), request, sums = round_
-        busy.call(Pass(into="less", step=1, microbatch=110, tokens=tokens_of(110)))
+        busy.call(PassTask(into="less", step=1, microbatch=110), tokens_of(110))
         expected, _ = calm.call(request, *sums)
         assert busy.call(request, *sums)[0].hash == expected.hash
         assert not self.residual(busy).any()
@@ -304,7 +295,7 @@ class TestOnlyTheAppliedBytesCount:
     def test_an_attempt_one_took_no_part_in(self, round_) -> None:
         """The residual of rounds before stays: it was not sent with this one."""
         (calm, apart, _), request, sums = round_
-        apart.call(Contribute(step=1, attempt=7, bounds=request.bounds))
+        apart.call(ContributeTask(step=1, attempt=7, bounds=request.bounds))
         kept = self.residual(apart).clone()
         assert kept.any()
         expected, _ = calm.call(request, *sums)
@@ -315,9 +306,7 @@ class TestOnlyTheAppliedBytesCount:
         (calm, deceived, _), request, sums = round_
         expected, _ = calm.call(request, *sums)
         others, norms = contribute_and_reduce([deceived] * 3, 1, 3, request.bounds, [0, 1, 2])
-        lied = Apply(
-            step=1, attempt=0, bounds=request.bounds, squared_norms=norms, tokens=request.tokens
-        )
+        lied = ApplyTask(step=1, attempt=0, bounds=request.bounds, sq_norms=norms)
         assert deceived.call(lied, *others)[0].hash != expected.hash
 
 
@@ -328,7 +317,7 @@ def test_shards_of_every_size_add_up() -> None:
     bounds = [0, 1, 130, size - 1, size]
     sums, norms = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 0, 1])
     total = sum(worker.replica.gradient_sum for worker in workers)
-    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    request = ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
     workers[0].call(request, *sums)
     assert torch.equal(workers[0].replica.flat.gradients, total)
 
@@ -345,10 +334,10 @@ def test_an_absurd_contribution_is_refused_as_its_senders(codec, steps_before) -
     workers[1].replica.gradient_sum.fill_(1e13)
     bounds = bounds_of(workers[0], 2)
     given = [
-        worker.call(Contribute(step=steps_before, attempt=0, bounds=bounds))[1]
+        worker.call(ContributeTask(step=steps_before, attempt=0, bounds=bounds))[1]
         for worker in workers
     ]
-    reduce = Reduce(step=steps_before, attempt=0, segment=0, microbatches=[1, 1], own=0)
+    reduce = reduce_task(step=steps_before, attempt=0, segment=0, microbatches=[1, 1], own=0)
     failed = workers[0].fails(reduce, given[1][0])
     assert (failed.kind, failed.part) == ("codec", 0)
     assert "usual" in failed.message
@@ -362,8 +351,8 @@ def test_what_rounding_leaves_of_ours_is_no_measure_of_a_first_contribution(code
     workers[0].replica.counted.clear()
     workers[0].replica.gradient_sum.fill_(1e-7)
     bounds = bounds_of(workers[0], 2)
-    given = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
-    reduce = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0)
+    given = [worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0)
     workers[0].call(reduce, given[1][0])
 
 
@@ -375,10 +364,10 @@ def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     accumulate(workers, 1)
     workers[1].replica.gradient_sum.fill_(1e13)
     bounds = bounds_of(workers[0], 2)
-    given = [worker.call(Contribute(step=1, attempt=0, bounds=bounds))[1] for worker in workers]
-    reduce = Reduce(step=1, attempt=0, segment=1, microbatches=[1, 1], own=1)
+    given = [worker.call(ContributeTask(step=1, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = reduce_task(step=1, attempt=0, segment=1, microbatches=[1, 1], own=1)
     reply, (total,) = workers[1].call(reduce, given[0][1])
-    decode = DecodeSum(step=1, attempt=0, segment=1, squared_norm=reply.squared_norm)
+    decode = decode_task(step=1, attempt=0, segment=1, squared_norm=reply.sq_norm)
     assert workers[0].fails(decode, total).kind == "codec"
 
 
@@ -388,7 +377,7 @@ def test_all_absurd_contributions_are_named_at_once() -> None:
     for liar in (1, 3):
         workers[liar].replica.gradient_sum.fill_(1e13)
     bounds = bounds_of(workers[0], 4)
-    given = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
-    reduce = Reduce(step=0, attempt=0, segment=0, microbatches=[1] * 4, own=0)
+    given = [worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = reduce_task(step=0, attempt=0, segment=0, microbatches=[1] * 4, own=0)
     failed = workers[0].fails(reduce, *(parts[0] for parts in given[1:]))
     assert (failed.kind, failed.part, failed.parts) == ("codec", 0, (0, 2))

@@ -26,9 +26,10 @@ from client.compute.checkpoint import (
     verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
-from client.compute.requests import Apply, ForwardBackward, Load, Save
+from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
+from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import opened, tokens_of
 
 
@@ -40,8 +41,8 @@ def trained(steps=2, **options):
 
 
 def train(worker, step):
-    worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
-    return worker.call(Apply(step=step, tokens=100))[0]
+    worker.call(LossTask(step=step, microbatch=step), tokens_of(step))
+    return worker.call(ApplyTask(step=step))[0]
 
 
 def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_a_checkpoint_of_local_rounds_is_not_taken_for_another(tmp_path: Path) -
     path = tmp_path / "stage"
     trained(local_rounds=LocalRounds(1)).call(Save(version=2, path=str(path)))
     worker = opened(0, [4])
-    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
     before = [buffer.clone() for buffer in worker.replica.buffers]
     failed = worker.fails(Load(path=str(path), version=2))
     assert failed.kind == "checkpoint"
@@ -560,7 +561,7 @@ def test_headers_that_are_none_are_refused(tmp_path: Path, text) -> None:
             parse(tmp_path, length.to_bytes(8, "little") + text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damaged_headers_never_crash(tmp_path_factory, data) -> None:
     damaged = bytearray(small_file())

@@ -352,7 +352,7 @@ def test_expected_codec_and_direction_are_held() -> None:
         decode(payload, (5, 130), direction="backward")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(["s8", "bf16", "fp32"]),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),

@@ -14,9 +14,9 @@ from torch import nn
 from client.compute import compiling
 from client.compute.compiling import CompiledBlocks, Run
 from client.compute.errors import PoisonedTensor
-from client.compute.requests import Backward, Forward, KeepVersion, Pass
 from model_zoo.models.documents import documents_of
 from model_zoo.stages import twin
+from protocol.pipeline.effects import BackwardTask, ForwardTask, KeepVersionTask, PassTask
 from tests.support.compute_stages import (
     LocalWorker,
     open_request,
@@ -69,7 +69,7 @@ def test_blocks_run_compiled_from_the_first_pass_on(tmp_path: Path, compiler: An
     assert words == "blocks run compiled"
     assert not worker.replica.gradient_sum.any()
     before = calls[0]
-    worker.call(Forward(step=0, microbatch=1), tokens_of(1))
+    worker.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
     assert calls[0] == before + 2  # one for each block
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_compiled_runs_as_it_is(
     worker, said = compiling_worker(tmp_path, **changes)
     assert words in said
     assert bool(words) is bool(said)
-    worker.call(Forward(step=0, microbatch=0), tokens_of(0))
+    worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
     assert calls == [0]
 
 
@@ -109,7 +109,7 @@ def test_blocks_that_compute_other_numbers_are_not_used(
     worker, words = compiling_worker(tmp_path, precision=precision)
     assert words.startswith("blocks run uncompiled: compiled ones compute other numbers")
     before = calls[0]
-    worker.call(Forward(step=0, microbatch=0), tokens_of(0))
+    worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
     assert calls[0] == before
 
 
@@ -123,8 +123,8 @@ def test_an_error_of_the_compiler_is_the_reason(tmp_path: Path, compiler: Any) -
     compiler(failing)
     worker, words = compiling_worker(tmp_path)
     assert words == ("blocks run uncompiled: InvalidCxxCompiler: No working C++ compiler found")
-    _, sent = worker.call(Forward(step=0, microbatch=0), tokens_of(0))
-    assert sent == opened(0, [2, 2]).call(Forward(step=0, microbatch=0), tokens_of(0))[1]
+    _, sent = worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
+    assert sent == opened(0, [2, 2]).call(ForwardTask(step=0, microbatch=0), tokens_of(0))[1]
 
 
 def test_a_folder_that_cannot_be_made_is_the_reason(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_a_compiled_block_that_fails_later_is_left_and_the_pass_succeeds(
     worker, words = compiling_worker(tmp_path)
     assert words == "blocks run compiled"
     broken = True
-    _, sent = worker.call(Forward(step=0, microbatch=0), tokens_of(0))
-    assert sent == opened(0, [2, 2]).call(Forward(step=0, microbatch=0), tokens_of(0))[1]
+    _, sent = worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
+    assert sent == opened(0, [2, 2]).call(ForwardTask(step=0, microbatch=0), tokens_of(0))[1]
     after = calls[0]
-    worker.call(Forward(step=0, microbatch=1), tokens_of(1))
+    worker.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
     assert calls[0] == after
 
 
@@ -184,24 +184,25 @@ def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
     worker, words = compiling_worker(tmp_path, graphs_kept=4)
     assert words == "blocks run compiled"
     plain = opened(0, [2, 2], graphs_kept=4)
-    _, (ours, *_) = worker.call(Forward(step=0, microbatch=0), tokens_of(0))
-    _, (theirs, *_) = plain.call(Forward(step=0, microbatch=0), tokens_of(0))
+    _, (ours, *_) = worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
+    _, (theirs, *_) = plain.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
     out = worker.replica.wire
     ones = out.boundary_out(torch.randn(out.boundary_shape), "backward")
-    worker.call(Backward(step=0, microbatch=0), bytes(ones))
-    plain.call(Backward(step=0, microbatch=0), bytes(ones))
+    worker.call(BackwardTask(step=0, microbatch=0), bytes(ones))
+    plain.call(BackwardTask(step=0, microbatch=0), bytes(ones))
     kept = worker.replica.gradient_sum.clone()
     assert relative_error(kept, plain.replica.gradient_sum) < 1e-5
     again, words = compiling_worker(tmp_path, graphs_kept=0)
     assert words == "blocks run compiled"
-    again.call(Forward(step=0, microbatch=0, keep_graph=False), tokens_of(0))
-    reply, _ = again.call(Backward(step=0, microbatch=0), bytes(ones), tokens_of(0))
-    assert reply.recomputed
+    again.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
+    again.call(BackwardTask(step=0, microbatch=0), bytes(ones), tokens_of(0))
     assert torch.equal(again.replica.gradient_sum, kept)
     assert isinstance(twin(worker.replica.module).runner, CompiledBlocks)
-    plain.call(KeepVersion(step=0))
-    found, _ = plain.call(Pass(into="audit", step=0, microbatch=0), bytes(ones), tokens_of(0), ours)
-    assert found.activation < 1e-5
+    plain.call(KeepVersionTask(step=0))
+    found, _ = plain.call(
+        PassTask(into="audit", step=0, microbatch=0), bytes(ones), tokens_of(0), ours
+    )
+    assert found.apart[0] < 1e-5
     assert (
         relative_error(
             torch.frombuffer(bytearray(ours)[64:], dtype=torch.float32),

@@ -10,8 +10,8 @@ import torch
 
 from client.compute import device, wire
 from client.compute.payload import Buffer, check_seal
-from client.compute.replies import Failed, Reply
-from client.compute.requests import Apply, Backward, Forward, ForwardBackward, Probe
+from client.compute.requests import Failed, Probe, Reply
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
 NOTHING = Probe(sizes=[], device="cpu")
@@ -57,17 +57,17 @@ def test_what_leaves_later_is_what_leaves_at_once(stage: int) -> None:
         for number in range(3):
             tokens = tokens_of(number)
             if stage == 0:
-                payloads += worker.call(Forward(step=0, microbatch=number), tokens)[1]
-                back = Backward(step=0, microbatch=number)
+                payloads += worker.call(ForwardTask(step=0, microbatch=number), tokens)[1]
+                back = BackwardTask(step=0, microbatch=number)
                 payloads += worker.call(back, _gradient(worker), tokens)[1]
             else:
-                both = ForwardBackward(step=0, microbatch=number, tokens=tokens)
-                payloads += worker.call(both, boundary)[1]
+                both = LossTask(step=0, microbatch=number)
+                payloads += worker.call(both, boundary, tokens)[1]
         for payload in payloads:
             check_seal(payload)
-        applied, _ = worker.call(Apply(step=0, tokens=100))
+        worker.call(ApplyTask(step=0))
         sent.append([*payloads, worker.replica.state_hash().encode()])
-        assert applied.version == 1
+        assert worker.replica.version == 1
     assert sent[0] == sent[1]
 
 
@@ -78,7 +78,7 @@ def test_the_next_task_is_computed_before_a_boundary_has_left(
     _held_up(monkeypatch, lambda: there.wait(PATIENCE_S))
     for number in range(2):
         _execute(
-            worker, answers, f"{number}", Forward(step=0, microbatch=number), tokens_of(number)
+            worker, answers, f"{number}", ForwardTask(step=0, microbatch=number), tokens_of(number)
         )
     assert set(worker.replica.slot.graphs) == {0, 1}
     assert not answers
@@ -99,7 +99,7 @@ def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch)
 
     real = device.probe
     monkeypatch.setattr(device, "probe", probe)
-    _execute(worker, answers, "forward", Forward(step=0, microbatch=0), tokens_of(0))
+    _execute(worker, answers, "forward", ForwardTask(step=0, microbatch=0), tokens_of(0))
     _execute(worker, answers, "probe", NOTHING)
     assert probed.is_set()
     assert [name for name, _, _ in answers] == ["forward", "probe"]
@@ -107,11 +107,11 @@ def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
     worker, answers = _opened(departs=True), Answers()
-    _execute(worker, answers, "good", Forward(step=0, microbatch=0), tokens_of(0))
+    _execute(worker, answers, "good", ForwardTask(step=0, microbatch=0), tokens_of(0))
     with torch.no_grad():
         worker.replica.parameters.fill_(float("nan"))
-    _execute(worker, answers, "poisoned", Forward(step=0, microbatch=1), tokens_of(1))
-    _execute(worker, answers, "unknown", Backward(step=0, microbatch=7), b"")
+    _execute(worker, answers, "poisoned", ForwardTask(step=0, microbatch=1), tokens_of(1))
+    _execute(worker, answers, "unknown", BackwardTask(step=0, microbatch=7), b"")
     worker.executor.close()
     assert [name for name, _, _ in answers] == ["good", "poisoned", "unknown"]
     assert [isinstance(reply, Failed) for _, reply, _ in answers] == [False, True, True]
@@ -130,10 +130,10 @@ def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_go
     with monkeypatch.context() as broken:
         _held_up(broken, breaks)
         for number in range(2):
-            forward = Forward(step=0, microbatch=number)
+            forward = ForwardTask(step=0, microbatch=number)
             _execute(worker, answers, f"{number}", forward, tokens_of(number))
         _execute(worker, answers, "probe", NOTHING)
-    _execute(worker, answers, "good", Forward(step=0, microbatch=2), tokens_of(2))
+    _execute(worker, answers, "good", ForwardTask(step=0, microbatch=2), tokens_of(2))
     worker.executor.close()
     assert [name for name, _, _ in answers] == ["0", "1", "probe", "good"]
     for _, reply, payloads in answers[:2]:

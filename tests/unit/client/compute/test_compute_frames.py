@@ -3,15 +3,18 @@
 import os
 import socket
 import struct
-from typing import cast, get_args
+import traceback
+from pathlib import Path
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
+import torch
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.compute import replies, requests
+from client.compute import requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.frame_stream import FrameReader
@@ -24,12 +27,14 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.process import Pending, WorkerProcess
-from client.compute.replies import Reply, ThreadsSet, VersionKept
-from client.compute.requests import Request, SetThreads
+from client.compute.process import Call, WorkerProcess
+from client.compute.requests import Done, Reply, Request, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
-from client.compute.worker import copy_beside
+from client.compute.worker import copy_beside, serve
+from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome, Task
+from tests.support.compute_stages import open_request, opened, tokens_of
 
+PRODUCT = Path(requests.__file__).parent
 RING = 4096
 MESSAGE = SetThreads(threads=2)
 
@@ -177,6 +182,33 @@ def test_a_channel_receives_and_answers(connected) -> None:
         channel.send(4, MESSAGE, [bytes(100)])
 
 
+def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> None:
+    """Between the frame of a backward and the model five functions run, and no more."""
+    channel, node, to_worker, _ = connected
+    first = opened(0, [2, 2])
+    shape = first.replica.wire.boundary_shape
+    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward"))
+    asked = [
+        (open_request(0, [2, 2]), ()),
+        (ForwardTask(0, 7), (tokens_of(7),)),
+        (BackwardTask(0, 7), (gradient,)),
+    ]
+    for number, (request, payloads) in enumerate(asked):
+        for buffer in pack(number, request, payloads, to_worker, 0):
+            node.sendall(buffer)
+    node.shutdown(socket.SHUT_WR)
+    ways, run_back = [], torch.autograd.backward
+
+    def traced(*given) -> None:
+        stack = traceback.extract_stack()
+        ways.append([f.name for f in stack if f.filename.startswith(str(PRODUCT))])
+        run_back(*given)
+
+    monkeypatch.setattr(torch.autograd, "backward", traced)
+    serve(channel)
+    assert ways[-1] == ["serve", "execute", "_run", "backward", "run_back"]
+
+
 def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
     channel, node, to_worker, _ = connected
     node.sendall(pack(3, MESSAGE, [bytes(RING + 1)], to_worker, 0)[0])
@@ -195,9 +227,9 @@ def test_a_node_that_died_before_it_read_an_answer_is_gone(connected) -> None:
 
 def test_every_request_and_every_reply_can_be_sent():
     sent = {request for request in vars(requests).values() if _is_message(request, Request)}
-    assert sent == set(get_args(requests.AnyRequest))
-    answered = {reply for reply in vars(replies).values() if _is_message(reply, Reply)}
-    assert answered == set(get_args(replies.AnyReply))
+    assert sent | set(get_args(Task)) == set(get_args(requests.AnyRequest))
+    answered = {reply for reply in vars(requests).values() if _is_message(reply, Reply)}
+    assert answered | {Outcome} == set(get_args(requests.AnyAnswer))
 
 
 def _is_message(found, base):
@@ -237,29 +269,29 @@ async def test_frames_are_read_from_a_stream_however_it_is_cut(size: int) -> Non
         await short.read()
 
 
-def waiting() -> tuple[WorkerProcess, Pending]:
+def waiting() -> tuple[WorkerProcess, Call[Any]]:
     """What talks to a worker, without one; it waits for the answer to request 7."""
     made = WorkerProcess.__new__(WorkerProcess)
-    call = Pending(7, MESSAGE, ())
+    call = Call[Any](7, MESSAGE, ())
     made._waiting = {7: call}
     return made, call
 
 
 def test_an_answer_goes_to_who_has_asked() -> None:
     made, call = waiting()
-    made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [b"payload"])
-    assert call.answer == (ThreadsSet(), [b"payload"])
+    made._answer(7, msgspec.msgpack.encode(Done()), [b"payload"])
+    assert call.answer == (Done(), [b"payload"])
     assert call.done.is_set()
     with pytest.raises(FrameError, match="a request 7 that nobody made"):
-        made._answer(7, msgspec.msgpack.encode(ThreadsSet()), [])
+        made._answer(7, msgspec.msgpack.encode(Done()), [])
 
 
 @pytest.mark.parametrize(
     ("number", "reply", "words"),
     [
-        (8, msgspec.msgpack.encode(ThreadsSet()), "a request 8 that nobody made"),
+        (8, msgspec.msgpack.encode(Done()), "a request 8 that nobody made"),
         (7, b"\xc1", "worker's reply is malformed"),
-        (7, msgspec.msgpack.encode(VersionKept()), "worker answered VersionKept"),
+        (7, msgspec.msgpack.encode(Outcome()), "worker answered Outcome"),
     ],
 )
 def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, words: str) -> None:

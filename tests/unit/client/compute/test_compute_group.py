@@ -17,26 +17,22 @@ from safetensors.numpy import load_file
 from client.compute import group as module
 from client.compute.group import open_group
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Contribute,
-    Forward,
-    ForwardBackward,
-    Load,
-    LoadStart,
-    Pass,
-    Probe,
-    Reduce,
-    Save,
-    SetThreads,
-)
+from client.compute.requests import Load, LoadStart, Probe, Save, SetThreads
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.specs.slices import slices
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    ContributeTask,
+    ForwardTask,
+    LossTask,
+    PassTask,
+)
+from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -46,7 +42,7 @@ from tests.support.compute_stages import (
     opened,
     tokens_of,
 )
-from tests.support.compute_steps import STEP_TOKENS, of_step
+from tests.support.compute_steps import of_step
 
 pytestmark = pytest.mark.long
 
@@ -63,8 +59,7 @@ async def ranks(count: int, timeout_s: int = 60) -> AsyncIterator[Worker]:
 async def losses(worker: Worker, step: int) -> list[float]:
     """The losses of a step's microbatches, all given at once."""
     asked = [
-        worker.submit(ForwardBackward(step=step, microbatch=m, tokens=tokens_of(m)))
-        for m in of_step(step)
+        worker.submit(LossTask(step=step, microbatch=m), [tokens_of(m)]) for m in of_step(step)
     ]
     return [(await each.wait())[0].loss_sum for each in asked]
 
@@ -85,13 +80,10 @@ async def test_a_group_makes_the_versions_of_one_process(count: int, tmp_path: P
         for step in range(4):
             found = await losses(worker, step)
             for microbatch, loss in zip(of_step(step), found, strict=True):
-                request = ForwardBackward(
-                    step=step, microbatch=microbatch, tokens=tokens_of(microbatch)
-                )
-                assert loss == pytest.approx(alone.call(request)[0].loss_sum, rel=1e-5)
-            applied, _ = await worker.call(Apply(step=step, tokens=STEP_TOKENS))
-            expected, _ = alone.call(Apply(step=step, tokens=STEP_TOKENS))
-            assert applied.version == expected.version
+                right, _ = alone.call(LossTask(step, microbatch), tokens_of(microbatch))
+                assert loss == pytest.approx(right.loss_sum, rel=1e-5)
+            applied, _ = await worker.call(ApplyTask(step=step))
+            expected, _ = alone.call(ApplyTask(step=step))
             assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
         await worker.call(Save(version=4, path=str(tmp_path / "group")))
     alone.call(Save(version=4, path=str(tmp_path / "alone")))
@@ -106,16 +98,16 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
         opening, _ = await worker.call(open_request(0, [4]))
         await losses(worker, 0)
         bounds = [0, opening.parameters]
-        reply, (sent,) = await worker.call(Contribute(step=0, attempt=0, bounds=bounds))
-        assert reply.microbatches == list(of_step(0))
-        again, (same,) = await worker.call(Contribute(step=0, attempt=1, bounds=bounds))
-        assert (again.microbatches, same) == (reply.microbatches, sent)
+        reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
+        assert reply.counted == tuple(of_step(0))
+        again, (same,) = await worker.call(ContributeTask(step=0, attempt=1, bounds=bounds))
+        assert (again.counted, same) == (reply.counted, sent)
     sums = []
     for rank in range(3):  # dealt out in turn
         of_rank = opened(0, [4])
         for microbatch in list(of_step(0))[rank::3]:
             tokens = tokens_of(microbatch)
-            of_rank.call(ForwardBackward(step=0, microbatch=microbatch, tokens=tokens))
+            of_rank.call(LossTask(step=0, microbatch=microbatch), tokens)
         sums.append(of_rank.replica.gradient_sum)
     expected = sums[0] + sums[1] + sums[2]
     assert torch.equal(numbers(sent, opening.parameters), expected)
@@ -124,11 +116,11 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
 async def test_a_group_takes_part_in_secret_sums() -> None:
     """It is the first of the members; the others are one process each. All come to one version, and
     that is the clear sum's."""
-    rule, members, tokens = "secure", 4, 4 * STEP_TOKENS
-    alone, *others = (opened(0, [4], averaging="ring16", aggregation=rule) for _ in range(members))
+    members, how = 4, {"averaging": "ring16", "aggregation": "secure", "microbatches": 24}
+    alone, *others = (opened(0, [4], **how) for _ in range(members))
     for worker in (alone, *others):
         for m in of_step(0):
-            worker.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
+            worker.call(LossTask(step=0, microbatch=m), tokens_of(m))
     size = alone.replica.size
     bounds = [size * k // members // 128 * 128 for k in range(members)] + [size]
     own = [b"own%d" % at for at in range(members)]
@@ -137,19 +129,19 @@ async def test_a_group_takes_part_in_secret_sums() -> None:
         near = [at for at in range(members) if at != me]
         return [(own[me], True), *((bytes(sorted((me, at))) * 16, me < at) for at in near)]
 
-    def contribute(me: int) -> Contribute:
-        return Contribute(step=0, attempt=1, bounds=bounds, masks=masks(me), tokens=tokens)
+    def contribute(me: int) -> ContributeTask:
+        return ContributeTask(step=0, attempt=1, bounds=bounds, masks=masks(me))
 
     async with ranks(2) as group:
-        await group.call(open_request(0, [4], averaging="ring16", aggregation=rule))
+        await group.call(open_request(0, [4], **how))
         await losses(group, 0)
         reply, first = await group.call(contribute(0))
-        assert reply.microbatches == list(of_step(0))
+        assert reply.counted == tuple(of_step(0))
         sent = [first, *(worker.call(contribute(me))[1] for me, worker in enumerate(others, 1))]
         sums = []
         for segment in range(members):
             microbatches = [len(of_step(0))] * members
-            request = Reduce(
+            request = reduce_task(
                 step=0,
                 attempt=1,
                 segment=segment,
@@ -161,18 +153,17 @@ async def test_a_group_takes_part_in_secret_sums() -> None:
                 sums.append(others[segment - 1].call(request, *theirs)[1][0])
             else:
                 sums.append((await group.call(request, theirs))[1][0])
-        apply = Apply(
+        apply = ApplyTask(
             step=0,
             attempt=1,
             bounds=bounds,
-            squared_norms=[0.0] * members,
-            tokens=tokens,
+            sq_norms=[0.0] * members,
             seeds=own,
         )
         made, _ = await group.call(apply, sums)
     assert {worker.call(apply, *sums)[0].hash for worker in others} == {made.hash}
     # before the first step the scale of the integers is coarse
-    norm = float(alone.replica.gradient_sum.norm()) * members / tokens
+    norm = float(alone.replica.gradient_sum.norm()) * members / alone.replica.step_tokens
     assert made.grad_norm == pytest.approx(norm, rel=1e-2)
 
 
@@ -181,32 +172,29 @@ async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
     async with ranks(2) as worker:
         opening, _ = await worker.call(open_request(0, [2, 2]))
         ids = range(4)
-        asked = [worker.submit(Forward(step=0, microbatch=m), [tokens_of(m)]) for m in ids]
+        asked = [worker.submit(ForwardTask(step=0, microbatch=m), [tokens_of(m)]) for m in ids]
         for m, each in zip(ids, asked, strict=True):
-            forwarded, (boundary,) = await each.wait()
-            assert forwarded.graph_kept
-            assert boundary == first.call(Forward(step=0, microbatch=m), tokens_of(m))[1][0]
+            _, (boundary,) = await each.wait()
+            assert boundary == first.call(ForwardTask(step=0, microbatch=m), tokens_of(m))[1][0]
         gradients = {m: gradient_of(last, boundary_of(first, m), m) for m in ids}
         for m in ids:  # without the input: only the rank with the graph can do it
-            done, _ = await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
-            assert not done.recomputed
-            first.call(Backward(step=0, microbatch=m), gradients[m])
+            await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
+            first.call(BackwardTask(step=0, microbatch=m), gradients[m])
             with pytest.raises(RequestFailed, match="counted already"):
-                await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
+                await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
         bounds = [0, opening.parameters]
-        reply, (sent,) = await worker.call(Contribute(step=0, attempt=0, bounds=bounds))
-        assert reply.microbatches == list(ids)
+        reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
+        assert reply.counted == tuple(ids)
         own = first.replica.gradient_sum
         assert torch.allclose(numbers(sent, opening.parameters), own, rtol=1e-4, atol=1e-5)
 
 
 def boundary_of(first: LocalWorker, microbatch: int) -> bytes:
-    return first.call(Forward(step=0, microbatch=microbatch), tokens_of(microbatch))[1][0]
+    return first.call(ForwardTask(step=0, microbatch=microbatch), tokens_of(microbatch))[1][0]
 
 
 def gradient_of(last: LocalWorker, boundary: bytes, microbatch: int) -> bytes:
-    request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens_of(microbatch))
-    return last.call(request, boundary)[1][0]
+    return last.call(LossTask(0, microbatch), boundary, tokens_of(microbatch))[1][0]
 
 
 async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> None:
@@ -216,20 +204,20 @@ async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> N
         bounds = [0, opening.parameters]
         taken_out = []
         for attempt, m in enumerate((1, 2, 3)):  # of both ranks; then all are at the first
-            await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(PassTask(into="less", step=0, microbatch=m), [tokens_of(m)])
             taken_out.append(m)
             with pytest.raises(RequestFailed, match="not counted"):
-                await worker.call(Pass(into="less", step=0, microbatch=m, tokens=tokens_of(m)))
-            request = Contribute(step=0, attempt=attempt, bounds=bounds)
+                await worker.call(PassTask(into="less", step=0, microbatch=m), [tokens_of(m)])
+            request = ContributeTask(step=0, attempt=attempt, bounds=bounds)
             reply, (sent,) = await worker.call(request)
-            assert reply.microbatches == [i for i in of_step(0) if i not in taken_out]
+            assert reply.counted == tuple(i for i in of_step(0) if i not in taken_out)
         for m in taken_out:  # counted again, by any rank
-            await worker.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
-        reply, (sent,) = await worker.call(Contribute(step=0, attempt=9, bounds=bounds))
-        assert reply.microbatches == list(of_step(0))
+            await worker.call(LossTask(step=0, microbatch=m), [tokens_of(m)])
+        reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=9, bounds=bounds))
+        assert reply.counted == tuple(of_step(0))
     alone = opened(0, [4])
     for m in of_step(0):
-        alone.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
+        alone.call(LossTask(step=0, microbatch=m), tokens_of(m))
     own = alone.replica.gradient_sum
     assert torch.allclose(numbers(sent, opening.parameters), own, rtol=1e-3, atol=1e-4)
 
@@ -238,8 +226,8 @@ async def test_a_loaded_version_is_that_of_all_ranks(tmp_path: Path) -> None:
     alone = opened(0, [4])
     path = str(tmp_path / "version")
     for m in of_step(0):
-        alone.call(ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m)))
-    digest = alone.call(Apply(step=0, tokens=STEP_TOKENS))[0].hash
+        alone.call(LossTask(step=0, microbatch=m), tokens_of(m))
+    digest = alone.call(ApplyTask(step=0))[0].hash
     alone.call(Save(version=1, path=path))
     async with ranks(2) as worker:
         await worker.call(open_request(0, [4]))
@@ -248,8 +236,10 @@ async def test_a_loaded_version_is_that_of_all_ranks(tmp_path: Path) -> None:
         assert loaded.hash == digest
         found = await losses(worker, 1)
         for m, loss in zip(of_step(1), found, strict=True):
-            request = ForwardBackward(step=1, microbatch=m, tokens=tokens_of(m))
-            assert loss == alone.call(request)[0].loss_sum  # to the bit, on either rank
+            request = LossTask(step=1, microbatch=m)
+            assert (
+                loss == alone.call(request, tokens_of(m))[0].loss_sum
+            )  # to the bit, on either rank
         with pytest.raises(RequestFailed) as caught:
             await worker.call(Load(path=str(tmp_path / "none"), version=1))
         assert caught.value.kind == "checkpoint"
@@ -277,7 +267,7 @@ async def test_a_rank_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         pids = worker.pids
         os.kill(pids[1], signal.SIGSTOP)
         with pytest.raises(WorkerDied, match="rank"):
-            await worker.call(Apply(step=0, tokens=STEP_TOKENS))
+            await worker.call(ApplyTask(step=0))
         with pytest.raises(WorkerDied):
             await worker.call(SetThreads(threads=1))
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -306,7 +296,7 @@ async def test_all_ranks_are_measured_and_told() -> None:
         assert probed.memory_total_bytes <= psutil.virtual_memory().total // 2
         await worker.call(SetThreads(threads=2))
         with pytest.raises(RequestFailed, match="no stage is open"):
-            await worker.call(Contribute(step=0, attempt=0, bounds=[0, 1]))
+            await worker.call(ContributeTask(step=0, attempt=0, bounds=[0, 1]))
 
 
 async def test_a_card_that_is_not_there_is_named() -> None:
@@ -328,6 +318,6 @@ async def test_every_rank_has_what_is_frozen_beside_adapters(tmp_path: Path) -> 
         loaded, _ = await worker.call(load)
         assert (loaded.version, loaded.hash) == (0, right.hash)
         for m, loss in zip(of_step(0), await losses(worker, 0), strict=True):
-            request = ForwardBackward(step=0, microbatch=m, tokens=tokens_of(m))
-            assert loss == alone.call(request)[0].loss_sum
+            request = LossTask(step=0, microbatch=m)
+            assert loss == alone.call(request, tokens_of(m))[0].loss_sum
         assert all(rank.passes for rank in worker.ranks)

@@ -12,43 +12,37 @@ import trio.testing
 
 from client.compute import group as module
 from client.compute.group import WorkerGroup, together
-from client.compute.process import Pending, RequestFailed, Worker, WorkerDied
-from client.compute.replies import (
-    Applied,
-    Contributed,
-    ContributionCompared,
-    Failed,
-    GroupJoined,
-    LossComputed,
-    MatmulRate,
-    Passed,
-    Probed,
-    Reply,
-    Saved,
-    StageOpened,
-    SumGathered,
-    ThreadsSet,
-    VersionShared,
-)
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import (
-    Apply,
-    CompareContribution,
-    Contribute,
-    ForwardBackward,
+    Answer,
+    Done,
+    Failed,
     GatherSum,
     JoinGroup,
+    MatmulRate,
     OpenStage,
-    Pass,
     Probe,
+    Probed,
     Request,
     Save,
+    Saved,
     SetThreads,
     ShareVersion,
+    StageOpened,
+    VersionShared,
+)
+from protocol.pipeline.effects import (
+    ApplyTask,
+    CompareTask,
+    ContributeTask,
+    LossTask,
+    Outcome,
+    PassTask,
 )
 from tests.support.compute_stages import open_request
 
-LOSS = LossComputed(seconds=4.0, loss_sum=1.0, tokens=2)
-OPENED = StageOpened(parameters=5, state_bytes=100, hash="h")
+LOSS = Outcome(seconds=4.0, loss_sum=1.0)
+OPENED = StageOpened(parameters=5, state_bytes=100)
 
 
 def probed(kind: str) -> Probed:
@@ -66,33 +60,33 @@ class FakeRank(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[Request[Any]] = []
+        self.asked: list[Any] = []
         self.digest, self.closed, self.kind = "same", False, "cuda"
 
     @property
     def pids(self) -> tuple[int, ...]:
         return (7,)
 
-    def submit(self, request: Request[Any], payloads: Sequence[Any] = ()) -> Any:
+    def submit(self, request: Any, payloads: Sequence[Any] = ()) -> Any:
         submitted = super().submit(request, payloads)
         self.asked.append(request)
-        at_once: dict[type, Reply] = {
-            JoinGroup: GroupJoined(),
+        at_once: dict[type, Answer] = {
+            JoinGroup: Done(),
             OpenStage: OPENED,
-            GatherSum: SumGathered(),
+            GatherSum: Done(),
             ShareVersion: VersionShared(digest=self.digest),
-            SetThreads: ThreadsSet(),
+            SetThreads: Done(),
             Probe: probed(self.kind),
-            Contribute: Contributed(microbatches=[]),
-            Apply: Applied(version=1, hash="h", grad_norm=1.0),
+            ContributeTask: Outcome(),
+            ApplyTask: Outcome(hash="h", grad_norm=1.0),
         }
-        of_sums = isinstance(request, Apply) and request.bounds
+        of_sums = isinstance(request, ApplyTask) and request.bounds
         if type(request) in at_once and not of_sums:
             self.answer(at_once[type(request)])
         return submitted
 
-    def answer(self, reply: Reply, place: int = -1) -> None:
-        call: Pending = list(self._waiting.values())[place]
+    def answer(self, reply: Answer, place: int = -1) -> None:
+        call: Call[Any] = list(self._waiting.values())[place]
         del self._waiting[call.id]
         call.answer = (reply, [])
         call.done.set()
@@ -117,8 +111,8 @@ async def group_of(count: int) -> AsyncIterator[tuple[WorkerGroup, list[FakeRank
         nursery.cancel_scope.cancel()
 
 
-def loss_of(microbatch: int) -> ForwardBackward:
-    return ForwardBackward(step=0, microbatch=microbatch, tokens=b"")
+def loss_of(microbatch: int) -> LossTask:
+    return LossTask(step=0, microbatch=microbatch)
 
 
 async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
@@ -161,31 +155,31 @@ async def test_a_sum_is_moved_when_no_rank_computes() -> None:
     async with group_of(2) as (group, ranks):
         group.submit(loss_of(0))
         group.submit(loss_of(1))
-        audit = Pass(into="audit", step=0, microbatch=9)
+        audit = PassTask(into="audit", step=0, microbatch=9)
         group.submit(audit)
         saving = group.submit(Save(version=0, path="p"))
-        contributing = group.submit(Contribute(step=0, attempt=0, bounds=[0, 5]))
+        contributing = group.submit(ContributeTask(step=0, attempt=0, bounds=[0, 5]))
         group.submit(loss_of(2))
         await trio.testing.wait_all_tasks_blocked()
-        assert ranks[0].kinds() == ["ForwardBackward", "Pass", "Save"]
+        assert ranks[0].kinds() == ["LossTask", "PassTask", "Save"]
         ranks[0].answer(LOSS, 0)
         ranks[1].answer(LOSS)
         await trio.testing.wait_all_tasks_blocked()
         assert "GatherSum" not in ranks[0].kinds(), "it still computes for an audit"
-        ranks[0].answer(Passed(), 0)
+        ranks[0].answer(Outcome(), 0)
         await contributing.wait()  # and not for the file
         moved = GatherSum(step=0, counted=[[0], [1]])
-        assert ranks[0].asked[3:5] == [moved, Contribute(step=0, attempt=0, bounds=[0, 5])]
+        assert ranks[0].asked[3:5] == [moved, ContributeTask(step=0, attempt=0, bounds=[0, 5])]
         assert ranks[1].asked[1:2] == [moved]
         await trio.testing.wait_all_tasks_blocked()
-        assert "ForwardBackward" in ranks[1].kinds()[2:] + ranks[0].kinds()[5:]
+        assert "LossTask" in ranks[1].kinds()[2:] + ranks[0].kinds()[5:]
         ranks[0].answer(Saved(version=0, path="p", hash="", size_bytes=0, chunk_digests=[]), 0)
         await saving.wait()
 
 
 async def test_a_failure_of_the_first_rank_is_only_told() -> None:
     async with group_of(2) as (group, ranks):
-        request = Apply(step=0, attempt=0, bounds=[0, 5], squared_norms=[1.0], tokens=1)
+        request = ApplyTask(step=0, attempt=0, bounds=[0, 5], sq_norms=[1.0])
         asked = group.submit(request)
         await trio.testing.wait_all_tasks_blocked()
         ranks[0].answer(Failed(kind="codec", message="bad", part=3))
@@ -206,7 +200,7 @@ async def test_one_that_cannot_go_on_ends_all(how: str, autojump_clock: object) 
         else:
             ranks[0].answer(LOSS)
             await waiting.wait()
-            waiting = group.submit(Apply(step=0, tokens=1))
+            waiting = group.submit(ApplyTask(step=0))
             ranks[1].digest = "another" if how == "digest" else "same"
             if how == "failure":
                 ranks[1].submit = failing(ranks[1])  # type: ignore[method-assign]
@@ -274,14 +268,14 @@ async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
         assert [rank.asked[-1] for rank in ranks] == [loss_of(0)] * 2
         ranks[0].answer(LOSS)
         await trio.testing.wait_all_tasks_blocked()
-        contributing = group.submit(Contribute(step=0, attempt=0, bounds=[0, 5]))
+        contributing = group.submit(ContributeTask(step=0, attempt=0, bounds=[0, 5]))
         await trio.testing.wait_all_tasks_blocked()
         assert "GatherSum" not in ranks[0].kinds(), "the other one still computes"
         ranks[1].answer(LOSS)
         assert (await asked.wait())[0].seconds == 4.0, "all of the group's time"
         await contributing.wait()
         assert [rank.asked[-1] for rank in ranks] == [
-            Contribute(step=0, attempt=0, bounds=[0, 5]),
+            ContributeTask(step=0, attempt=0, bounds=[0, 5]),
             GatherSum(step=0),
         ]
         assert [rank.passes for rank in group.ranks] == [1, 1]
@@ -290,18 +284,18 @@ async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
 async def test_the_sum_of_an_audit_is_moved_before_it_is_compared() -> None:
     async with group_of(2) as (group, ranks):
         await cut_over(group)
-        recomputing = group.submit(Pass(into="audit", step=0, microbatch=9))
-        compare = CompareContribution(step=0, bounds=[0, 5])
+        recomputing = group.submit(PassTask(into="audit", step=0, microbatch=9))
+        compare = CompareTask(step=0, bounds=[0, 5])
         comparing = group.submit(compare)
         await trio.testing.wait_all_tasks_blocked()
         for rank in ranks:
-            assert rank.asked[-1] == Pass(into="audit", step=0, microbatch=9)
-            rank.answer(Passed())
+            assert rank.asked[-1] == PassTask(into="audit", step=0, microbatch=9)
+            rank.answer(Outcome())
         await recomputing.wait()
         await trio.testing.wait_all_tasks_blocked()
         moved = GatherSum(step=0, audited=True)
         assert (ranks[0].asked[-2:], ranks[1].asked[-1]) == ([moved, compare], moved)
-        ranks[0].answer(ContributionCompared(deviation=0.0, along=0.0, explained=0.0))
+        ranks[0].answer(Outcome())
         await comparing.wait()
 
 
@@ -327,7 +321,7 @@ async def test_what_all_ranks_refuse_is_only_told() -> None:
     ],
 )
 async def test_ranks_that_part_are_ended(
-    first: Reply, second: Reply | None, autojump_clock: object
+    first: Answer, second: Answer | None, autojump_clock: object
 ) -> None:
     async with group_of(2) as (group, ranks):
         await cut_over(group)

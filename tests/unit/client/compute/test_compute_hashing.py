@@ -11,10 +11,10 @@ import torch
 
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
-from client.compute.requests import Apply, HashVersion
 from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
+from protocol.pipeline.effects import ApplyTask, HashTask
 from tests.support.compute_stages import LocalWorker, opened
-from tests.support.compute_steps import STEP_TOKENS, loss_of
+from tests.support.compute_steps import loss_of
 
 WAIT_S = 60.0
 
@@ -71,7 +71,7 @@ def asked(worker: LocalWorker, version: int) -> tuple[list[object], threading.Ev
         answers.append(reply)
         answered.set()
 
-    worker.executor.execute(HashVersion(version=version), (), take)
+    worker.executor.execute(HashTask(step=version), (), take)
     return answers, answered
 
 
@@ -87,7 +87,7 @@ def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch
     applied = threading.Event()
 
     def apply() -> None:
-        worker.call(Apply(step=0, tokens=STEP_TOKENS))
+        worker.call(ApplyTask(step=0))
         applied.set()
 
     thread = threading.Thread(target=apply)
@@ -99,10 +99,10 @@ def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch
     thread.join(WAIT_S)
     assert applied.is_set()
     (reply,) = answers
-    assert (reply.version, reply.hash) == (0, expected)  # type: ignore[attr-defined]
+    assert reply.hash == expected  # type: ignore[attr-defined]
     assert worker.replica.state_hash() != expected
 
 
 def test_another_version_is_refused() -> None:
     worker = opened(0, [4])
-    assert worker.fails(HashVersion(version=1)).kind == "stale"
+    assert worker.fails(HashTask(step=1)).kind == "stale"

@@ -6,18 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Forward,
-    ForwardBackward,
-    Load,
-    Pass,
-    Save,
-)
+from client.compute.requests import Load, Save
 from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, PassTask
 from tests.support.compute_rounds import bounds_of, contribute_and_reduce
 from tests.support.compute_stages import (
     SEQUENCES,
@@ -38,20 +31,20 @@ MUON = OptimizerSpec(
 
 def train(worker: LocalWorker, step: int, *microbatches: int) -> None:
     for number in microbatches:
-        request = ForwardBackward(step=step, microbatch=number, tokens=tokens_of(number))
-        worker.call(request)
+        worker.call(LossTask(step, number), tokens_of(number))
 
 
 def round_of(workers: list[LocalWorker], step: int, counts: list[int]) -> list[Any]:
     """One round of replicas that own a segment each; ``counts`` is what each has counted."""
     bounds, owners = bounds_of(workers[0], len(workers)), list(range(len(workers)))
+    for worker in workers:
+        worker.replica.step_tokens = sum(counts) * TOKENS_OF_ONE
     sums, norms = contribute_and_reduce(workers, step, 0, bounds, owners)
-    request = Apply(
+    request = ApplyTask(
         step=step,
         attempt=0,
         bounds=bounds,
-        squared_norms=norms,
-        tokens=sum(counts) * TOKENS_OF_ONE,
+        sq_norms=norms,
     )
     return [worker.call(request, *sums)[0] for worker in workers]
 
@@ -63,27 +56,27 @@ def weights(worker: LocalWorker) -> torch.Tensor:
 
 def test_alone_a_round_is_so_many_steps_of_the_inner_optimizer() -> None:
     """With one replica the version ends where the weights are; a step of its own would, too."""
-    rounds = opened(0, [4], optimizer=MUON, local_rounds=LOCAL)
-    steps = opened(0, [4], optimizer=MUON)
+    rounds = opened(0, [4], optimizer=MUON, local_rounds=LOCAL, microbatches=4)
+    steps = opened(0, [4], optimizer=MUON, microbatches=2)
     train(rounds, 0, 0, 1, 2, 3)
     for step, pair in enumerate([(0, 1), (2, 3)]):
         train(steps, step, *pair)
-        steps.call(Apply(step=step, tokens=2 * TOKENS_OF_ONE))
+        steps.call(ApplyTask(step=step))
     assert relative_error(weights(rounds), weights(steps)) < 1e-5
-    applied, _ = rounds.call(Apply(step=0, tokens=4 * TOKENS_OF_ONE))
-    assert applied.version == 1
+    rounds.call(ApplyTask(step=0))
+    assert rounds.replica.version == 1
     assert torch.equal(weights(rounds), rounds.replica.parameters)
     assert relative_error(weights(rounds), weights(steps)) < 1e-5
 
 
 def test_the_next_round_goes_on_with_the_moments_of_the_last() -> None:
-    rounds = opened(0, [4], local_rounds=LOCAL)
-    steps = opened(0, [4])
+    rounds = opened(0, [4], local_rounds=LOCAL, microbatches=2)
+    steps = opened(0, [4], microbatches=2)
     for step in range(3):
         train(rounds, step, 2 * step, 2 * step + 1)
         train(steps, step, 2 * step, 2 * step + 1)
         for worker in (rounds, steps):
-            worker.call(Apply(step=step, tokens=2 * TOKENS_OF_ONE))
+            worker.call(ApplyTask(step=step))
     assert relative_error(weights(rounds), weights(steps)) < 1e-6
     ours, theirs = rounds.replica.inner.optimizer, steps.replica.optimizer
     assert relative_error(ours.vectors[1], theirs.vectors[1]) < 1e-4
@@ -96,10 +89,10 @@ def test_an_unfinished_inner_step_goes_as_much_less_far() -> None:
     )
     moved = []
     for inner in (1, 4):
-        worker = opened(0, [4], optimizer=spec, local_rounds=LocalRounds(inner))
+        worker = opened(0, [4], optimizer=spec, local_rounds=LocalRounds(inner), microbatches=1)
         before = weights(worker).clone()
         train(worker, 0, 7)
-        worker.call(Apply(step=0, tokens=TOKENS_OF_ONE))
+        worker.call(ApplyTask(step=0))
         moved.append(weights(worker) - before)
     assert relative_error(4 * moved[1], moved[0]) < 1e-3
 
@@ -153,13 +146,11 @@ def test_what_another_counts_weighs_no_more() -> None:
     before = weights(worker).clone()
     train(worker, 0, 0, 1, 2, 3)
     moved = before - weights(worker)
-    worker.call(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2)))
+    worker.call(PassTask(into="less", step=0, microbatch=2), tokens_of(2))
     assert worker.replica.counted == {0, 1, 3}
     given = worker.replica.contribution(0, worker.replica.size)
     assert relative_error(given, 3 * TOKENS_OF_ONE * moved) < 1e-5
-    assert (
-        worker.fails(Pass(into="less", step=0, microbatch=2, tokens=tokens_of(2))).kind == "ledger"
-    )
+    assert worker.fails(PassTask(into="less", step=0, microbatch=2), tokens_of(2)).kind == "ledger"
     train(worker, 0, 2)
     assert worker.replica.counted == {0, 1, 2, 3}
 
@@ -179,33 +170,32 @@ def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None
     last = opened(1, [2, 2], local_rounds=LocalRounds(1))
     boundary = {}
     for number in (0, 1):
-        _, (boundary[number],) = worker.call(Forward(step=0, microbatch=number), tokens_of(number))
-    request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
-    _, (gradient,) = last.call(request, boundary[0])
-    done, _ = worker.call(Backward(step=0, microbatch=0), gradient)
-    assert not done.recomputed
+        _, (boundary[number],) = worker.call(
+            ForwardTask(step=0, microbatch=number), tokens_of(number)
+        )
+    _, (gradient,) = last.call(LossTask(0, 0), boundary[0], tokens_of(0))
+    worker.call(BackwardTask(step=0, microbatch=0), gradient)
     assert worker.replica.slot.graphs == {}
-    assert worker.fails(Backward(step=0, microbatch=1), gradient).kind == "graph"
-    done, _ = worker.call(Backward(step=0, microbatch=1), gradient, tokens_of(1))
-    assert done.recomputed
+    assert worker.fails(BackwardTask(step=0, microbatch=1), gradient).kind == "graph"
+    worker.call(BackwardTask(step=0, microbatch=1), gradient, tokens_of(1))
     assert worker.replica.counted == {0, 1}
 
 
 def test_a_version_is_evaluated_at_its_own_parameters() -> None:
     worker, plain = opened(0, [4], local_rounds=LocalRounds(1)), opened(0, [4])
-    request = Pass(into="loss", step=0, microbatch=-1, tokens=tokens_of(5))
-    expected = plain.call(request)[0].loss_sum
+    request = PassTask(into="loss", step=0, microbatch=-1)
+    expected = plain.call(request, tokens_of(5))[0].loss_sum
     train(worker, 0, 0, 1)
-    assert worker.call(request)[0].loss_sum == expected
-    worker.call(Apply(step=0, tokens=2 * TOKENS_OF_ONE))
-    later = worker.call(Pass(into="loss", step=1, microbatch=-1, tokens=tokens_of(5)))[0].loss_sum
+    assert worker.call(request, tokens_of(5))[0].loss_sum == expected
+    worker.call(ApplyTask(step=0))
+    later = worker.call(PassTask(into="loss", step=1, microbatch=-1), tokens_of(5))[0].loss_sum
     assert later != expected
 
 
 def test_a_newcomer_has_the_version_and_no_moments(tmp_path: Path) -> None:
     worker, path = opened(0, [4], local_rounds=LOCAL), tmp_path / "stage"
     train(worker, 0, 0, 1, 2, 3)
-    worker.call(Apply(step=0, tokens=4 * TOKENS_OF_ONE))
+    worker.call(ApplyTask(step=0))
     train(worker, 1, 4, 5, 6)
     saved, _ = worker.call(Save(version=1, path=str(path)))
     newcomer = opened(0, [4], local_rounds=LOCAL)
@@ -227,7 +217,7 @@ def test_a_contribution_that_is_not_in_the_sum_is_forgotten() -> None:
         train(worker, 0, 0)
     bounds = bounds_of(workers[0], 1)
     sums, norms = contribute_and_reduce(workers[:1], 0, 0, bounds, [0])
-    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=TOKENS_OF_ONE)
+    request = ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
     hashes = {worker.call(request, *sums)[0].hash for worker in workers}
     assert len(hashes) == 1
     assert torch.equal(weights(workers[1]), workers[0].replica.parameters)
@@ -244,7 +234,7 @@ def test_a_rate_by_an_amendment_holds_for_the_inner_steps(tmp_path: Path) -> Non
     for rate in (None, 1e-4):
         worker = opened(0, [4], optimizer=MUON, local_rounds=LocalRounds(1))
         train(worker, 0, 0)
-        worker.call(Apply(step=0, tokens=TOKENS_OF_ONE, learning_rate=rate))
+        worker.call(ApplyTask(step=0, rate=rate))
         worker.call(Save(version=1, path=str(path)))
         moved.append(moved_by(worker, 1))
         worker.call(Load(path=str(path), version=1, learning_rate=rate))

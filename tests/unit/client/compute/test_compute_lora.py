@@ -10,15 +10,7 @@ from msgspec.structs import replace
 
 from client.compute.checkpoint import read_info
 from client.compute.memory import required_bytes
-from client.compute.requests import (
-    Apply,
-    ForwardBackward,
-    KeepVersion,
-    Load,
-    LoadStart,
-    Pass,
-    Save,
-)
+from client.compute.requests import Load, LoadStart, Save
 from client.compute.starting import Written, write_start
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
@@ -27,6 +19,7 @@ from model_zoo.specs.architecture import Lora
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import ADAMW_STATE
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import ApplyTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_stages import MODELS, LocalWorker, open_request, opened, tokens_of
 
 WHOLE = [4]
@@ -53,8 +46,8 @@ def adapted(start: Written, **changes: Any) -> LocalWorker:
 
 
 def train(worker: LocalWorker, step: int) -> str:
-    worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
-    found: str = worker.call(Apply(step=step, tokens=100))[0].hash
+    worker.call(LossTask(step=step, microbatch=step), tokens_of(step))
+    found: str = worker.call(ApplyTask(step=step))[0].hash
     return found
 
 
@@ -116,8 +109,8 @@ def test_a_wrong_file_changes_nothing(start: Written) -> None:
 
 def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> None:
     worker = adapted(start)
-    worker.call(KeepVersion(step=0))
-    worker.call(Pass(into="audit", step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(KeepVersionTask(step=0))
+    worker.call(PassTask(into="audit", step=0, microbatch=0), tokens_of(0))
     assert train(worker, 0) == train(adapted(start), 0)
 
 

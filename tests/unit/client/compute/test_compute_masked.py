@@ -10,8 +10,8 @@ from client.compute.errors import PoisonedTensor
 from client.compute.masks import add_mask
 from client.compute.payload import HEADER, seal
 from client.compute.public_scale import exponents, largest, to_integers, to_numbers
-from client.compute.requests import Apply, Contribute, DecodeSum, Reduce
-from tests.support.compute_rounds import accumulate
+from protocol.pipeline.effects import ApplyTask, ContributeTask
+from tests.support.compute_rounds import accumulate, decode_task, reduce_task
 from tests.support.compute_stages import LocalWorker, opened, relative_error
 
 TOKENS_PER_STEP = 1000
@@ -95,8 +95,8 @@ class TestWorkers:
         accumulate(made, 0)
         return made
 
-    def contribute(self, masks: list[tuple[bytes, bool]], bounds: list[int]) -> Contribute:
-        return Contribute(step=0, attempt=1, bounds=bounds, masks=masks, tokens=TOKENS_PER_STEP)
+    def contribute(self, masks: list[tuple[bytes, bool]], bounds: list[int]) -> ContributeTask:
+        return ContributeTask(step=0, attempt=1, bounds=bounds, masks=masks)
 
     def bounds(self, worker: LocalWorker) -> list[int]:
         size = worker.replica.size
@@ -109,19 +109,18 @@ class TestWorkers:
         sums = []
         for segment, worker in enumerate(workers):
             others = [parts[segment] for me, parts in enumerate(sent) if me != segment]
-            request = Reduce(
+            request = reduce_task(
                 step=0, attempt=1, segment=segment, microbatches=[2] * self.COUNT, own=segment
             )
             sums.append(worker.call(request, *others)[1][0])
         return bounds, sums
 
-    def apply(self, bounds: list[int], seeds: list[bytes]) -> Apply:
-        return Apply(
+    def apply(self, bounds: list[int], seeds: list[bytes]) -> ApplyTask:
+        return ApplyTask(
             step=0,
             attempt=1,
             bounds=bounds,
-            squared_norms=[0.0] * self.COUNT,
-            tokens=TOKENS_PER_STEP,
+            sq_norms=[0.0] * self.COUNT,
             seeds=seeds,
         )
 
@@ -132,13 +131,13 @@ class TestWorkers:
         seeds = [b"own%d" % me for me in range(self.COUNT)]
         for worker in workers:
             for number, payload in enumerate(sums):
-                asked = DecodeSum(step=0, attempt=1, segment=number, squared_norm=0.0)
+                asked = decode_task(step=0, attempt=1, segment=number, squared_norm=0.0)
                 worker.call(asked, payload)
         newcomer = opened(0, [4], averaging="ring16", aggregation="secure")
         replies = [w.call(self.apply(bounds, seeds), *sums)[0] for w in (*workers, newcomer)]
         assert len({reply.hash for reply in replies}) == 1
         assert len({reply.grad_norm for reply in replies}) == 1
-        norm = float(clear.norm()) / TOKENS_PER_STEP
+        norm = float(clear.norm()) / workers[0].replica.step_tokens
         assert replies[0].grad_norm == pytest.approx(norm, rel=1e-3)
 
     def test_what_rounding_takes_is_brought_with_the_next_contribution(self) -> None:
@@ -184,14 +183,14 @@ class TestWorkers:
         else:
             bad[5] = 1  # bf16 has as many bytes
             seal(bad)
-        request = Reduce(step=0, attempt=1, segment=0, microbatches=[2] * self.COUNT, own=0)
+        request = reduce_task(step=0, attempt=1, segment=0, microbatches=[2] * self.COUNT, own=0)
         failed = workers[0].fails(request, sent[1][0], bytes(bad), sent[3][0])
         assert (failed.kind, failed.part) == ("codec", 1)
 
     def test_a_sum_that_is_none_is_refused_before_anybody_is_ready(self) -> None:
         workers = self.workers()
         _, sums = self.summed(workers)
-        asked = DecodeSum(step=0, attempt=1, segment=1, squared_norm=0.0)
+        asked = decode_task(step=0, attempt=1, segment=1, squared_norm=0.0)
         assert workers[0].fails(asked, sums[1][:-1] + b"x").kind == "codec"
         assert len(sums[1]) > HEADER.size
 
@@ -204,7 +203,7 @@ class TestWorkers:
             failed = workers[0].fails(few, *given)
             assert (failed.kind, "do not open a step" in failed.message) == ("shape", True)
         for segment, count in ((len(sums), 1), (0, 2), (0, 0)):
-            asked = DecodeSum(step=0, attempt=1, segment=segment, squared_norm=0.0)
+            asked = decode_task(step=0, attempt=1, segment=segment, squared_norm=0.0)
             failed = workers[0].fails(asked, *sums[:count])
             assert (failed.kind, failed.message[:10]) == ("shape", "no segment")
 

@@ -10,16 +10,7 @@ from msgspec.structs import replace
 
 from client.compute.memory import required_bytes
 from client.compute.payload import HEADER
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Forward,
-    ForwardBackward,
-    KeepVersion,
-    Load,
-    Pass,
-    Save,
-)
+from client.compute.requests import Load, Save
 from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
@@ -28,6 +19,14 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import summed_loss
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+)
 from tests.support.compute_stages import (
     MODELS,
     OPTIMIZER,
@@ -62,11 +61,14 @@ def run(workers, microbatch, *, step=0, tokens=None, keep_graph=True):
     first, middle, last = workers
     tokens = tokens_of(microbatch) if tokens is None else tokens
     how = {"step": step, "microbatch": microbatch}
-    _, (one,) = first.call(Forward(**how, keep_graph=keep_graph), tokens)
-    _, (two,) = middle.call(Forward(**how, keep_graph=keep_graph, tokens=tokens), one)
-    reply, (back,) = last.call(ForwardBackward(**how, tokens=tokens), two)
-    _, (further,) = middle.call(Backward(**how, tokens=tokens), back, one)
-    first.call(Backward(**how), further, tokens)
+    _, (one,) = first.call(ForwardTask(**how), tokens)
+    _, (two,) = middle.call(ForwardTask(**how), one, tokens)
+    reply, (back,) = last.call(LossTask(**how), two, tokens)
+    if not keep_graph:
+        first.replica.drop_graphs()
+        middle.replica.drop_graphs()
+    _, (further,) = middle.call(BackwardTask(**how), back, one, tokens)
+    first.call(BackwardTask(**how), further, tokens)
     return reply.loss_sum, [tokens, one, two], [further, back]
 
 
@@ -122,9 +124,9 @@ def test_subtracting_takes_a_microbatch_out_again():
     before = sums(workers)
     _, (tokens, one, two), (further, back) = run(workers, 2)
     first, middle, last = workers
-    first.call(Pass(into="less", step=0, microbatch=2), further, tokens)
-    middle.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), back, one)
-    last.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), two)
+    first.call(PassTask(into="less", step=0, microbatch=2), further, tokens)
+    middle.call(PassTask(into="less", step=0, microbatch=2), back, one, tokens)
+    last.call(PassTask(into="less", step=0, microbatch=2), two, tokens)
     for worker, was in zip(workers, before, strict=True):
         assert relative_error(worker.replica.gradient_sum, was) < 1e-6
 
@@ -132,27 +134,27 @@ def test_subtracting_takes_a_microbatch_out_again():
 def test_an_audit_agrees_with_the_tokens_and_with_no_others():
     workers = opened_stages(boundary="s8")
     for worker in workers:
-        worker.call(KeepVersion(step=0))
+        worker.call(KeepVersionTask(step=0))
     _, (tokens, one, two), (further, back) = run(workers, 3)
     first, middle, last = workers
     how = {"step": 0, "microbatch": 3}
     answers = [
-        first.call(Pass(into="audit", **how), further, tokens, one),
-        middle.call(Pass(into="audit", **how, tokens=tokens), back, one, two, further),
-        last.call(Pass(into="audit", **how, tokens=tokens), two, back),
+        first.call(PassTask(into="audit", **how), further, tokens, one),
+        middle.call(PassTask(into="audit", **how), back, one, tokens, two, further),
+        last.call(PassTask(into="audit", **how), two, tokens, back),
     ]
-    assert [(of.activation, of.gradient) for of, _ in answers] == [(0.0, 0.0)] * 3
-    middle.call(KeepVersion(step=0))
-    other, _ = middle.call(Pass(into="audit", **how, tokens=tokens_of(4)), back, one, two, further)
-    assert other.activation > 0.01
+    assert [of.apart for of, _ in answers] == [(0.0, 0.0)] * 3
+    middle.call(KeepVersionTask(step=0))
+    other, _ = middle.call(PassTask(into="audit", **how), back, one, tokens_of(4), two, further)
+    assert other.apart[0] > 0.01
 
 
 def test_held_out_microbatches_are_evaluated():
     first, middle, last = opened_stages()
     tokens, how = tokens_of(3), {"step": 0, "microbatch": -1}
-    _, (one,) = first.call(Pass(into="loss", **how), tokens)
-    _, (two,) = middle.call(Pass(into="loss", **how, tokens=tokens), one)
-    evaluated, _ = last.call(Pass(into="loss", **how, tokens=tokens), two)
+    _, (one,) = first.call(PassTask(into="loss", **how), tokens)
+    _, (two,) = middle.call(PassTask(into="loss", **how), one, tokens)
+    evaluated, _ = last.call(PassTask(into="loss", **how), two, tokens)
     inputs, targets = token_tensors(tokens)
     expected = summed_loss(build_whole(SHAPES["llama"], SEED)(inputs), targets).item()
     assert evaluated.loss_sum == pytest.approx(expected, rel=1e-6)
@@ -161,15 +163,15 @@ def test_held_out_microbatches_are_evaluated():
 @pytest.mark.parametrize("tokens", [b"", tokens_of(3)[:-2], b"\xff\xff" + tokens_of(3)[2:]])
 def test_a_stage_in_between_refuses_what_are_no_tokens(tokens):
     first, middle, _ = opened_stages()
-    _, (one,) = first.call(Forward(step=0, microbatch=3), tokens_of(3))
-    assert middle.fails(Forward(step=0, microbatch=3, tokens=tokens), one).kind == "shape"
+    _, (one,) = first.call(ForwardTask(step=0, microbatch=3), tokens_of(3))
+    assert middle.fails(ForwardTask(step=0, microbatch=3), one, tokens).kind == "shape"
 
 
 def test_a_boundary_of_another_width_is_refused():
     _, (_, one, _), _ = run(opened_stages(boundary="s8"), 3)
     wide = LocalWorker()
     wide.call(open_request(1, CUT, model="llama", boundary="s8"))
-    assert wide.fails(Forward(step=0, microbatch=3), one).kind == "codec"
+    assert wide.fails(ForwardTask(step=0, microbatch=3), one).kind == "codec"
 
 
 def test_a_stage_of_another_cut_is_refused():
@@ -189,7 +191,7 @@ def corpus(tmp_path: Path) -> Iterator[Corpus]:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_executors_make_the_versions_of_the_reference(corpus: Corpus, name: str) -> None:
     rule = OptimizerSpec(**{**{f: getattr(OPTIMIZER, f) for f in ("lr", "min_lr")}, "name": name})
-    workers, steps, each = opened_stages(optimizer=rule), 3, 2
+    workers, steps, each = opened_stages(optimizer=rule, microbatches=2), 3, 2
     losses = []
     for step in range(steps):
         total = 0.0
@@ -198,7 +200,7 @@ def test_executors_make_the_versions_of_the_reference(corpus: Corpus, name: str)
             total += run(workers, microbatch, step=step, tokens=samples)[0]
         losses.append(total / (each * SEQUENCES * TOKENS))
         for worker in workers:
-            worker.call(Apply(step=step, tokens=each * SEQUENCES * TOKENS))
+            worker.call(ApplyTask(step=step))
     plan = TrainingPlan(SHAPES["llama"], tuple(CUT), rule, SEED, steps, each, SEQUENCES)
     expected = train_reference(plan, corpus)
     assert losses == pytest.approx(expected.losses, rel=1e-5)
@@ -211,7 +213,7 @@ def test_a_version_is_saved_and_loaded(tmp_path: Path) -> None:
     workers = opened_stages()
     run(workers, 0)
     for stage, worker in enumerate(workers):
-        made, _ = worker.call(Apply(step=0, tokens=SEQUENCES * TOKENS))
+        made, _ = worker.call(ApplyTask(step=0))
         path = str(tmp_path / f"{stage}.safetensors")
         worker.call(Save(version=1, path=path))
         again = LocalWorker()

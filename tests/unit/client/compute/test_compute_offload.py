@@ -10,22 +10,21 @@ import torch
 
 from client.compute.memory import required_bytes
 from client.compute.offload import OffloadedVectors
-from client.compute.requests import (
-    Apply,
-    Backward,
-    CompareContribution,
-    Contribute,
-    Forward,
-    ForwardBackward,
-    KeepVersion,
-    Load,
-    Pass,
-    Save,
-)
+from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import StateSpec
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    CompareTask,
+    ContributeTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+)
 from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
 from tests.support.compute_stages import MODELS, opened, tokens_of
 
@@ -60,7 +59,7 @@ def test_steps_have_the_same_bits(away: dict[str, Any], model: str, name: str) -
         worker = opened(0, [4], model=model, optimizer=optimizer, **how)
         for step in range(3):
             accumulate([worker], step)
-            worker.call(Apply(step=step, tokens=96))
+            worker.call(ApplyTask(step=step))
         hashes.append(worker.replica.state_hash())
     assert hashes[0] == hashes[1]
 
@@ -75,7 +74,7 @@ def test_rounds_have_the_same_bits(away: dict[str, Any], codec: Any, rule: str) 
             accumulate(workers, step)
             bounds = bounds_of(workers[0], 4)
             sums, norms = contribute_and_reduce(workers, step, 0, bounds, [0, 1, 2, 0])
-            request = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=288)
+            request = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
             hashes.append([worker.call(request, *sums)[0].hash for worker in workers])
     assert hashes[:3] == hashes[3:]
     assert all(len(set(each)) == 1 for each in hashes)
@@ -87,12 +86,12 @@ def test_inner_stages_and_what_is_taken_out_have_the_same_bits(away: dict[str, A
         first, last = (opened(stage, [2, 2], **how) for stage in range(2))
         for microbatch in range(2):
             tokens = tokens_of(microbatch)
-            _, (boundary, *_) = first.call(Forward(step=0, microbatch=microbatch), tokens)
-            asked = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens)
-            (gradient,) = last.call(asked, boundary)[1]
-            first.call(Backward(step=0, microbatch=microbatch), gradient, tokens)
-        first.call(Pass(into="less", step=0, microbatch=1), gradient, tokens)
-        last.call(Pass(into="less", step=0, microbatch=1, tokens=tokens), boundary)
+            _, (boundary, *_) = first.call(ForwardTask(step=0, microbatch=microbatch), tokens)
+            asked = LossTask(step=0, microbatch=microbatch)
+            (gradient,) = last.call(asked, boundary, tokens)[1]
+            first.call(BackwardTask(step=0, microbatch=microbatch), gradient, tokens)
+        first.call(PassTask(into="less", step=0, microbatch=1), gradient, tokens)
+        last.call(PassTask(into="less", step=0, microbatch=1), boundary, tokens)
         found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
     ours, theirs = found
     assert all(map(torch.equal, ours, theirs))
@@ -103,7 +102,7 @@ def test_a_version_is_saved_and_loaded(away: dict[str, Any], tmp_path: Path) -> 
     for number, how in enumerate(({}, away)):
         worker = opened(0, [4], **how)
         accumulate([worker], 0)
-        worker.call(Apply(step=0, tokens=96))
+        worker.call(ApplyTask(step=0))
         path = tmp_path / f"version-{number}"
         saved, _ = worker.call(Save(version=1, path=str(path), durable=False))
         files.append(path.read_bytes())
@@ -119,13 +118,13 @@ def test_audits_and_evaluations_go_on(away: dict[str, Any]) -> None:
         worker, audited = (opened(0, [4], **how) for _ in range(2))
         accumulate([audited], 0, per_worker=1)
         bounds = bounds_of(worker, 2)
-        _, sent = audited.call(Contribute(step=0, attempt=0, bounds=bounds))
-        worker.call(KeepVersion(step=0))
-        worker.call(Pass(into="audit", step=0, microbatch=0, tokens=tokens_of(0)))
-        compared, _ = worker.call(CompareContribution(step=0, bounds=bounds), *sent)
-        assert compared.deviation == 0
-        asked = Pass(into="loss", step=0, microbatch=-1, tokens=tokens_of(9))
-        found.append(worker.call(asked)[0].loss_sum)
+        _, sent = audited.call(ContributeTask(step=0, attempt=0, bounds=bounds))
+        worker.call(KeepVersionTask(step=0))
+        worker.call(PassTask(into="audit", step=0, microbatch=0), tokens_of(0))
+        compared, _ = worker.call(CompareTask(step=0, bounds=bounds), *sent)
+        assert compared.apart[0] == 0
+        asked = PassTask(into="loss", step=0, microbatch=-1)
+        found.append(worker.call(asked, tokens_of(9))[0].loss_sum)
     assert found[0] == found[1]
 
 
@@ -135,11 +134,11 @@ def test_a_pass_that_fails_leaves_the_sum(away: dict[str, Any]) -> None:
     before = worker.replica.gradient_sum.clone()
     parameter = next(worker.replica.module.parameters())
     handle = parameter.register_hook(lambda gradient: gradient * torch.inf)
-    failed = worker.fails(ForwardBackward(step=0, microbatch=5, tokens=tokens_of(5)))
+    failed = worker.fails(LossTask(step=0, microbatch=5), tokens_of(5))
     assert failed.kind == "poisoned"
     assert torch.equal(worker.replica.gradient_sum, before)
     handle.remove()
-    worker.call(ForwardBackward(step=0, microbatch=5, tokens=tokens_of(5)))
+    worker.call(LossTask(step=0, microbatch=5), tokens_of(5))
     assert not torch.equal(worker.replica.gradient_sum, before)
 
 

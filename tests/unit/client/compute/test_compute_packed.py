@@ -5,19 +5,19 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Forward,
-    ForwardBackward,
-    KeepVersion,
-    Pass,
-)
 from model_zoo.data import inputs_and_targets
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from model_zoo.stages import losses_of
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+)
 from tests.support.compute_stages import (
     MODELS,
     SEED,
@@ -72,11 +72,14 @@ def run(workers, microbatch, *, keep_graph=True):
     first, middle, last = workers
     tokens = packed_tokens(microbatch)
     how = {"step": 0, "microbatch": microbatch}
-    _, (one,) = first.call(Forward(**how, keep_graph=keep_graph), tokens)
-    _, (two,) = middle.call(Forward(**how, keep_graph=keep_graph, tokens=tokens), one)
-    reply, (back,) = last.call(ForwardBackward(**how, tokens=tokens), two)
-    _, (further,) = middle.call(Backward(**how, tokens=tokens), back, one)
-    first.call(Backward(**how), further, tokens)
+    _, (one,) = first.call(ForwardTask(**how), tokens)
+    _, (two,) = middle.call(ForwardTask(**how), one, tokens)
+    reply, (back,) = last.call(LossTask(**how), two, tokens)
+    if not keep_graph:
+        first.replica.drop_graphs()
+        middle.replica.drop_graphs()
+    _, (further,) = middle.call(BackwardTask(**how), back, one, tokens)
+    first.call(BackwardTask(**how), further, tokens)
     return reply.loss_sum, [tokens, one, two], [further, back]
 
 
@@ -132,9 +135,9 @@ def test_subtracting_takes_a_microbatch_out_again():
     before = sums(workers)
     _, (tokens, one, two), (further, back) = run(workers, 2)
     first, middle, last = workers
-    first.call(Pass(into="less", step=0, microbatch=2), further, tokens)
-    middle.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), back, one)
-    last.call(Pass(into="less", step=0, microbatch=2, tokens=tokens), two)
+    first.call(PassTask(into="less", step=0, microbatch=2), further, tokens)
+    middle.call(PassTask(into="less", step=0, microbatch=2), back, one, tokens)
+    last.call(PassTask(into="less", step=0, microbatch=2), two, tokens)
     for worker, was in zip(workers, before, strict=True):
         assert relative_error(worker.replica.gradient_sum, was) < 1e-6
 
@@ -144,22 +147,20 @@ def test_an_audit_of_each_stage_agrees(model):
     """And one with other borders than the member's does not."""
     workers = opened_stages(model, boundary="s8")
     for worker in workers:
-        worker.call(KeepVersion(step=0))
+        worker.call(KeepVersionTask(step=0))
     _, (tokens, one, two), (further, back) = run(workers, 3)
     first, middle, last = workers
     how = {"step": 0, "microbatch": 3}
     answers = [
-        first.call(Pass(into="audit", **how), further, tokens, one),
-        middle.call(Pass(into="audit", **how, tokens=tokens), back, one, two, further),
-        last.call(Pass(into="audit", **how, tokens=tokens), two, back),
+        first.call(PassTask(into="audit", **how), further, tokens, one),
+        middle.call(PassTask(into="audit", **how), back, one, tokens, two, further),
+        last.call(PassTask(into="audit", **how), two, tokens, back),
     ]
-    assert [(of.activation, of.gradient) for of, _ in answers] == [(0.0, 0.0)] * 3
-    middle.call(KeepVersion(step=0))
-    moved = np.frombuffer(tokens, "<u4") & ~np.uint32(BEGINS)
-    other, _ = middle.call(
-        Pass(into="audit", **how, tokens=moved.tobytes()), back, one, two, further
-    )
-    assert other.activation > 0.01
+    assert [of.apart for of, _ in answers] == [(0.0, 0.0)] * 3
+    middle.call(KeepVersionTask(step=0))
+    moved = (np.frombuffer(tokens, "<u4") & ~np.uint32(BEGINS)).tobytes()
+    other, _ = middle.call(PassTask(into="audit", **how), back, one, moved, two, further)
+    assert other.apart[0] > 0.01
 
 
 def test_held_out_conversations_are_evaluated_within_their_borders():
@@ -167,14 +168,14 @@ def test_held_out_conversations_are_evaluated_within_their_borders():
     first, middle, last = workers
     tokens = packed_tokens(3)
     how = {"step": 0, "microbatch": -1}
-    _, (one,) = first.call(Pass(into="loss", **how), tokens)
-    _, (two,) = middle.call(Pass(into="loss", **how, tokens=tokens), one)
-    evaluated, _ = last.call(Pass(into="loss", **how, tokens=tokens), two)
+    _, (one,) = first.call(PassTask(into="loss", **how), tokens)
+    _, (two,) = middle.call(PassTask(into="loss", **how), one, tokens)
+    evaluated, _ = last.call(PassTask(into="loss", **how), two, tokens)
     same = {"step": 0, "microbatch": 0}
-    assert middle.call(Forward(**same, tokens=tokens), one)[1] == [two]
+    assert middle.call(ForwardTask(**same), one, tokens)[1] == [two]
     assert evaluated.loss_sum > 0
-    gone = Pass(into="loss", step=1, microbatch=-1, tokens=tokens)
-    assert last.fails(gone, two).kind == "stale", "another version would have another loss"
+    gone = PassTask(into="loss", step=1, microbatch=-1)
+    assert last.fails(gone, two, tokens).kind == "stale", "another version would have another loss"
 
 
 def spoiled(change):
@@ -207,11 +208,11 @@ def test_hostile_borders_are_refused_and_change_nothing(tokens):
     first, middle, last = opened_stages("gpt")
     how = {"step": 0, "microbatch": 3}
     good = packed_tokens(3)
-    _, (one,) = first.call(Forward(**how), good)
-    _, (two,) = middle.call(Forward(**how, tokens=good), one)
-    assert first.fails(Forward(**how), tokens).kind == "shape"
-    assert middle.fails(Forward(**how, tokens=tokens), one).kind == "shape"
-    assert last.fails(ForwardBackward(**how, tokens=tokens), two).kind == "shape"
+    _, (one,) = first.call(ForwardTask(**how), good)
+    _, (two,) = middle.call(ForwardTask(**how), one, good)
+    assert first.fails(ForwardTask(**how), tokens).kind == "shape"
+    assert middle.fails(ForwardTask(**how), one, tokens).kind == "shape"
+    assert last.fails(LossTask(**how), two, tokens).kind == "shape"
     assert not any(worker.replica.gradient_sum.any() for worker in (first, middle, last))
 
 
@@ -220,16 +221,16 @@ def test_any_borders_of_the_right_length_are_documents():
     workers = opened_stages("llama")
     everywhere = np.frombuffer(packed_tokens(3), "<u4") | np.uint32(NOT_LEARNED | BEGINS)
     how = {"step": 0, "microbatch": 3}
-    _, (one,) = workers[0].call(Forward(**how), everywhere.tobytes())
-    _, (two,) = workers[1].call(Forward(**how, tokens=everywhere.tobytes()), one)
-    reply, _ = workers[2].call(ForwardBackward(**how, tokens=everywhere.tobytes()), two)
+    _, (one,) = workers[0].call(ForwardTask(**how), everywhere.tobytes())
+    _, (two,) = workers[1].call(ForwardTask(**how), one, everywhere.tobytes())
+    reply, _ = workers[2].call(LossTask(**how), two, everywhere.tobytes())
     assert reply.loss_sum == 0.0  # nothing is learned
 
 
 def test_borders_are_refused_where_data_is_not_packed():
     worker = LocalWorker()
     worker.call(open_request(0, CUT, token_data=APART))
-    refused = worker.fails(Forward(step=0, microbatch=3), packed_tokens(3))
+    refused = worker.fails(ForwardTask(step=0, microbatch=3), packed_tokens(3))
     assert "outside the vocabulary" in refused.message
 
 
@@ -237,4 +238,4 @@ def test_a_step_of_packed_data_is_applied():
     workers = opened_stages("gpt")
     run(workers, 1)
     for worker in workers:
-        assert worker.call(Apply(step=0, tokens=48))[0].grad_norm > 0
+        assert worker.call(ApplyTask(step=0))[0].grad_norm > 0

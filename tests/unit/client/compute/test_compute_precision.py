@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from client.compute import replica
-from client.compute.requests import Backward, Forward, ForwardBackward
 from protocol.audit.record import Grade, judge
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
 from tests.support.compute_stages import opened, tokens_of
 
 CUT = [2, 2]
@@ -23,7 +23,7 @@ def test_gradients_are_fp32_and_near_those_of_fp32(model: str) -> None:
     sums = {}
     for precision in ("fp32", "bf16"):
         worker = opened(0, [4], model=model, precision=precision)
-        worker.call(ForwardBackward(step=0, microbatch=1, tokens=tokens_of(1)))
+        worker.call(LossTask(step=0, microbatch=1), tokens_of(1))
         sums[precision] = worker.replica.gradient_sum
         assert all(buffer.dtype == torch.float32 for buffer in worker.replica.buffers)
     apart = _relative(sums["bf16"], sums["fp32"])
@@ -36,11 +36,11 @@ def test_a_recomputed_pass_has_the_bits_of_a_kept_one(model: str) -> None:
     for keep in (True, False):
         first, last = (opened(stage, CUT, model=model, precision="bf16") for stage in range(2))
         tokens = tokens_of(3)
-        asked = Forward(step=0, microbatch=3, keep_graph=keep)
-        boundary = first.call(asked, tokens)[1][0]
-        request = ForwardBackward(step=0, microbatch=3, tokens=tokens)
-        (gradient,) = last.call(request, boundary)[1]
-        first.call(Backward(step=0, microbatch=3), gradient, tokens)
+        boundary = first.call(ForwardTask(0, 3), tokens)[1][0]
+        (gradient,) = last.call(LossTask(0, 3), boundary, tokens)[1]
+        if not keep:
+            first.replica.drop_graphs()
+        first.call(BackwardTask(step=0, microbatch=3), gradient, tokens)
         sums.append(first.replica.gradient_sum.clone())
     assert torch.equal(*sums)
 

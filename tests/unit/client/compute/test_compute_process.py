@@ -16,14 +16,8 @@ import trio.testing
 
 from client.compute.checkpoint import verify
 from client.compute.process import RequestFailed, WorkerDied, open_worker
-from client.compute.requests import (
-    Apply,
-    Contribute,
-    Forward,
-    ForwardBackward,
-    Save,
-    SetThreads,
-)
+from client.compute.requests import Save, SetThreads
+from protocol.pipeline.effects import ApplyTask, ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
 from tests.support.echo_worker import ECHO_WORKER
 
@@ -37,24 +31,21 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
         async with open_worker() as worker:
             opening = await worker.call(open_request(0, [4]))
             assert opening[0].parameters > 0
-            requests = [
-                ForwardBackward(step=0, microbatch=index, tokens=tokens_of(index))
-                for index in range(8)
-            ]
-            submitted = [worker.submit(request) for request in requests]
+            requests = [LossTask(step=0, microbatch=index) for index in range(8)]
+            submitted = [worker.submit(one, [tokens_of(one.microbatch)]) for one in requests]
             with pytest.raises(RequestFailed) as caught:
-                await worker.call(Forward(step=9, microbatch=0), [b""])
+                await worker.call(ForwardTask(step=9, microbatch=0), [b""])
             assert caught.value.kind == "stale"
-            request = Contribute(step=0, attempt=0, bounds=[0, opening[0].parameters])
+            request = ContributeTask(step=0, attempt=0, bounds=[0, opening[0].parameters])
             reply, (shard,) = await worker.call(request)
-            assert reply.microbatches == list(range(8))
+            assert reply.counted == tuple(range(8))
             assert len(shard) > 4 * opening[0].parameters
             os.kill(worker.pid, signal.SIGKILL)
             with pytest.raises(WorkerDied):
                 await worker.call(request)
             for earlier in submitted:  # answered before the later ones, so before the death
                 reply, payloads = await earlier.wait()
-                assert (reply.tokens, payloads) == (48, [])
+                assert (reply.loss_sum > 0, payloads) == (True, [])
 
 
 NOTHING = SetThreads(threads=1)
@@ -84,9 +75,8 @@ async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
             await worker.call(open_request(0, [4]))
             for number in (signal.SIGTERM, signal.SIGINT):
                 os.kill(worker.pid, number)
-            request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
-            reply, _ = await worker.call(request)
-            assert reply.tokens == 48
+            reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
+            assert reply.loss_sum > 0
 
 
 async def test_a_killed_worker_fails_all_calls() -> None:
@@ -211,7 +201,7 @@ async def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
         async with open_worker() as worker:
             await worker.call(open_request(0, [4]))
             await worker.call(Save(version=0, path=str(path)))
-            await worker.call(Apply(step=0, tokens=1))
+            await worker.call(ApplyTask(step=0))
             _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (50_000, hard))
             with pytest.raises(RequestFailed) as caught:

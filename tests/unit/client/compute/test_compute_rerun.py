@@ -7,11 +7,11 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.memory import MemoryNeed, required_bytes
-from client.compute.requests import Backward, Forward, ForwardBackward
 from client.errors import UserError
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from model_zoo.specs.precision import Precision
 from model_zoo.specs.state import StateSpec
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -42,12 +42,11 @@ def test_both_stages_have_the_bits_of_whole_graphs(
         options = {"model": model, "precision": precision, "reruns_blocks": reruns}
         first, last = (opened(stage, CUT, **options) for stage in range(2))
         tokens = tokens_of(3)
-        asked = Forward(step=0, microbatch=3, keep_graph=keep)
-        reply, (boundary, *_) = first.call(asked, tokens)
-        assert reply.graph_kept is keep
-        request = ForwardBackward(step=0, microbatch=3, tokens=tokens)
-        (gradient,) = last.call(request, boundary)[1]
-        first.call(Backward(step=0, microbatch=3), gradient, tokens)
+        _, (boundary, *_) = first.call(ForwardTask(0, 3), tokens)
+        (gradient,) = last.call(LossTask(0, 3), boundary, tokens)[1]
+        if not keep:
+            first.replica.drop_graphs()
+        first.call(BackwardTask(step=0, microbatch=3), gradient, tokens)
         found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
     reran, whole = found
     assert all(map(torch.equal, reran, whole))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from client.compute.aggregation.rule import new_aggregation
-from client.compute.requests import Apply, Contribute, Reduce
 from model_zoo.specs.aggregation import RULES
-from tests.support.compute_rounds import accumulate, bounds_of
+from protocol.pipeline.effects import ApplyTask, ContributeTask
+from tests.support.compute_rounds import accumulate, bounds_of, reduce_task
 from tests.support.compute_stages import opened, relative_error
 
 ROBUST = [name for name, rule in RULES.items() if rule.robust]
@@ -157,7 +157,7 @@ def test_one_of_two_that_sends_zeros_does_not_silence_the_other_over_time(name) 
 def round_of(workers, step, lie, codec_bounds):
     """One round by hand in which the last worker lies to the others; everybody applies."""
     bounds = codec_bounds
-    sent = [w.call(Contribute(step=step, attempt=0, bounds=bounds))[1] for w in workers]
+    sent = [w.call(ContributeTask(step=step, attempt=0, bounds=bounds))[1] for w in workers]
     wire, liar = workers[-1].replica.wire, len(workers) - 1
     if lie is not None:
         sent[liar] = [lied(wire, part, lie, a, b) for part, a, b in _parts(sent[liar], bounds)]
@@ -165,14 +165,13 @@ def round_of(workers, step, lie, codec_bounds):
     for segment in range(len(bounds) - 1):
         owner = segment % liar  # the liar owns nothing: its sums are another matter
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
-        request = Reduce(
+        request = reduce_task(
             step=step, attempt=0, segment=segment, microbatches=[2] * len(workers), own=owner
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
-        norms.append(reply.squared_norm)
-    tokens = 2 * len(workers) * wire.token_count
-    apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=tokens)
+        norms.append(reply.sq_norm)
+    apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
     return [worker.call(apply, *sums)[0] for worker in workers]
 
 
@@ -252,7 +251,7 @@ def test_what_it_does_not_leave_out_is() -> None:
     round_of(workers, 0, None, bounds)
     accumulate(workers, 1)
     workers[-1].replica.gradient_sum.fill_(1e13)
-    sent = [w.call(Contribute(step=1, attempt=0, bounds=bounds))[1] for w in workers]
-    reduce = Reduce(step=1, attempt=0, segment=0, microbatches=[2] * replicas, own=0)
+    sent = [w.call(ContributeTask(step=1, attempt=0, bounds=bounds))[1] for w in workers]
+    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[2] * replicas, own=0)
     failed = workers[0].fails(reduce, *(parts[0] for parts in sent[1:]))
     assert (failed.kind, failed.part) == ("codec", replicas - 2)

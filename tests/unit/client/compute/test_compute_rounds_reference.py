@@ -7,21 +7,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from client.compute.requests import (
-    Apply,
-    Backward,
-    Contribute,
-    DecodeSum,
-    Forward,
-    ForwardBackward,
-    Reduce,
-)
 from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
 from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
-from tests.support.compute_rounds import bounds_of
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ContributeTask, ForwardTask, LossTask
+from tests.support.compute_rounds import bounds_of, decode_task, reduce_task
 from tests.support.compute_stages import (
     MODELS,
     OPTIMIZER,
@@ -65,11 +57,11 @@ def run(chain: Replicas, corpus: Corpus, step: int, microbatch: int) -> float:
     samples = corpus.sample(microbatch, SEQUENCES, TOKENS, SEED).astype("<u2").tobytes()
     passed = [samples]
     for worker in before:
-        passed = worker.call(Forward(step=step, microbatch=microbatch), *passed)[1]
-    request = ForwardBackward(step=step, microbatch=microbatch, tokens=samples)
-    reply, gradient = last.call(request, *(passed if before else ()))
+        passed = worker.call(ForwardTask(step=step, microbatch=microbatch), *passed)[1]
+    request = LossTask(step=step, microbatch=microbatch)
+    reply, gradient = last.call(request, *(passed if before else ()), samples)
     for worker in reversed(before):
-        gradient = worker.call(Backward(step=step, microbatch=microbatch), *gradient)[1]
+        gradient = worker.call(BackwardTask(step=step, microbatch=microbatch), *gradient)[1]
     return float(reply.loss_sum)
 
 
@@ -77,20 +69,20 @@ def average(replicas: Replicas, step: int) -> None:
     """The round of a stage, in which each owns a segment and checks those of the others."""
     bounds = bounds_of(replicas[0], len(replicas))
     counts = [len(worker.replica.counted) for worker in replicas]
-    contribute = Contribute(step=step, attempt=0, bounds=bounds)
+    contribute = ContributeTask(step=step, attempt=0, bounds=bounds)
     sent = [worker.call(contribute)[1] for worker in replicas]
     sums, norms = [], []
     for owner, worker in enumerate(replicas):
         parts = [segments[owner] for member, segments in enumerate(sent) if member != owner]
-        reduce = Reduce(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
+        reduce = reduce_task(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
         reply, (total,) = worker.call(reduce, *parts)
         sums.append(total)
-        norms.append(reply.squared_norm)
-    apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=STEP_TOKENS)
+        norms.append(reply.sq_norm)
+    apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
     hashes = set()
     for worker in replicas:
         for segment, (total, norm) in enumerate(zip(sums, norms, strict=True)):
-            decode = DecodeSum(step=step, attempt=0, segment=segment, squared_norm=norm)
+            decode = decode_task(step=step, attempt=0, segment=segment, squared_norm=norm)
             worker.call(decode, total)
         hashes.add(worker.call(apply, *sums)[0].hash)
     assert len(hashes) == 1

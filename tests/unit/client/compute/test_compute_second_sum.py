@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from client.compute.requests import Apply, Contribute, KeepVersion, Reduce
 from model_zoo.specs.aggregation import RULES
 from protocol.audit.record import Grade, grade
-from tests.support.compute_rounds import CODECS, accumulate, bounds_of
+from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask
+from tests.support.compute_rounds import CODECS, accumulate, bounds_of, reduce_task
 from tests.support.compute_stages import opened
 
 CLEAR = [name for name, rule in RULES.items() if not rule.secret]
@@ -25,14 +25,14 @@ class Round:
         self.sum = self.reduce(1, 1)
 
     def contribute(self, step: int) -> list[list[bytes]]:
-        request = Contribute(step=step, attempt=1, bounds=self.bounds)
+        request = ContributeTask(step=step, attempt=1, bounds=self.bounds)
         return [list(map(bytes, worker.call(request)[1])) for worker in self.workers]
 
     def reduce(self, step: int, segment: int) -> bytes:
-        request = Reduce(step=step, attempt=1, segment=segment, microbatches=[2] * 3, own=0)
+        request = reduce_task(step=step, attempt=1, segment=segment, microbatches=[2] * 3, own=0)
         others = [parts[segment] for parts in self.sent[1:]]
         reply, (payload,) = self.workers[0].call(request, *others)
-        self.norm = reply.squared_norm
+        self.norm = reply.sq_norm
         return bytes(payload)
 
     def close(self, step: int) -> None:
@@ -43,19 +43,17 @@ class Round:
         for segment in range(3):
             sums.append(self.reduce(step, segment))
             norms.append(self.norm)
-        request = Apply(
-            step=step, attempt=1, bounds=self.bounds, squared_norms=norms, tokens=TOKENS
-        )
+        request = ApplyTask(step=step, attempt=1, bounds=self.bounds, sq_norms=norms)
         for worker in self.workers:
             worker.call(request, *sums)
 
     def again(self, claimed: bytes, parts: list[bytes] | None = None) -> float:
         """Have the third replica sum segment 1 again."""
-        self.workers[2].call(KeepVersion(step=1, bounds=self.bounds, segment=1))
-        request = Reduce(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=None)
+        self.workers[2].call(KeepVersionTask(step=1, bounds=self.bounds, segment=1))
+        request = reduce_task(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=None)
         parts = parts or [one[1] for one in self.sent]
         reply, _ = self.workers[2].call(request, *parts, claimed)
-        return reply.deviation
+        return reply.apart[0]
 
     def scaled(self, times: float) -> bytes:
         """What an owner sends that lies about its sum."""

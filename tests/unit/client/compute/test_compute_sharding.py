@@ -25,26 +25,24 @@ from client.compute.group import open_group
 from client.compute.memory import held_parameters
 from client.compute.payload import Direction
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import (
-    Apply,
-    Backward,
-    CompareContribution,
-    Contribute,
-    Forward,
-    ForwardBackward,
-    KeepVersion,
-    Load,
-    LoadStart,
-    OpenStage,
-    Pass,
-    Save,
-)
+from client.compute.requests import Load, LoadStart, OpenStage, Save
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.specs.slices import slices
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    CompareTask,
+    ContributeTask,
+    ForwardTask,
+    HashTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+)
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -54,7 +52,7 @@ from tests.support.compute_stages import (
     opened,
     tokens_of,
 )
-from tests.support.compute_steps import STEP_TOKENS, of_step
+from tests.support.compute_steps import of_step
 
 pytestmark = pytest.mark.long
 
@@ -86,8 +84,8 @@ def close(ours: torch.Tensor, right: torch.Tensor) -> bool:
     return bool((ours - right).abs().max() <= CLOSE * right.abs().max())
 
 
-def learn(step: int, microbatch: int) -> ForwardBackward:
-    return ForwardBackward(step=step, microbatch=microbatch, tokens=tokens_of(microbatch))
+def learn(step: int, microbatch: int) -> LossTask:
+    return LossTask(step=step, microbatch=microbatch)
 
 
 @pytest.mark.parametrize(
@@ -130,20 +128,20 @@ async def makes_the_same_versions(worker: Worker, request: OpenStage, path: Path
     others = opening.parameters - first
     # parameters, gradient and sum; the first rank's sum is a part of the whole one
     assert opening.state_bytes - whole.state_bytes == 8 * first + 12 * others
-    assert opening.hash == alone.replica.state_hash(), "the same bits at version 0"
+    begun, _ = await worker.call(HashTask(0))
+    assert begun.hash == alone.replica.state_hash(), "the same bits at version 0"
     for step in range(2):
-        asked = [worker.submit(learn(step, m)) for m in of_step(step)]
+        asked = [worker.submit(learn(step, m), [tokens_of(m)]) for m in of_step(step)]
         for m, each in zip(of_step(step), asked, strict=True):
             loss = (await each.wait())[0].loss_sum
-            right = alone.call(learn(step, m))[0].loss_sum
+            right = alone.call(learn(step, m), tokens_of(m))[0].loss_sum
             assert loss == pytest.approx(right, rel=rel if step or low else CLOSE)
-        applied, _ = await worker.call(Apply(step=step, tokens=STEP_TOKENS))
-        expected, _ = alone.call(Apply(step=step, tokens=STEP_TOKENS))
-        assert applied.version == expected.version
+        applied, _ = await worker.call(ApplyTask(step=step))
+        expected, _ = alone.call(ApplyTask(step=step))
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=5 * rel)
-    held_out = Pass(into="loss", step=2, microbatch=-1, tokens=tokens_of(99))
-    shown = (await worker.call(held_out))[0].loss_sum
-    assert shown == pytest.approx(alone.call(held_out)[0].loss_sum, rel=rel)
+    held_out = PassTask(into="loss", step=2, microbatch=-1)
+    shown = (await worker.call(held_out, [tokens_of(99)]))[0].loss_sum
+    assert shown == pytest.approx(alone.call(held_out, tokens_of(99))[0].loss_sum, rel=rel)
     path.mkdir()
     await worker.call(Save(version=2, path=str(path / "group")))
     alone.call(Save(version=2, path=str(path / "alone")))
@@ -159,43 +157,39 @@ async def runs_an_inner_stage(worker: Worker) -> None:
     opening, _ = await worker.call(request)
     gradients: dict[int, bytes] = {}
     for m in range(4):
-        forwarded, (sent,) = await worker.call(Forward(step=0, microbatch=m), [tokens_of(m)])
-        right = alone.call(Forward(step=0, microbatch=m), tokens_of(m))[1][0]
-        assert forwarded.graph_kept is (m < 3)
+        _, (sent,) = await worker.call(ForwardTask(step=0, microbatch=m), [tokens_of(m)])
+        right = alone.call(ForwardTask(step=0, microbatch=m), tokens_of(m))[1][0]
         assert close(boundary(sent), boundary(right))
-        gradients[m] = last.call(learn(0, m), right)[1][0]
+        gradients[m] = last.call(learn(0, m), right, tokens_of(m))[1][0]
     for m in (0, 1, 2):
-        done, _ = await worker.call(Backward(step=0, microbatch=m), [gradients[m]])
-        assert not done.recomputed
-        alone.call(Backward(step=0, microbatch=m), gradients[m])
+        await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
+        alone.call(BackwardTask(step=0, microbatch=m), gradients[m])
     with pytest.raises(RequestFailed, match="graph"):
-        await worker.call(Backward(step=0, microbatch=3), [gradients[3]])
-    done, _ = await worker.call(Backward(step=0, microbatch=3), [gradients[3], tokens_of(3)])
-    assert done.recomputed
-    alone.call(Backward(step=0, microbatch=3), gradients[3], tokens_of(3))
+        await worker.call(BackwardTask(step=0, microbatch=3), [gradients[3]])
+    await worker.call(BackwardTask(step=0, microbatch=3), [gradients[3], tokens_of(3)])
+    alone.call(BackwardTask(step=0, microbatch=3), gradients[3], tokens_of(3))
     with pytest.raises(RequestFailed, match="counted already"):
-        await worker.call(Backward(step=0, microbatch=3), [gradients[3]])
+        await worker.call(BackwardTask(step=0, microbatch=3), [gradients[3]])
     bounds = [0, opening.parameters]
-    reply, (sum_of_4,) = await worker.call(Contribute(step=0, attempt=0, bounds=bounds))
-    assert reply.microbatches == [0, 1, 2, 3]
+    reply, (sum_of_4,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
+    assert reply.counted == (0, 1, 2, 3)
     assert close(numbers(sum_of_4, bounds[1]), alone.replica.gradient_sum)
-    again, (same,) = await worker.call(Contribute(step=0, attempt=1, bounds=bounds))
-    assert (again.microbatches, same) == (reply.microbatches, sum_of_4)
-    await worker.call(Pass(into="less", step=0, microbatch=1), [gradients[1], tokens_of(1)])
-    alone.call(Pass(into="less", step=0, microbatch=1), gradients[1], tokens_of(1))
-    reply, (sum_of_3,) = await worker.call(Contribute(step=0, attempt=2, bounds=bounds))
-    assert reply.microbatches == [0, 2, 3]
+    again, (same,) = await worker.call(ContributeTask(step=0, attempt=1, bounds=bounds))
+    assert (again.counted, same) == (reply.counted, sum_of_4)
+    await worker.call(PassTask(into="less", step=0, microbatch=1), [gradients[1], tokens_of(1)])
+    alone.call(PassTask(into="less", step=0, microbatch=1), gradients[1], tokens_of(1))
+    reply, (sum_of_3,) = await worker.call(ContributeTask(step=0, attempt=2, bounds=bounds))
+    assert reply.counted == (0, 2, 3)
     assert close(numbers(sum_of_3, bounds[1]), alone.replica.gradient_sum)
 
 
 async def sends_the_gradient_of_all_sequences(worker: Worker) -> None:
     first, alone = opened(0, [2, 2]), opened(1, [2, 2])
-    given = first.call(Forward(step=0, microbatch=0), tokens_of(0))[1][0]
+    given = first.call(ForwardTask(step=0, microbatch=0), tokens_of(0))[1][0]
     await worker.call(open_request(1, [2, 2], ranks=len(worker.ranks)))
-    reply, (sent,) = await worker.call(learn(0, 0), [given])
-    right, (expected,) = alone.call(learn(0, 0), given)
+    reply, (sent,) = await worker.call(learn(0, 0), [given, tokens_of(0)])
+    right, (expected,) = alone.call(learn(0, 0), given, tokens_of(0))
     assert reply.loss_sum == pytest.approx(right.loss_sum, rel=CLOSE)
-    assert reply.tokens == right.tokens
     assert close(boundary(sent, "backward"), boundary(expected, "backward"))
 
 
@@ -204,46 +198,46 @@ async def audits(worker: Worker) -> None:
     size = member.replica.size
     await worker.call(open_request(0, [4], ranks=len(worker.ranks)))
     for m in (0, 1):
-        member.call(learn(0, m))
-        await worker.call(learn(0, m))
-    member.call(Apply(step=0, tokens=STEP_TOKENS))
-    await worker.call(Apply(step=0, tokens=STEP_TOKENS))
+        member.call(learn(0, m), tokens_of(m))
+        await worker.call(learn(0, m), [tokens_of(m)])
+    member.call(ApplyTask(step=0))
+    await worker.call(ApplyTask(step=0))
     for m in (6, 7, 8):
-        member.call(learn(1, m))
-    sent = member.call(Contribute(step=1, attempt=0, bounds=[0, size]))[1][0]
-    await worker.call(learn(1, 11))  # the step goes on beside the audit
-    compare = CompareContribution(step=1, bounds=[0, size])
+        member.call(learn(1, m), tokens_of(m))
+    sent = member.call(ContributeTask(step=1, attempt=0, bounds=[0, size]))[1][0]
+    await worker.call(learn(1, 11), [tokens_of(11)])  # the step goes on beside the audit
+    compare = CompareTask(step=1, bounds=[0, size])
     for audited in ((6, 7, 8), (6,)):
-        await worker.call(KeepVersion(step=1))
+        await worker.call(KeepVersionTask(step=1))
         for m in audited:
-            await worker.call(Pass(into="audit", step=1, microbatch=m, tokens=tokens_of(m)))
+            await worker.call(PassTask(into="audit", step=1, microbatch=m), [tokens_of(m)])
         compared, _ = await worker.call(compare, [sent])
-        assert (compared.deviation < 1e-4) is (len(audited) == 3), compared
+        assert (compared.apart[0] < 1e-4) is (len(audited) == 3), compared
         with pytest.raises(RequestFailed, match="no version is kept"):
             await worker.call(compare, [sent])
         with pytest.raises(RequestFailed, match="no version is kept"):
-            await worker.call(Pass(into="audit", step=1, microbatch=7, tokens=tokens_of(7)))
-    reply, _ = await worker.call(Contribute(step=1, attempt=0, bounds=[0, size]))
-    assert reply.microbatches == [11]
+            await worker.call(PassTask(into="audit", step=1, microbatch=7), [tokens_of(7)])
+    reply, _ = await worker.call(ContributeTask(step=1, attempt=0, bounds=[0, size]))
+    assert reply.counted == (11,)
 
 
 async def refuses_as_one_what_one_rank_finds_bad(worker: Worker) -> None:
     """Only the last sequence is absurd: the first rank has not seen it."""
     alone, last = opened(0, [2, 2]), opened(1, [2, 2])
-    output = alone.call(Forward(step=0, microbatch=0), tokens_of(0))[1][0]
-    gradient = last.call(learn(0, 0), output)[1][0]
+    output = alone.call(ForwardTask(step=0, microbatch=0), tokens_of(0))[1][0]
+    gradient = last.call(learn(0, 0), output, tokens_of(0))[1][0]
     values = boundary(gradient, "backward")
     values[-1] *= 1e13
     absurd = bytes(WIRE.boundary_out(values, "backward"))
     opening, _ = await worker.call(open_request(0, [2, 2], ranks=len(worker.ranks)))
-    await worker.call(Backward(step=0, microbatch=0), [gradient, tokens_of(0)])
+    await worker.call(BackwardTask(step=0, microbatch=0), [gradient, tokens_of(0)])
     with pytest.raises(RequestFailed) as caught:
-        await worker.call(Backward(step=0, microbatch=1), [absurd, tokens_of(1)])
+        await worker.call(BackwardTask(step=0, microbatch=1), [absurd, tokens_of(1)])
     assert caught.value.kind in ("poisoned", "outlier")
     bounds = [0, opening.parameters]
-    reply, (sent,) = await worker.call(Contribute(step=0, attempt=0, bounds=bounds))
-    assert reply.microbatches == [0]
-    alone.call(Backward(step=0, microbatch=0), gradient, tokens_of(0))
+    reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
+    assert reply.counted == (0,)
+    alone.call(BackwardTask(step=0, microbatch=0), gradient, tokens_of(0))
     assert close(numbers(sent, bounds[1]), alone.replica.gradient_sum)
 
 
@@ -257,16 +251,16 @@ async def begins_with_an_imported_model_and_loads_versions(worker: Worker, tmp_p
     request = open_request(0, [4], model="llama", imported=True, ranks=len(worker.ranks))
     await worker.call(request)
     await worker.call(begin)
-    loss = (await worker.call(learn(0, 0)))[0].loss_sum
-    assert loss == pytest.approx(alone.call(learn(0, 0))[0].loss_sum, rel=CLOSE)
-    digest = alone.call(Apply(step=0, tokens=STEP_TOKENS))[0].hash
+    loss = (await worker.call(learn(0, 0), [tokens_of(0)]))[0].loss_sum
+    assert loss == pytest.approx(alone.call(learn(0, 0), tokens_of(0))[0].loss_sum, rel=CLOSE)
+    digest = alone.call(ApplyTask(step=0))[0].hash
     alone.call(Save(version=1, path=str(tmp_path / "version")))
     loaded, _ = await worker.call(
         Load(path=str(tmp_path / "version"), version=1, expected_hash=digest)
     )
     assert loaded.hash == digest
-    loss = (await worker.call(learn(1, 6)))[0].loss_sum
-    assert loss == pytest.approx(alone.call(learn(1, 6))[0].loss_sum, rel=CLOSE)
+    loss = (await worker.call(learn(1, 6), [tokens_of(6)]))[0].loss_sum
+    assert loss == pytest.approx(alone.call(learn(1, 6), tokens_of(6))[0].loss_sum, rel=CLOSE)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
@@ -280,5 +274,5 @@ async def test_a_rank_that_dies_or_hangs_in_a_pass_ends_the_group(
         pids = worker.pids
         os.kill(pids[1], getattr(signal, how))
         with pytest.raises(WorkerDied, match="rank"):
-            await worker.call(learn(0, 0))
+            await worker.call(learn(0, 0), [tokens_of(0)])
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from client.compute import passes
-from client.compute.requests import Backward, Forward, ForwardBackward, Pass
 from client.compute.slicing import is_out_of_memory
 from client.compute.team import Ring, Team
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, PassTask
 from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
 
 CLOSE = 1e-6
@@ -43,10 +43,10 @@ def step(workers: list[LocalWorker], microbatch: int) -> tuple[float, list[bytes
     """One microbatch through two stages and back: its loss, and what went between them."""
     first, last = workers
     tokens = tokens_of(microbatch)
-    boundary = first.call(Forward(step=0, microbatch=microbatch), tokens)[1][0]
-    request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens)
-    reply, (gradient,) = last.call(request, boundary)
-    first.call(Backward(step=0, microbatch=microbatch), gradient, tokens)
+    boundary = first.call(ForwardTask(step=0, microbatch=microbatch), tokens)[1][0]
+    request = LossTask(step=0, microbatch=microbatch)
+    reply, (gradient,) = last.call(request, boundary, tokens)
+    first.call(BackwardTask(step=0, microbatch=microbatch), gradient, tokens)
     return reply.loss_sum, [boundary, gradient]
 
 
@@ -87,8 +87,7 @@ def test_the_size_that_fits_is_remembered() -> None:
     worker = opened(0, [4])
     tried = short_of_memory(worker, 1)
     for microbatch in range(2):
-        request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens_of(microbatch))
-        worker.call(request)
+        worker.call(LossTask(0, microbatch), tokens_of(microbatch))
     assert tried == [3, 2, 1, 1, 1, 1, 1, 1]
 
 
@@ -116,11 +115,11 @@ def test_a_backward_pass_that_fails_is_done_again_in_slices(
 def test_what_was_counted_whole_is_taken_out_in_slices() -> None:
     worker = opened(0, [4])
     tokens = [tokens_of(microbatch) for microbatch in range(2)]
-    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens[0]))
+    worker.call(LossTask(step=0, microbatch=0), tokens[0])
     before = worker.replica.gradient_sum.clone()
-    worker.call(ForwardBackward(step=0, microbatch=1, tokens=tokens[1]))
+    worker.call(LossTask(step=0, microbatch=1), tokens[1])
     short_of_memory(worker, 2)
-    worker.call(Pass(into="less", step=0, microbatch=1, tokens=tokens[1]))
+    worker.call(PassTask(into="less", step=0, microbatch=1), tokens[1])
     assert worker.replica.counted == {0}
     assert relative_error(worker.replica.gradient_sum, before) < CLOSE
 
@@ -128,9 +127,9 @@ def test_what_was_counted_whole_is_taken_out_in_slices() -> None:
 def test_when_no_sequence_fits_it_says_so_and_counts_nothing() -> None:
     first, last = two_stages()
     tokens = tokens_of(1)
-    boundary = first.call(Forward(step=0, microbatch=1), tokens)[1][0]
+    boundary = first.call(ForwardTask(step=0, microbatch=1), tokens)[1][0]
     short_of_memory(last, 0)
-    failed = last.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens), boundary)
+    failed = last.fails(LossTask(step=0, microbatch=1), boundary, tokens)
     assert failed.kind == "oom"
     assert "not even one sequence of 16 tokens" in failed.message
     assert "stage 1" in failed.message
@@ -146,7 +145,7 @@ def test_other_failures_are_not_taken_for_it() -> None:
         return RuntimeError("a bug")
 
     tried = short_of_memory(worker, 0, broken)
-    failed = worker.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens_of(1)))
+    failed = worker.fails(LossTask(step=0, microbatch=1), tokens_of(1))
     assert failed.kind == "internal"
     assert tried == [3]
 
@@ -164,13 +163,13 @@ def test_a_stage_warms_up_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> N
 
         return note
 
-    for name in ("run_forward", "run_loss", "run_backward"):
+    for name in ("run_forward", "run_loss", "run_back"):
         monkeypatch.setattr(passes, name, noted(name))
     for stage in range(2):
         replica = opened(stage, [2, 2]).replica
         assert not replica.counted
         assert not replica.gradient_sum.any()
-    assert ran == ["run_forward", "run_backward", "run_loss", "run_backward"]
+    assert ran == ["run_forward", "run_back", "run_loss", "run_back"]
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -183,7 +182,7 @@ def test_a_stage_opens_though_a_whole_microbatch_does_not_fit(
     with monkeypatch.context() as short:
         short.setattr(passes, "run_loss", fail)
         worker = opened(0, [4])
-    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
+    worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
     assert worker.replica.counted == {0}
 
 
@@ -193,7 +192,7 @@ def test_ranks_that_run_a_pass_together_do_not_cut_it_alone() -> None:
     worker.replica.team = Team()
     worker.replica.team.size = 2
     tried = short_of_memory(worker, 0)
-    failed = worker.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens_of(1)))
+    failed = worker.fails(LossTask(step=0, microbatch=1), tokens_of(1))
     assert (failed.kind, failed.message[:20]) == ("oom", "a rank lacks memory:")
     assert tried == [3]
     assert worker.replica.sequences_at_once == 3

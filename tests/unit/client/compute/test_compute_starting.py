@@ -7,12 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client.compute.requests import Apply, ForwardBackward, LoadStart
+from client.compute.requests import LoadStart
 from client.compute.starting import NotFinite, Written, write_start
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
 from model_zoo.specs.slices import slices
 from model_zoo.whole import build_whole
+from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import MODELS, opened, tokens_of
 
 CUT = [1, 2, 1]
@@ -90,9 +91,9 @@ def test_training_that_went_on_is_given_up(imported: Imported, tmp_path: Path) -
     start = write_start(imported, slices(whole)[0], lambda digest: tmp_path / digest)
     request = LoadStart(path=str(start.path), digest=start.digest)
     worker, fresh = opened(0, whole, model="llama"), opened(0, whole, model="llama")
-    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
-    worker.call(Apply(step=0, tokens=100))
-    worker.call(ForwardBackward(step=1, microbatch=1, tokens=tokens_of(1)))
+    worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
+    worker.call(ApplyTask(step=0))
+    worker.call(LossTask(step=1, microbatch=1), tokens_of(1))
     assert worker.call(request)[0].hash == fresh.call(request)[0].hash
     assert not worker.replica.counted
 

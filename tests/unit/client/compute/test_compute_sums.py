@@ -5,12 +5,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute.requests import Apply, Contribute, DecodeSum, ForwardBackward, Pass
+from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
 from tests.support.compute_rounds import (
     CODECS,
     accumulate,
     bounds_of,
     contribute_and_reduce,
+    decode_task,
     replicas,
 )
 from tests.support.compute_stages import tokens_of
@@ -28,10 +29,10 @@ class TestDecodedAhead:
         return workers, bounds, sums, norms
 
     def decode(self, segment, norm, *, attempt=0, step=0):
-        return DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=norm)
+        return decode_task(step=step, attempt=attempt, segment=segment, squared_norm=norm)
 
     def apply(self, bounds, norms):
-        return Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+        return ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
 
     def decodings(self, worker, monkeypatch):
         """The worker's decoded segments from now on, by length."""
@@ -60,11 +61,11 @@ class TestDecodedAhead:
         for segment in (1, 2):
             busy.call(self.decode(segment, norms[segment]), sums[segment])
         if other == "pass":
-            busy.call(ForwardBackward(step=0, microbatch=77, tokens=tokens_of(77)))
+            busy.call(LossTask(step=0, microbatch=77), tokens_of(77))
         elif other == "subtract":
-            busy.call(Pass(into="less", step=0, microbatch=0, tokens=tokens_of(0)))
+            busy.call(PassTask(into="less", step=0, microbatch=0), tokens_of(0))
         else:
-            busy.call(Contribute(step=0, attempt=1, bounds=[0, bounds[-1]]))
+            busy.call(ContributeTask(step=0, attempt=1, bounds=[0, bounds[-1]]))
         expected, _ = calm.call(self.apply(bounds, norms), *sums)
         assert busy.call(self.apply(bounds, norms), *sums)[0].hash == expected.hash
 

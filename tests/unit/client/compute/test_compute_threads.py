@@ -16,10 +16,17 @@ import trio
 
 from client.compute.device import fewest_threads
 from client.compute.process import open_worker
-from client.compute.requests import Apply, DecodeSum, SetThreads
+from client.compute.requests import SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
-from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
+from protocol.pipeline.effects import ApplyTask
+from tests.support.compute_rounds import (
+    accumulate,
+    bounds_of,
+    contribute_and_reduce,
+    decode_task,
+    replicas,
+)
 from tests.support.compute_stages import opened
 
 TIMEOUT_S = 60
@@ -82,9 +89,9 @@ def test_replicas_with_other_numbers_of_threads_have_the_same_bits(codec: str) -
             for count, member in enumerate(members, start=1):
                 member.call(SetThreads(threads=count))
                 for segment, (payload, norm) in enumerate(zip(sums, norms, strict=True)):
-                    decode = DecodeSum(step=step, attempt=0, segment=segment, squared_norm=norm)
+                    decode = decode_task(step=step, attempt=0, segment=segment, squared_norm=norm)
                     member.call(decode, payload)
-                apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=100)
+                apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
                 hashes.add(member.call(apply, *sums)[0].hash)
             assert len(hashes) == 1
 

@@ -184,7 +184,7 @@ def swarms(draw: st.DrawFn) -> tuple[Run, list[list[Machine]]]:
     return Run(loads, draw(st.integers(1, 500)), 64, 1.02), placement
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(swarm=swarms(), data=st.data(), times=st.floats(1.0, 100.0))
 def test_a_better_machine_never_slows_the_swarm(
     swarm: tuple[Run, list[list[Machine]]], data: st.DataObject, times: float
@@ -199,7 +199,7 @@ def test_a_better_machine_never_slows_the_swarm(
     assert predict(this, placement).tokens_per_s >= before.tokens_per_s * (1 - 1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(swarm=swarms())
 def test_terms_add_up_and_stay_within_the_bound(swarm: tuple[Run, list[list[Machine]]]) -> None:
     this, placement = swarm

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.store.boundaries import BoundaryStore, Key, StoreFull
+from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
+from protocol.pipeline.effects import PayloadKey
 
 
-def key(step: int, microbatch: int = 0, kind: str = "0:input") -> Key:
-    return Key(step, microbatch, kind)
+def key(step: int, microbatch: int = 0) -> PayloadKey:
+    return PayloadKey(step, "input", microbatch)
+
+
+def found(store: BoundaryStore, name: PayloadKey) -> bytes | None:
+    try:
+        return store.get(name)
+    except PayloadGone:
+        return None
 
 
 def test_the_oldest_go_to_disk_and_come_back(tmp_path: Path) -> None:
@@ -22,7 +30,7 @@ def test_the_oldest_go_to_disk_and_come_back(tmp_path: Path) -> None:
         store.put(key(1, m), bytes([m]) * 100)
     assert (store._memory_bytes, store._disk_bytes()) == (300, 200)
     for m in range(5):
-        assert store.get(key(1, m)) == bytes([m]) * 100
+        assert found(store, key(1, m)) == bytes([m]) * 100
         assert key(1, m) in store
     assert list(tmp_path.iterdir()) == []  # spill files have no name
     store.close()
@@ -36,8 +44,8 @@ def test_dropping_a_step_frees_memory_disk_and_files(tmp_path: Path) -> None:
             store.put(key(step, m), b"x" * 100)
     assert len(os.listdir("/proc/self/fd")) == before + 2
     store.drop_step(1)
-    assert store.get(key(1)) is None
-    assert store.get(key(2)) == b"x" * 100
+    assert found(store, key(1)) is None
+    assert found(store, key(2)) == b"x" * 100
     store.drop_step(2)
     store.drop_step(3)
     assert store._memory_bytes == store._disk_bytes() == 0
@@ -51,12 +59,12 @@ def test_a_key_put_again_replaces_what_was_there_wherever_it_lay(tmp_path: Path)
         store.put(key(1, 1), b"x" * 40)
     store.put(key(1), b"d" * 10)
     store.put(key(1), b"e" * 20)
-    assert store.get(key(1)) == b"e" * 20
+    assert found(store, key(1)) == b"e" * 20
     store.drop(key(1))
-    assert store.get(key(1)) is None
+    assert found(store, key(1)) is None
     store.drop(key(1, 1))
     assert store._memory_bytes == 0
-    assert store.get(key(1, 1)) is None
+    assert found(store, key(1, 1)) is None
     store.close()
 
 
@@ -68,7 +76,7 @@ def test_what_fits_nowhere_is_refused_and_nothing_is_lost(tmp_path: Path) -> Non
         store.put(key(1, 9), b"x" * 100)
     with pytest.raises(StoreFull, match="above the memory budget"):
         store.put(key(1, 9), b"x" * 201)
-    assert [store.get(key(1, m)) for m in range(4)] == [bytes([m]) * 100 for m in range(4)]
+    assert [found(store, key(1, m)) for m in range(4)] == [bytes([m]) * 100 for m in range(4)]
     assert key(1, 9) not in store
     store.close()
 
@@ -86,9 +94,9 @@ def test_a_full_disk_is_refused_and_nothing_is_lost(
         patched.setattr(os, "pwrite", full)
         with pytest.raises(StoreFull, match="No space left"):
             store.put(key(1, 1), b"b" * 100)
-    assert store.get(key(1)) == b"a" * 100
+    assert found(store, key(1)) == b"a" * 100
     store.put(key(1, 1), b"b" * 100)
-    assert store.get(key(1)) == b"a" * 100
+    assert found(store, key(1)) == b"a" * 100
     store.close()
 
 
@@ -98,11 +106,13 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store = BoundaryStore(100, 1000, tmp_path)
     store.put(key(1), bytes(range(100)))
     store.put(key(1, 1), b"b" * 100)
-    assert store.get(key(1)) == bytes(range(100))
+    assert found(store, key(1)) == bytes(range(100))
     store.close()
 
 
-names = st.builds(Key, st.integers(0, 2), st.integers(0, 3), st.sampled_from(["in", "out"]))
+names = st.builds(
+    PayloadKey, st.integers(0, 2), st.sampled_from(["input", "output"]), st.integers(0, 3)
+)
 actions = st.one_of(
     st.tuples(st.just("put"), names, st.binary(max_size=60)),
     st.tuples(st.just("drop"), names),
@@ -113,16 +123,16 @@ actions = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(actions, max_size=40))
 def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[object, ...]]) -> None:
-    store, model = BoundaryStore(100, 400), dict[Key, bytes]()
+    store, model = BoundaryStore(100, 400), dict[PayloadKey, bytes]()
     for action, *arguments in script:
         match action, arguments:
-            case "put", [Key() as name, bytes() as data]:
+            case "put", [PayloadKey() as name, bytes() as data]:
                 try:
                     store.put(name, data)
                     model[name] = data
                 except StoreFull:
                     pass
-            case "drop", [Key() as name]:
+            case "drop", [PayloadKey() as name]:
                 store.drop(name)
                 model.pop(name, None)
             case "drop_step", [int() as step]:
@@ -130,5 +140,5 @@ def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[obje
                 model = {name: data for name, data in model.items() if name.step != step}
         assert store._memory_bytes <= 100
         assert store._disk_bytes() <= 400
-        assert all(store.get(name) == data for name, data in model.items())
+        assert all(found(store, name) == data for name, data in model.items())
     store.close()

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import trio
 
-from client.compute.requests import Contribute
 from client.node.status import take_snapshot
 from client.views.report import status_report
 from protocol.ids import PeerId
+from protocol.pipeline.effects import ContributeTask
 from protocol.wire.messages import AuditRequest, Shown
 from tests.support.cases import usual
 from tests.support.local_worker import LocalWorker
@@ -44,7 +44,7 @@ def lie(worker: LocalWorker, factor: float) -> None:
     execute, spoilt = executor.execute, set[int]()
 
     def lying(request: Any, payloads: Any, answer: Any) -> None:
-        if isinstance(request, Contribute) and request.step not in spoilt:
+        if isinstance(request, ContributeTask) and request.step not in spoilt:
             spoilt.add(request.step)
             assert executor._opened is not None
             executor._opened.replica.gradient_sum.mul_(factor)

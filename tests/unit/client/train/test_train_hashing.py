@@ -9,7 +9,7 @@ import trio
 
 from client.compute import replica
 from client.compute.executor import Executor
-from client.compute.requests import HashVersion
+from protocol.pipeline.effects import HashTask
 from tests.support.train_swarm import open_swarm
 
 
@@ -20,8 +20,8 @@ async def test_steps_are_exact_and_a_newcomer_joins(
     execute = Executor.execute
 
     def note(self: Executor, request: object, *others: object) -> None:
-        if isinstance(request, HashVersion):
-            asked.append(request.version)
+        if isinstance(request, HashTask):
+            asked.append(request.step)
         execute(self, request, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(replica, "LEAF_BYTES", 0)

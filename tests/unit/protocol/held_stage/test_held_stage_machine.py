@@ -19,7 +19,6 @@ from protocol.held_stage.machine import (
 
 EXPECTED = """
             assign        observe    serve      lose       fail  drain       drained  to-save  saved
-vacant      acquiring     -          -          -          gone  gone        -        -        -
 acquiring   acquiring     observing  serving    acquiring  gone  gone        -        -        -
 observing   observing     -          serving    acquiring  gone  gone        -        -        -
 serving     serving       -          serving    acquiring  gone  draining    -        -        -
@@ -43,9 +42,6 @@ def expected() -> list[tuple[State, Event, State | None]]:
 def brought_to(state: State) -> HeldStage:
     """A held stage in a state, by the inputs that lead there."""
     held = HeldStage(3, 0.0)
-    if state is State.VACANT:
-        return held
-    held.assign(1.0)
     if state is State.OBSERVING:
         held.opened(2.0, serving=False)
     if state in (State.SERVING, State.DRAINING, State.SAVING):

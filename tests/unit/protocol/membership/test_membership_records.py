@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.membership.advert import Advert, Flops, encode_advert, parse_advert
+from protocol.membership.advert import Advert, encode_advert, parse_advert
 from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -152,7 +152,7 @@ def test_adverts_that_contradict_the_swarm_are_refused(
 
 def test_our_own_nonsense_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
-        encode_advert(advert(flops=Flops(fp32=float("nan"))))
+        encode_advert(advert(flops=float("nan")))
     with pytest.raises(LocalProtocolError):
         encode_loss(LossSaid(-1, 0.0))
     with pytest.raises(LocalProtocolError):
@@ -160,8 +160,8 @@ def test_our_own_nonsense_is_our_bug() -> None:
 
 
 def test_whole_numbers_are_made_floats_before_signing() -> None:
-    body = encode_advert(advert(flops=Flops(fp32=1)))
-    assert parse_advert(body, peer(1), peer(1), STAGES).flops == Flops(fp32=1.0)
+    body = encode_advert(advert(flops=1))
+    assert parse_advert(body, peer(1), peer(1), STAGES).flops == 1.0
 
 
 def shared(

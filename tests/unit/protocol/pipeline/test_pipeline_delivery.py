@@ -262,16 +262,16 @@ class TestCrowdsThatHaveShownNothing:
         """A is measured; a microbatch is out at B or C, which is lost; who is left of the two."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop.settle(A, 1.0, 1, 0.0)
+            made.next_hop[A].settle(1.0, 1, 0.0)
         if suspended:
-            made.next_hop.struck(A, 0.5)
+            made.next_hop[A].struck(0.5)
         lost = offered(made)[0]
         while lost == A:
             made.discard(M)
-            made.next_hop.charge(A)
+            made.next_hop[A].charged += 1
             lost = offered(made)[0]
         for _ in range(9):
-            made.next_hop.charge(A)
+            made.next_hop[A].charged += 1
         made.update(rated({A, B, C} - {lost}), STEP, 1.0)
         [left] = {B, C} - {lost}
         return made, left
@@ -290,14 +290,14 @@ class TestCrowdsThatHaveShownNothing:
         """They wait for what it has of the step, and cannot see for whom it waits itself."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop.settle(A, 0.1, 1, 0.0)
+            made.next_hop[A].settle(0.1, 1, 0.0)
         for _ in range(99):
-            made.next_hop.charge(A)
+            made.next_hop[A].charged += 1
         assert offered(made)[0] != A
         now, sent_to = 0.0, None
         while sent_to is None:
             now = made.next_deadline() or 0.0
-            made.next_hop.brought(A, now)
+            made.next_hop[A].brought(now)
             sent_to = next((peer for peer, _ in offers(list(made.tick(now)))), None)
         assert sent_to == A
         assert now + 1.0 < LEAST_S * TIMES["work"]

@@ -138,7 +138,7 @@ class TestWhoElseGetsIt:
         line.made.update(rated({A, B}), STEP + 1, line.now)
         line.tick(USUAL_S)
         assert line.made.gradient(peer, STEP + 1, early, line.now)
-        assert line.made.next_hop.timing(peer).mean_s < 2 * USUAL_S  # it began when its stage did
+        assert line.made.next_hop[peer].gradient.mean_s < 2 * USUAL_S  # it began when its stage did
 
     def early(self, line: Line) -> tuple[int, PeerId]:
         """A microbatch of a step that a stage behind the next one has not begun."""
@@ -200,7 +200,7 @@ class TestStrikes:
         for _ in range(2 * STRIKES):
             assert named(self.strike(line, A)) == []
             line.tick(FORGET_S)
-            line.made.next_hop.brought(A, line.now)
+            line.made.next_hop[A].brought(line.now)
 
     def test_our_own_sleep_proves_nothing(self) -> None:
         line = Line()
@@ -303,11 +303,11 @@ class TestTwoHolders:
     def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
         line = Line()
         m, slow, other = line.sent_twice()
-        before = line.made.next_hop.timing(slow).mean_s
-        samples = line.made.next_hop.timing(other).samples
+        before = line.made.next_hop[slow].gradient.mean_s
+        samples = line.made.next_hop[other].gradient.samples
         line.brings(other, m)
-        assert line.made.next_hop.timing(slow).mean_s > before
-        assert line.made.next_hop.timing(other).samples == samples, "Karn: it was sent before"
+        assert line.made.next_hop[slow].gradient.mean_s > before
+        assert line.made.next_hop[other].gradient.samples == samples, "Karn: it was sent before"
 
     def test_a_gradient_for_what_was_left_to_another_is_no_offence(self) -> None:
         line = Line()

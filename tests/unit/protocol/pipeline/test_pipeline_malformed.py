@@ -89,7 +89,7 @@ class TestGettingAnotherGradient:
         made = deliveries(A, B)
         first = held(made)
         second = B if first == A else A
-        made.next_hop.charge(second)
+        made.next_hop[second].charged += 1
         made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert made.next_deadline() is None

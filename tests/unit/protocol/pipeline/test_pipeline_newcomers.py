@@ -213,8 +213,8 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
         now += 1 / arrive
         while out and out[0][0] <= now:
             at, peer, took = heapq.heappop(out)
-            hop.release(peer)
-            hop.settle(peer, took, 1, at)
+            hop[peer].release()
+            hop[peer].settle(took, 1, at)
         chosen = hop.choose(now)
         assert chosen is not None
         got[chosen] += 1

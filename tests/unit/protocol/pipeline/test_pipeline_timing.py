@@ -59,14 +59,14 @@ def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() ->
     assert hops.late_s(new, 1) == UNMEASURED_S
     hops.update(dict.fromkeys([new, fast, slow, other], 0.0))
     for _ in range(9):
-        hops.settle(fast, 0.1, 1, 0.0)
+        hops[fast].settle(0.1, 1, 0.0)
     assert hops.late_s(new, 1) == hops.late_s(fast, 1) == LEAST_LATE_S
-    hops.struck(other, 0.0)
+    hops[other].struck(0.0)
     assert hops.late_s(other, 1) == LEAST_LATE_AGAIN_S
-    hops.brought(other, 1.0)
+    hops[other].brought(1.0)
     assert hops.late_s(other, 1) == LEAST_LATE_S
     for _ in range(9):
-        hops.settle(slow, 4.0, 1, 0.0)
+        hops[slow].settle(4.0, 1, 0.0)
     assert hops.late_s(new, 1) == MOST_TIMES * 4.0
     assert hops.late_s(slow, 1) == 6.0
 

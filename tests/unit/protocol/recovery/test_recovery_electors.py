@@ -9,12 +9,11 @@ import pytest
 
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.recovery.evidence import MAX_ELECTORATES, Evidence
+from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     PATIENCE_S,
     SETTLE_S,
-    STALLED_S,
     TURN_S,
     Adopt,
     FetchLine,
@@ -37,10 +36,10 @@ def nobody(_peer: PeerId) -> bool:
     return False
 
 
-def decreed(*electorates: Collection[PeerId]) -> Evidence:
+def decreed(*sets: Collection[PeerId]) -> Evidence:
     """What is known after decrees that have named these electors."""
     made = Evidence()
-    for version, electors in enumerate(electorates, 40):
+    for version, electors in enumerate(sets, 40):
         made.closed(0, version, bytes(32), electors, 0.0, electors)
     return made
 
@@ -67,11 +66,11 @@ class TestElectors:
     def test_those_of_earlier_decrees_count_and_are_bounded(self) -> None:
         parted = [MEMBERS, [ME]]
         assert decreed(*parted).seconded(MEMBERS.__contains__, nobody), "before they parted"
-        pairs = [[ME, PEERS[1 + n]] for n in range(MAX_ELECTORATES)]
+        pairs = [[ME, PEERS[1 + n]] for n in range(MAX_ELECTOR_SETS)]
         assert not decreed(*parted, *pairs).seconded(set(MEMBERS[2:]).__contains__, nobody)
 
     def test_those_that_are_named_again_are_kept_once(self) -> None:
-        made = decreed(MEMBERS, *[[ME]] * 2 * MAX_ELECTORATES)
+        made = decreed(MEMBERS, *[[ME]] * 2 * MAX_ELECTOR_SETS)
         assert made.seconded(MEMBERS.__contains__, nobody)
 
     def test_other_electors_are_news_that_survive_the_process(self) -> None:
@@ -199,9 +198,9 @@ def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_a
     for peer in GUESTS:
         made.receive(peer, Stored(AGAIN), 40.0)
     made.update(context(39), 41.0)
-    for now in range(42, 42 + int(STALLED_S)):
+    for now in range(42, 42 + int(PATIENCE_S)):
         made.update(context(39), float(now))
         assert made.lineage == FIRST
     serving = dict.fromkeys(GUESTS, (AGAIN.era,))
-    made.update(replace(context(39), eras=serving), 60.0 + STALLED_S)
+    made.update(replace(context(39), eras=serving), 60.0 + PATIENCE_S)
     assert made.lineage == AGAIN

@@ -13,10 +13,9 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
-from protocol.recovery.evidence import DOUBTED_AFTER, Electorate, Evidence, Kept
+from protocol.recovery.evidence import DOUBTED_AFTER, Evidence, Kept, Known, StageElectors
 from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
-    HEALTHY_S,
     IN_VAIN_S,
     LOST_S,
     PATIENCE_S,
@@ -24,7 +23,6 @@ from protocol.recovery.machine import (
     REFUSED_S,
     SETTLE_S,
     SILENT_SHARE,
-    STALLED_S,
     STUCK_S,
     TURN_S,
     Adopt,
@@ -46,8 +44,8 @@ from protocol.recovery.stored import (
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
 EVERY = 10
-TWO_OTHERS, ELECTORS = tuple(PEERS[1:3]), Electorate(0, tuple(PEERS[:3]))
-WITH_TWO = Kept(stages=(0,), proven=TWO_OTHERS, electorates=(ELECTORS,))
+TWO_OTHERS, ELECTORS = tuple(map(Known, PEERS[1:3])), StageElectors(0, tuple(PEERS[:3]))
+WITH_TWO = Kept(stages=(0,), known=TWO_OTHERS, electors=(ELECTORS,))
 """The first of three that have closed a step together."""
 
 
@@ -191,7 +189,7 @@ class TestLost:
 
     def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
-        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + HEALTHY_S
+        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + STUCK_S
         for other in PEERS[1:]:
             made.receive(other, stored(lineage=alone), idle)
         assert made.lineage == alone
@@ -205,7 +203,7 @@ class TestLost:
         assert back == FIRST
 
     def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
-        made, idle = running(PEERS[0]), 10.0 + HEALTHY_S + STALLED_S
+        made, idle = running(PEERS[0]), 10.0 + STUCK_S + PATIENCE_S
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
         assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
@@ -406,6 +404,22 @@ class TestBeginning:
         seen = replace(context(0, 0), eras={PEERS[1]: (FIRST.era,)}, reached={PEERS[1]: steps})
         assert adopted(made.update(seen, 1.0)) == (None if steps else later)
 
+    def test_who_goes_back_to_the_one_that_trains_does_not_leave_it_again_at_once(self) -> None:
+        """One has decided another where the electors of the first step have gone, and one serves
+        the first all the same."""
+        later = replaced(FIRST, era=FIRST.era + 1, electors=tuple(PEERS[:3]))
+        lineage = replaced(FIRST, electors=(PEERS[3],))
+        made = machine(PEERS[0], lineage=lineage)
+        for other in PEERS[1:]:
+            made.receive(other, Stored(later if other == PEERS[2] else lineage), 0.1)
+        seen = context(0, 0, live=PEERS[:3])
+        gone = replace(seen, is_gone=PEERS[3].__eq__)
+        assert adopted(made.update(replace(gone, eras={}), 1.0)) == later
+        trains = replace(gone, eras={PEERS[1]: (lineage.era,)}, reached={PEERS[1]: 5})
+        assert adopted(made.update(trains, 2.0)) == lineage
+        for at in (2.1, 2.2):  # it sees the trouble, and what the other has decided
+            assert adopted(made.update(trains, at)) is None
+
     def test_who_has_made_a_step_does_not_at_once(self) -> None:
         made = self.new(PEERS[0], ())
         ours = adopted(made.tick(0.2 + SETTLE_S))
@@ -444,8 +458,8 @@ class TestBeginning:
         where = dict.fromkeys(PEERS[2:], (lineage.era + elsewhere,))
         seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
         made.update(seen, 1.0)
-        assert adopted(made.tick(1.0 + STALLED_S)) is None
-        begun = adopted(made.tick(1.0 + STALLED_S + LOST_S))
+        assert adopted(made.tick(1.0 + PATIENCE_S)) is None
+        begun = adopted(made.tick(1.0 + PATIENCE_S + LOST_S))
         assert (begun is not None) == elsewhere
 
 

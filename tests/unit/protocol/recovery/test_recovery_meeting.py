@@ -11,13 +11,12 @@ import pytest
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.machine import (
-    HEALTHY_S,
+    BRIEF_PATIENCE_S,
     MOST_FAILURES,
     PATIENCE_S,
     REFUSED_S,
     SETTLE_S,
-    STALLED_S,
-    UNMET_S,
+    STUCK_S,
     Adopt,
     FetchLine,
     Recovery,
@@ -247,7 +246,7 @@ class TestTraining:
         made = Trained(500, others=two)
         made.meet(self.theirs, 300, *two, copies=(290, 300))
         begins = 11.0 + 60
-        for second in range(int(HEALTHY_S + 2 * STALLED_S)):
+        for second in range(int(STUCK_S + 2 * PATIENCE_S)):
             made.see(dict.fromkeys(two, (self.theirs, made.version - 1)), begins + second)
         assert not made.fetches
         assert not made.adopted
@@ -256,7 +255,7 @@ class TestTraining:
         two = (FRIEND, THIRD)
         made = Trained(500, others=two)
         made.meet(self.theirs, 300, *two, copies=(550, 560))
-        made.see(dict.fromkeys(two, (self.theirs, made.version + 1)), 11.0 + 60 + STALLED_S)
+        made.see(dict.fromkeys(two, (self.theirs, made.version + 1)), 11.0 + 60 + PATIENCE_S)
         assert made.fetches
         assert not made.adopted
 
@@ -297,7 +296,7 @@ class TestReturning:
         seats = {FRIEND: (theirs.era,)}
         seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats, reached={FRIEND: at})
         made.take(made.machine.update(seen, begins))
-        for second in range(1, int(UNMET_S + 2 * SETTLE_S)):
+        for second in range(1, int(BRIEF_PATIENCE_S + 2 * SETTLE_S)):
             if not made.adopted:
                 made.take(made.machine.tick(begins + second))
         return made

@@ -8,7 +8,6 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.machine import (
     MAX_TURNS,
     PATIENCE_S,
-    STALLED_S,
     TURN_S,
     Adopt,
     FetchLine,
@@ -157,7 +156,7 @@ def test_a_line_that_cannot_decide_is_not_waited_for_without_end() -> None:
     member, theirs = Member(), served_apart(140, 150)
     member.has_quorum = False
     member.train_beside(theirs, 110, 11.0, 40)
-    for second in range(int(STALLED_S) + 2):
+    for second in range(int(PATIENCE_S) + 2):
         member.see(set(), theirs.lineage, 151 + second, 51.0 + second)
-        assert bool(member.fetches) == (second >= STALLED_S)
+        assert bool(member.fetches) == (second >= PATIENCE_S)
     assert not member.adopted

@@ -397,6 +397,22 @@ def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
         assert any(isinstance(e, Fault) for e in effects) is lost
 
 
+def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_left_behind() -> None:
+    """Whoever is asked for a commit that nobody has any more tells its newest one."""
+    teller, asked = seat(), CommitRequest(STAGE, STEP)
+    for step in range(STEP, STEP + MAX_COMMITS + 2):
+        teller.elector.take(commit(ME, SIBLING, step=step), frozenset((ME, SIBLING)))
+    [told] = sent(teller.receive(OTHER, asked, 1.0), Commit).values()
+    assert told == commit(ME, SIBLING, step=STEP + MAX_COMMITS + 1)
+    for later, lost in (
+        (commit(ME, SIBLING, step=STEP + MAX_COMMITS), False),
+        (commit(SIBLING, step=STEP + MAX_COMMITS + 1), False),
+        (told, True),
+    ):
+        effects = seat().receive(SIBLING, later, 1.0)
+        assert any(isinstance(effect, Fault) for effect in effects) == lost
+
+
 def test_who_was_left_behind_does_not_lead() -> None:
     """It wakes up and still says that it serves: the others would wait for its plan."""
     first, second = sorted((ME, SIBLING), key=lambda peer: rank("leader", STAGE, STEP, peer))

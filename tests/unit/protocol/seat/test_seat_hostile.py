@@ -123,7 +123,7 @@ near = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     messages=st.lists(
         st.tuples(

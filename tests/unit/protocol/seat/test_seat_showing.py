@@ -109,7 +109,6 @@ def test_what_is_remembered_is_bounded(showing: Showing) -> None:
     assert len(showing._shown) <= MAX_ASKERS
     showing.dropped(STEP, None, 0.0)
     assert showing.tick(None, KEPT_S) == [DropStep(STEP)]
-    assert not showing._shown
     assert not showing.shows(ASKER, EVERYTHING[0])
 
 

@@ -46,7 +46,7 @@ def first_judge() -> PeerId:
 
 @pytest.fixture
 def standing() -> Standing:
-    made = Standing(place(), None, Verdicts())
+    made = Standing(place(), Verdicts())
     made.observe(view(), (), 0.0)
     return made
 
@@ -92,7 +92,7 @@ def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
     needed = {ONE}
-    made = Standing(place(), None, Verdicts(), needs=lambda peer, _aside, _now: peer in needed)
+    made = Standing(place(), Verdicts(), needs=lambda peer, _aside, _now: peer in needed)
     made.observe(view(), (), 0.0)
     made.accuse(ONE, "it sleeps", 0.0)
     assert not made.aside()
@@ -114,7 +114,7 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
 
 def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     faulty = {ONE}
-    made = Standing(place(), None, Verdicts(), spoilers=lambda: faulty, needs=lambda *_: True)
+    made = Standing(place(), Verdicts(), spoilers=lambda: faulty, needs=lambda *_: True)
     made.observe(view(), (), 0.0)
     made.accuse(TWO, "it sleeps", 0.0)
     made.accuse(ONE, "it lies", 0.0)
@@ -132,7 +132,7 @@ def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing
 
 def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
     made, (a, b, c, d) = (
-        Standing(place(), None, Verdicts(), least=3),
+        Standing(place(), Verdicts(), least=3),
         (PeerId(name) for name in "abcd"),
     )
     made.observe(view(second=[a, b, c, d]), (), 0.0)
@@ -148,7 +148,7 @@ def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
 
 def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
     made, (a, b, c, d) = (
-        Standing(place(), None, Verdicts(), least=3),
+        Standing(place(), Verdicts(), least=3),
         (PeerId(name) for name in "abcd"),
     )
     made.observe(view(second=[a, b, c, d]), (), 0.0)
@@ -170,7 +170,7 @@ def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: S
 @pytest.mark.parametrize("once", [True, False])
 def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
-        made = Standing(place(), None, Verdicts())
+        made = Standing(place(), Verdicts())
         made.observe(view(), (), 0.0)
         if once:
             made.worked(idle, -ANSWER_S - 0.1)
@@ -181,7 +181,7 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
 
 @pytest.mark.parametrize("named", [ONE, TWO])
 def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
-    made = Standing(place(), None, Verdicts())
+    made = Standing(place(), Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,), TWO: (ONE,)})
     (own,) = made.beside()
@@ -191,7 +191,7 @@ def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
-    made = Standing(place(), None, Verdicts())
+    made = Standing(place(), Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
@@ -207,7 +207,7 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
 
 
 def test_what_goes_on_without_one_stays_so() -> None:
-    made = Standing(place(), None, Verdicts())
+    made = Standing(place(), Verdicts())
     made.observe(view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (right,) = made.beside()
@@ -226,7 +226,7 @@ def three(said: Missing) -> SwarmView:
 
 def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
     """Otherwise two replicas would follow each other without end."""
-    made, said = Standing(place(), None, Verdicts()), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    made, said = Standing(place(), Verdicts()), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
     made.observe(three({}), (), 0.0)
     made.observe(three({SIBLING: (ONE,)}), (), 1.0)
     assert not made.is_aside(ONE), "one of three alone"
@@ -238,7 +238,7 @@ def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> 
 
 
 def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
-    made = Standing(place(), None, Verdicts())
+    made = Standing(place(), Verdicts())
     said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
     made.observe(three({}), (), 0.0)
     made.observe(three(said), (), 1.0)
@@ -246,7 +246,7 @@ def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
 
 
 def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
-    made = Standing(place(), None, Verdicts(), needs=lambda peer, _aside, _now: peer == ONE)
+    made = Standing(place(), Verdicts(), needs=lambda peer, _aside, _now: peer == ONE)
     said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
     made.observe(three({}), (), 0.0)
     for now in range(1, 10):
@@ -259,7 +259,6 @@ def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     swapped_at = ANSWER_S + UNMENDED_S
     made = Standing(
         place(),
-        None,
         Verdicts(),
         needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
     )
@@ -280,7 +279,7 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     spoiler: PeerId, other: PeerId
 ) -> None:
     """Who tells of two liars is in more disputes than any of them, until others tell as well."""
-    made = Standing(place(), None, Verdicts(), spoilers=lambda: {spoiler})
+    made = Standing(place(), Verdicts(), spoilers=lambda: {spoiler})
     third = PeerId("a third one")
     everybody = (ONE, TWO, third)
     made.observe(view(second=everybody), (), 0.0)
@@ -346,7 +345,7 @@ def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> Non
 
 def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() -> None:
     for least, left in ((1, 1), (2, 2)):
-        made = Standing(place(), None, Verdicts(), least=least)
+        made = Standing(place(), Verdicts(), least=least)
         here = view(second=[ONE, TWO])
         both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
         made.observe(both, (), 0.0)
@@ -383,39 +382,3 @@ def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: 
         assert standing.next_deadline() is None, said
     standing.observe(view({ONE: (TWO,)}), (), 0.0)
     assert standing.next_deadline() == ANSWER_S
-
-
-class Touch:
-    """Our contacts: what seats of ours elsewhere have set aside, and whom we shun."""
-
-    def __init__(self) -> None:
-        self.elsewhere: set[PeerId] = set()
-        self.shunned: list[frozenset[PeerId]] = []
-
-    def seated(self, stage: int, wants: object) -> None:
-        pass
-
-    def set_aside_elsewhere(self, stage: int) -> set[PeerId]:
-        return self.elsewhere
-
-    def needed_elsewhere(self, *_: object) -> bool:
-        return False
-
-    def shun(self, stage: int, peers: Collection[PeerId]) -> None:
-        self.shunned.append(frozenset(peers))
-
-
-def test_whom_a_seat_of_ours_elsewhere_has_set_aside_is_aside_here_for_as_long() -> None:
-    touch = Touch()
-    made = Standing(place(), touch, Verdicts())  # type: ignore[arg-type]
-    touch.elsewhere = {ONE, PeerId("of no stage near ours")}
-    made.observe(view(), (), 0.0)
-    assert made.aside() == {ONE}
-    assert made.beside() == [], "it is not our own judgement"
-    made.tick(1e9)
-    assert made.aside() == {ONE}
-    touch.elsewhere = set()
-    made.observe(view(), (), 1e9)
-    assert made.aside() == frozenset()
-    made.accuse(TWO, "it sleeps", 1e9)
-    assert made.beside() == [TWO]

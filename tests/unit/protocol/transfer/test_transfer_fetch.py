@@ -14,7 +14,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from protocol.transfer.blob import Blob, root_of
 from protocol.transfer.fetch import (
-    CHUNK_TIMEOUT_S,
+    CHUNK_S,
     QUERY_RETRY_S,
     WINDOW,
     Fetch,
@@ -263,7 +263,7 @@ def test_the_first_offer_may_be_a_lie() -> None:
     fetch.offered(B, offer(3), 0.0)
     fetch.offered(C, offer(3), 0.0)
     assert fetch.progress == (0, 9)
-    effects = list(fetch.tick(CHUNK_TIMEOUT_S))
+    effects = list(fetch.tick(WINDOW * CHUNK_S))
     assert fetch.progress == (0, 3)
     assert {peer for peer, _ in asked(effects)} == {B, C}
     assert sorted(serve_all(fetch, asked(effects))) == [0, 1, 2]
@@ -300,7 +300,7 @@ def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
         A: asked(list(fetch.offered(A, lie, now))),
         B: asked(list(fetch.offered(B, truth, now))),
     }
-    every, flavour = {A: CHUNK_TIMEOUT_S - 1, B: 21.0}, {A: 1, B: 0}
+    every, flavour = {A: WINDOW * CHUNK_S - 1, B: 21.0}, {A: 1, B: 0}
     due = dict(every)
     while not fetch.done and now < 7200.0:
         now += 1.0
@@ -320,7 +320,7 @@ def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
 def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
     fetch = begin(A, B)
     requests = asked([*fetch.offered(A, offer(12), 0.0), *fetch.offered(B, offer(12), 20.0)])
-    effects = list(fetch.tick(CHUNK_TIMEOUT_S))
+    effects = list(fetch.tick(WINDOW * CHUNK_S))
     assert A not in fetch._donors
     of_b = [(peer, index) for peer, index in requests if peer == B] + asked(effects)
     assert sorted(serve_all(fetch, of_b)) == list(range(12))
@@ -344,9 +344,9 @@ def test_a_donor_that_falls_silent_half_way_is_given_up() -> None:
     fetch = begin(A)
     requests = asked(list(fetch.offered(A, offer(8), 0.0)))
     fetch.chunk(A, chunk(requests[0][1]), digest(requests[0][1]), 20.0)
-    fetch.tick(20.0 + CHUNK_TIMEOUT_S - 1)
+    fetch.tick(20.0 + WINDOW * CHUNK_S - 1)
     assert not fetch.hopeless
-    fetch.tick(20.0 + CHUNK_TIMEOUT_S)
+    fetch.tick(20.0 + WINDOW * CHUNK_S)
     assert fetch.hopeless
 
 

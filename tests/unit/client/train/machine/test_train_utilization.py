@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from client.compute.process import Worker
-from client.compute.replies import MatmulRate, Probed
+from client.compute.requests import MatmulRate, Probed
 from client.config import Settings
 from client.train.machine import capacity
 from client.train.machine.utilization import WINDOW_S, PassCosts, Utilization, pass_costs

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from client.compute.process import RequestFailed, WorkerDied
-from client.compute.replies import Failed
+from client.compute.requests import Failed
 from client.errors import UserError
 from client.train.stage.held_stage import (
     MAX_WORKER_RESTARTS,

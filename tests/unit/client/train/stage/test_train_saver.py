@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from client.compute.process import RequestFailed
-from client.compute.replies import Failed, Saved
-from client.compute.requests import Save
+from client.compute.requests import Failed, Save, Saved
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf

@@ -11,7 +11,6 @@ import pytest
 from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
 from client.train.machine.time_spent import TimeSpent
-from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.data import Answers, DataSpec
@@ -51,7 +50,7 @@ def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> 
     place = Place(ME, 1, stages, 4)
     seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     worker: Any = SimpleNamespace(pid=0)
-    around: list[Any] = [Payloads(store), ports, SimpleNamespace(), None]
+    around: list[Any] = [store, ports, SimpleNamespace(), None]
     around += [TaskScheduler(), TimeSpent()]
     return SeatDriver(seat, manifest(**terms), worker, *around)
 

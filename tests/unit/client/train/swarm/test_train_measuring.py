@@ -19,7 +19,6 @@ from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.population import Population
-from protocol.membership.advert import Flops
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
@@ -66,7 +65,7 @@ class Swarm(World):
 
     def advertise(self) -> None:
         for name, member in self.members.items():
-            said = advert(flops=Flops(fp32=CLAIMS[name] * F), joined=int(self.wall))
+            said = advert(flops=CLAIMS[name] * F, joined=int(self.wall))
             self.perform(name, member.describe(said, self.now, self.wall))
 
     def perform(self, name: PeerId, effects: Iterable[MembershipEffect]) -> None:
