@@ -736,7 +736,7 @@ class Seat:
     def _is_left_behind(self, later: Commit) -> bool:
         """Whether most of our electors have closed a step so much later that none has the commit of
         ours any more."""
-        signed = voters(later, self.quorum.electors, self.elector.verify)
+        signed = voters(later, frozenset(), self.elector.verify)
         far = later.step > self.step + MAX_COMMITS and self.loaded
         return far and self.quorum.suffice(signed)
 
