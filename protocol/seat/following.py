@@ -25,6 +25,8 @@ from protocol.wire.messages import CommitRequest
 
 ASKED: Final = 3
 """At a time."""
+UNANSWERED_S: Final = LOOK_S / 2
+"""Then the electors are asked: one that withholds the commits of its rounds delays them briefly."""
 STUCK_S: Final = 1.5 * HEARD_S
 
 
@@ -72,7 +74,7 @@ class Following:
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self.unanswered = bool(ahead) and not known and waited_s >= LOOK_S
+        self.unanswered = bool(ahead) and not known and waited_s >= UNANSWERED_S
         patience_s = STUCK_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
@@ -90,4 +92,4 @@ class Following:
         known, _ = self._how
         if known:
             return self._since + STUCK_S
-        return self._asked_at + LOOK_S if self.unanswered else self._since + LOOK_S
+        return self._asked_at + LOOK_S if self.unanswered else self._since + UNANSWERED_S
