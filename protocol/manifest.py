@@ -221,10 +221,10 @@ def decode_manifest(encoded: bytes) -> Manifest:
     return manifest
 
 
-def needs_newer(error: RemoteProtocolError) -> bool:
+def is_of_another_version(error: RemoteProtocolError) -> bool:
     """Whether a manifest was refused for a field or value that this version does not know.
 
-    Most likely a newer version has made it; nobody has checked its signature yet.
+    Most likely another version has made it; nobody has checked its signature yet.
     """
     unknown = ("unknown field", "Invalid enum value")
     return error.reason == MALFORMED and any(words in str(error) for words in unknown)

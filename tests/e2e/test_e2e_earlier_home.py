@@ -1,6 +1,6 @@
 """A home that an earlier version has written is read by this one: nothing in it is lost or refused.
 
-``earlier_home.tar.xz`` was written by a program of protocol 11: the founder of a run of 12
+``earlier_home.tar.xz`` was written by a program of protocol 15: the founder of a run of 12
 steps, which it had completed alone. Its key is nobody's.
 """
 

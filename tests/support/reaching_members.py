@@ -16,10 +16,11 @@ from typing import Final
 
 import trio
 
+from client.control.snapshot import ReachView
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.port_mapper import PortMapper
-from client.train.swarm.reach import Reach, Summary
+from client.train.swarm.reach import Reach
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import PINHOLE, WAYS
@@ -114,7 +115,7 @@ class ReachingMember:
         """End it."""
         self._stop.set()
 
-    def wait(self, until: Callable[[Summary], bool]) -> Summary:
+    def wait(self, until: Callable[[ReachView], bool]) -> ReachView:
         """Wait until its own view fulfils a condition; return it."""
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:

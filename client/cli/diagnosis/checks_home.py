@@ -19,7 +19,7 @@ from client.store.last_run import RunRecord
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from protocol.errors import ProtocolError, RemoteProtocolError
 from protocol.invite import MAX_SWARM_FILE_CHARS, parse_swarm_file
-from protocol.manifest import needs_newer
+from protocol.manifest import is_of_another_version
 from protocol.wire.envelope import Signer
 
 
@@ -82,9 +82,9 @@ def check_swarm_files(folder: Path) -> Iterator[Check]:
 
 
 def _unusable(path: Path, error: Exception) -> Check:
-    if isinstance(error, RemoteProtocolError) and needs_newer(error):
-        words = f"{path} is of a newer version of this program: {error}"
-        step = "upgrade this program, or go back to the newer one; keep the file"
+    if isinstance(error, RemoteProtocolError) and is_of_another_version(error):
+        words = f"{path} is of another version of this program: {error}"
+        step = "run the version that the swarm's members run; keep the file"
         return Check("swarm files", "fail", words, step)
     words = f"{path} is damaged, so its swarm counts as unknown"
     step = f"rm {path}, then join again with an invite or the .swarm file; the rest is kept"

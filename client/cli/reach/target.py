@@ -22,9 +22,9 @@ from protocol.invite import (
     parse_target,
     unwrapped,
 )
-from protocol.manifest import needs_newer
+from protocol.manifest import is_of_another_version
 
-UPGRADE = "the swarm was founded by a newer version of this program: upgrade this one"
+OTHER_VERSION = "run the version of this program that its members run"
 
 
 def read_target(text: str) -> Target:
@@ -43,8 +43,8 @@ def read_target(text: str) -> Target:
     except InviteError as error:
         raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
     except RemoteProtocolError as error:
-        if needs_newer(error):
-            raise UserError(f"--swarm: {error}", UPGRADE, ExitCode.REFUSED) from error
+        if is_of_another_version(error):
+            raise UserError(f"--swarm: {error}", OTHER_VERSION, ExitCode.REFUSED) from error
         raise UserError(
             f"--swarm: the manifest is not genuine: {error}",
             "ask the founder for the .swarm file or a fresh invite",

@@ -21,7 +21,7 @@ from protocol.address import Address, by_peer
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
-from protocol.manifest import needs_newer, swarm_id
+from protocol.manifest import is_of_another_version, swarm_id
 from protocol.wire.envelope import verify_manifest
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
@@ -202,8 +202,8 @@ def _checked(manifest: bytes, signature: bytes, swarm: SwarmId | None) -> SwarmF
             raise RemoteProtocolError("manifest-of-another-swarm")
         checked = verify_manifest(manifest, signature)
     except RemoteProtocolError as error:
-        if needs_newer(error):
-            next_step = "the swarm was founded by a newer version: upgrade this program"
+        if is_of_another_version(error):
+            next_step = "run the version of this program that its members run"
             raise UserError(f"the swarm's {error}", next_step, ExitCode.REFUSED) from error
         raise UserError(
             f"the manifest we were sent is not genuine: {error}",

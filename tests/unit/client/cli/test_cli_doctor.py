@@ -155,7 +155,7 @@ def damaged_swarm(scene: Scene) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-@case("swarm files", "fail", "is of a newer version.*unknown field `zeal`", "keep the file")
+@case("swarm files", "fail", "is of another version.*unknown field `zeal`", "keep the file")
 def swarm_of_a_newer_version(scene: Scene) -> None:
     folder = home_folders(scene.home).swarms
     folder.mkdir()
@@ -176,7 +176,7 @@ def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
     file.write_text(of_a_newer_version(scene.home))
     with pytest.raises(UserError, match="unknown field `zeal`") as raised:
         read_target(str(file))
-    assert "upgrade this one" in raised.value.next_step
+    assert "that its members run" in raised.value.next_step
 
 
 @case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
