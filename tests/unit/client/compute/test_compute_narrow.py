@@ -1,7 +1,6 @@
 """Narrow boundaries in stages: gradients are the uncut model's, and every recomputation has the
 tokens that the first pass had."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from client.compute.memory import required_bytes
 from client.compute.payload import HEADER
 from client.compute.requests import Load, Save
 from client.lab.reference import TrainingPlan, train_reference
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -182,10 +180,9 @@ def test_a_stage_of_another_cut_is_refused():
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Iterator[Corpus]:
-    path = tmp_path / "text"
-    path.write_bytes(np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8).tobytes())
-    return open_source(str(path))
+def corpus() -> Corpus:
+    tokens = np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8)
+    return Corpus.from_tokens("corpus", tokens)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

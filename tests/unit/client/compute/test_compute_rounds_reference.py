@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -32,10 +31,9 @@ Replicas = list[LocalWorker]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    path = tmp_path_factory.mktemp("corpus") / "text"
-    path.write_bytes(np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8).tobytes())
-    return open_source(str(path))
+def corpus() -> Corpus:
+    tokens = np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8)
+    return Corpus.from_tokens("corpus", tokens)
 
 
 def dealt_to(count: int) -> Dealt:
