@@ -8,10 +8,6 @@ step has two decrees, whatever clocks and networks do (Lamport, "The Part-Time P
 16(2), 1998; a decree is a value, an elector an acceptor, an attempt a ballot). The first electors
 of a lineage are named by the lineage.
 
-Where all members are electors, a member votes by being Ready: its Ready is its vote in the first
-attempt, and counts once all members are Ready. A later attempt takes votes: by then members have
-failed, and those that are Ready for another plan may be lost before all are.
-
 Pure values and their checks.
 """
 
@@ -50,34 +46,26 @@ def designated(members: Iterable[str], stage: int, step: int) -> PeerId:
     return PeerId(min(members, key=lambda peer: rank("leader", stage, step, peer), default=""))
 
 
-def bare(decree: Decree) -> Decree:
-    """Return what members are Ready for and electors vote for: a decree without what its leader
-    adds."""
-    return replace(decree, loss_sum=None, ready=())
-
-
 def digest_of(decree: Decree) -> bytes:
-    """Return the BLAKE2b-256 of a bare decree, which Readys and votes name."""
-    return hashlib.blake2b(_decrees.encode(bare(decree)), digest_size=32).digest()
+    """Return the BLAKE2b-256 of a decree, which votes name."""
+    return hashlib.blake2b(_decrees.encode(decree), digest_size=32).digest()
 
 
-def readies(decree: Decree, stage: int, era: int, step: int, verify: Verify) -> dict[PeerId, bytes]:
-    """Return the members that have signed that they are Ready for exactly this decree, each with
-    its signature."""
-    body = encode_statement(Statement(stage, era, step, decree.attempt, digest_of(decree)))
-    signed = dict(zip(map(PeerId, decree.members), decree.ready, strict=False))
-    return {p: by for p, by in signed.items() if by and verify(p, READY, body, by)}
+def agreed(decree: Decree) -> bytes:
+    """Return what the members are Ready for: the decree without what its leader adds."""
+    return digest_of(replace(decree, loss_sum=0.0, ready=()))
 
 
 def are_ready(decree: Decree, stage: int, era: int, step: int, verify: Verify) -> bool:
-    """Whether each member of a decree has signed that it is Ready for it."""
-    return len(readies(decree, stage, era, step, verify)) == len(decree.members)
-
-
-def by_ready(decree: Decree, electors: frozenset[PeerId]) -> bool:
-    """Whether the Readys for a decree are votes: it is that of a first attempt, and all its members
-    are electors of its step."""
-    return decree.attempt == 1 and electors.issuperset(map(PeerId, decree.members))
+    """Whether each member of a decree has signed that it is Ready for exactly this one."""
+    members = decree.members
+    if len(decree.ready) != len(members) or len(set(members)) != len(members):
+        return False
+    body = encode_statement(Statement(stage, era, step, decree.attempt, agreed(decree)))
+    return all(
+        verify(PeerId(peer), READY, body, signature)
+        for peer, signature in zip(members, decree.ready, strict=True)
+    )
 
 
 def promises_of(
@@ -94,42 +82,32 @@ def promises_of(
     found = dict[PeerId, Promise]()
     for promise in promises:
         peer = PeerId(promise.peer)
-        value = b"" if promise.decree is None else digest_of(promise.decree)
-        said = replace(ballot, voted=promise.voted, value=value)
+        said = replace(ballot, voted=promise.voted, value=promise.value)
         is_elector = peer in electors or not electors
         if is_elector and verify(peer, PROMISE, encode_ballot(said), promise.signature):
             found[peer] = promise
     return found
 
 
-def bound_by(promises: Collection[Promise], electors: frozenset[PeerId]) -> Decree | None:
-    """Return the decree to which promises bind a leader: the latest one for which a majority may
-    have voted; None: to none. One elector may lie about what it has voted for, so where enough
-    others say that they have not, its word binds nobody.
+def bound_by(
+    promises: Collection[Promise],
+    electors: frozenset[PeerId],
+) -> bytes:
+    """Return the digest of the decree to which promises bind a leader: the latest one for which a
+    majority may have voted. Empty: to none. One elector may lie about what it has voted for, so
+    where enough others say that they have not, its word binds nobody.
 
     Args:
         promises: of a majority.
         electors: of the step.
     """
     unheard = electors.difference(PeerId(promise.peer) for promise in promises)
-    latest, bound = 0, None
-    for decree in {digest_of(p.decree): p.decree for p in promises if p.decree}.values():
-        named = [p for p in promises if p.decree and digest_of(p.decree) == digest_of(decree)]
-        last = max(promise.voted for promise in named)
-        by = frozenset(PeerId(promise.peer) for promise in named)
-        may_be = is_majority(by | unheard, electors)
-        if may_be and last == 1 and by_ready(decree, electors):
-            may_be = not _denied(decree, by, unheard)
-        if may_be and last > latest:
-            latest, bound = last, decree
+    latest, bound = 0, b""
+    for named in [promise for promise in promises if promise.value]:
+        by = unheard.union(PeerId(p.peer) for p in promises if p.value == named.value)
+        if named.voted > latest and is_majority(by, electors):
+            latest, bound = named.voted, named.value
     return bound
-
-
-def _denied(decree: Decree, by: frozenset[PeerId], unheard: frozenset[PeerId]) -> bool:
-    """Whether a decree for which only members have voted, by their Readys, cannot be in force: it
-    takes those of all, and as many members as say that they were Ready say that they were not."""
-    members = frozenset(map(PeerId, decree.members))
-    return by <= members and len(members - by - unheard) >= len(by)
 
 
 def encode_ballot(ballot: Ballot) -> bytes:
@@ -140,15 +118,14 @@ def encode_ballot(ballot: Ballot) -> bytes:
 def voters(commit: Commit, electors: frozenset[PeerId], verify: Verify) -> frozenset[PeerId]:
     """Return the electors whose votes a commit carries, each verified; ``electors`` of the step,
     empty: not known, everybody counts."""
-    decree, at = commit.decree, (commit.stage, commit.era, commit.step)
-    ballot = Ballot(*at, commit.attempt, commit.leader, commit.attempt, digest_of(decree))
-    body, signed = encode_ballot(ballot), dict(commit.votes)
-    by = {PeerId(p) for p, by in signed.items() if verify(PeerId(p), VOTE, body, by)}
-    everybody = frozenset(map(PeerId, decree.members))
-    first = commit.attempt == 1 and by_ready(decree, electors or everybody)
-    if first and are_ready(decree, *at, verify):
-        by |= everybody
-    return electors.intersection(by) if electors else frozenset(by)
+    where = (commit.stage, commit.era, commit.step, commit.attempt, commit.leader)
+    body = encode_ballot(Ballot(*where, commit.attempt, digest_of(commit.decree)))
+    signed = {
+        PeerId(peer): signature
+        for peer, signature in commit.votes
+        if peer in electors or not electors
+    }
+    return frozenset(p for p, signature in signed.items() if verify(p, VOTE, body, signature))
 
 
 def is_majority(

@@ -7,13 +7,9 @@ that the next process of this home does not contradict it. It answers
 - a question of the leader of a later attempt with a promise: from now on it takes part in no
   earlier attempt, and names what it has voted for;
 - a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
-  promises, and so belongs to one leader alone: the one that the decree before designates. What is
-  proposed is the leader's own plan, for which all members have signed that they are Ready, or what
-  the promises bind it to. Whom we hear at this step, of its members and those of the decree before,
-  has signed so.
-
-Our own Ready is such a vote, too, in a first attempt of which all members are electors: it obeys
-the same attempts, and promises name it.
+  promises, and so belongs to one leader alone: the one that the decree before designates. All
+  members have signed that they are Ready for what is proposed, and nobody is left out who by the
+  decree before is a member and whom we hear at this step.
 
 Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
 peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
@@ -35,18 +31,16 @@ from msgspec.structs import replace
 from protocol import limits
 from protocol.decree.decree import (
     PROMISE,
-    READY,
     VOTE,
     Sign,
     Verify,
-    bare,
+    are_ready,
     bound_by,
     designated,
     digest_of,
     encode_ballot,
     is_majority,
     promises_of,
-    readies,
     voters,
 )
 from protocol.effects import Penalise
@@ -54,7 +48,6 @@ from protocol.ids import PeerId
 from protocol.wire.fields import Attempt, Era, PeerText, StageIndex, StepIndex
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Ballot, Decree
-from protocol.wire.statement import Statement, encode_statement
 
 MAX_TERMS: Final = 64
 """Eight lineages of eight stages; the oldest is forgotten."""
@@ -73,7 +66,7 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Who leads the promised attempt."""
     voted: Attempt = 0
     decree: Decree | None = None
-    """For which it has voted, with the Readys that it has seen."""
+    """For which it has voted."""
     members: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Of the decree before."""
     electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)] = ()
@@ -206,34 +199,6 @@ class Elector:
             return self._promise(term, sender, message)
         return self._vote(term, sender, message, message.decree, known[0] if known else ())
 
-    def ready(
-        self, said: Statement, decree: Decree, me: PeerId, leader: PeerId, *, votes: bool
-    ) -> bytes:
-        """Sign that our own replica is Ready; empty: it must not be.
-
-        Args:
-            said: what is signed.
-            decree: for which it is Ready.
-            me: our id.
-            leader: whose attempt this is.
-            votes: whether this is a vote.
-        """
-        if not votes:
-            return self.sign(READY, encode_statement(said))
-        term, attempt = self._term(said.stage, said.era, said.step, is_ours=True), said.attempt
-        if term is None:
-            return b""
-        is_late = attempt <= term.promised and (term.promised, term.leader) != (attempt, leader)
-        before = term.decree if term.voted == attempt else None
-        if is_late or (before is not None and digest_of(before) != said.digest):
-            return b""
-        signature = self.sign(READY, encode_statement(said))
-        if signature:
-            ready = tuple(signature if peer == me else b"" for peer in decree.members)
-            voted = replace(bare(decree), ready=ready)
-            self._put(replace(term, promised=attempt, leader=leader, voted=attempt, decree=voted))
-        return signature
-
     def _newest_after(self, stage: int, era: int, step: int) -> Commit | None:
         """Return the newest commit of a stage, if it is of a later step: it proves to whoever is
         left far behind that it is."""
@@ -241,13 +206,12 @@ class Elector:
         newest = next(reversed(kept.values())) if kept else None
         return newest if newest is not None and newest.step > step else None
 
-    def _term(self, stage: int, era: int, step: int, *, is_ours: bool = False) -> Term | None:
-        """Return our term of a step; None: we take no part in it. ``is_ours``: our own replica is
-        at this step."""
+    def _term(self, stage: int, era: int, step: int) -> Term | None:
+        """Return our term of a step; None: we take no part in it."""
         key = stage, era
         term = self._terms.get(key)
         if term is None or step > term.step:
-            if not (is_ours or self.may_be(stage, era, step)):
+            if not self.may_be(stage, era, step):
                 return None
             term = self._begin(stage, era, step)
         barred = era == self._barred and key not in self._moved
@@ -288,60 +252,45 @@ class Elector:
         to show that it may propose this decree. What we have voted for before may be in force:
         we vote for it again, whoever is there now; ``members`` of the decree before."""
         attempt, value = message.attempt, digest_of(decree)
-        again = term.decree is not None and digest_of(term.decree) == value
         if (term.promised, term.leader) == (attempt, sender):
-            if term.voted == attempt and not again:
+            if term.voted == attempt and term.decree != decree:
                 return self._refusal(term, message)
         elif attempt <= max(term.promised, 1):
             return self._refusal(term, message)
-        named = self._named_by(term, sender, message, value) if attempt > 1 else 0
+        named = self._named_by(term, sender, message) if attempt > 1 else 0
         if named is None:
             return self._refusal(term, message)
-        ready = readies(decree, term.stage, term.era, term.step, self.verify)
-        is_planned = decree.attempt == attempt and len(ready) == len(decree.members)
-        if not (again or named or is_planned):
-            self._blame(term, sender, INSISTS)
-            return Penalise(sender, "not-all-are-ready", 50)
-        if not (again or named >= WITNESSES) and self._lacks(term, decree, members, ready):
-            self._blame(term, sender)
-            return None
+        if decree != term.decree:
+            if not are_ready(decree, term.stage, term.era, term.step, self.verify):
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += INSISTS
+                return Penalise(sender, "not-all-are-ready", 50)
+            if named < WITNESSES and self._leaves_out(term, decree, members):
+                self._liars.setdefault((term.stage, term.era), Counter())[sender] += 1
+                return None
         voted = replace(term, promised=attempt, leader=sender, voted=attempt, decree=decree)
         return self._say(VOTE, voted, message, value)
 
-    def _blame(self, term: Term, leader: PeerId, times: int = 1) -> None:
-        self._liars.setdefault((term.stage, term.era), Counter())[leader] += times
-
-    def _lacks(
-        self,
-        term: Term,
-        decree: Decree,
-        members: Collection[PeerId],
-        ready: Collection[PeerId],
-    ) -> bool:
-        """Whether a member that is at the step, as far as we see, is not ``ready`` for a decree. A
-        leader leaves out whom most electors have lost, and we may be the last to lose it: it asks
-        again."""
+    def _leaves_out(self, term: Term, decree: Decree, members: Collection[PeerId]) -> bool:
+        """Whether a decree leaves out a member that is at the step, as far as we see. A leader
+        leaves out whom most electors have lost, and we may be the last to lose it: it asks again.
+        """
         there = self.serving(term.stage)
-        concerned = {*members, *map(PeerId, decree.members)}.difference(ready)
-        heard = {peer for peer in concerned if there.get(peer) == term.step}
-        return not heard.issubset(self.lost())
+        left_out = {p for p in members if there.get(p) == term.step}.difference(decree.members)
+        return not left_out.issubset(self.lost())
 
-    def _named_by(self, term: Term, leader: PeerId, message: Propose, value: bytes) -> int | None:
-        """Return how many promises name the decree that a leader proposes, if they bind it to that
-        one, and 0 if they bind it to none; None: they do not allow it to propose that one."""
+    def _named_by(self, term: Term, leader: PeerId, message: Propose) -> int | None:
+        """Return how many promises name the decree that a leader proposes; None: they do not allow
+        it to propose that one."""
+        value = b"" if message.decree is None else digest_of(message.decree)
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
         electors = self._electors(term.stage, term.era, term.step)
         promised = promises_of(where, message.promises, electors, self.verify)
         electors = electors or frozenset(promised)
         if not is_majority(promised, electors, self.is_gone):
             return None
-        bound = bound_by(promised.values(), electors)
-        if bound is None:
-            return 0
-        if digest_of(bound) != value:
+        if bound_by(promised.values(), electors) not in (b"", value):
             return None
-        named = (promise.decree for promise in promised.values() if promise.decree)
-        return sum(digest_of(decree) == value for decree in named)
+        return sum(promise.value == value for promise in promised.values())
 
     def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
         """Return the electors of a step; nobody, if we do not know them."""

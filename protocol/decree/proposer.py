@@ -4,13 +4,12 @@
                   \\-> bound -/
 
 The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
-say whether a majority may have voted for a decree: if not, the leader is free to plan; else it is
-bound to propose the latest one, which may be in force already. Where the members' Readys are votes
-(``decree``) and these are a majority, a plan takes no proposal. A refusal names a later attempt.
-One elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one
-for ``AGAIN_S``. And a decree that electors would refuse binds us only by the answers that have come
-after ``AGAIN_S``. Where no majority is left, nobody closes the step, and recovery begins another
-lineage.
+say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
+the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
+elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
+``AGAIN_S``. And a decree that electors would refuse binds us only if a majority may have voted for
+it, by the answers that have come after ``AGAIN_S``. Where no majority is left, nobody closes the
+step, and recovery begins another lineage.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -29,12 +28,9 @@ from protocol.decree.decree import (
     VOTE,
     Verify,
     are_ready,
-    bare,
     bound_by,
-    by_ready,
     digest_of,
     encode_ballot,
-    readies,
 )
 from protocol.effects import Send
 from protocol.ids import PeerId
@@ -82,7 +78,7 @@ class Proposer:
         stage: ours.
         quorum: knows the electors of our step.
         verify: checks a signature.
-        left_out: who is there and not Ready for a decree, so that electors do not vote for it.
+        left_out: whom a decree leaves out that is there, so that electors do not vote for it.
     """
 
     def __init__(
@@ -104,14 +100,12 @@ class Proposer:
         self._promised: dict[PeerId, Promise] = {}
         self._votes: dict[PeerId, bytes] = {}
         """The answers to this attempt."""
-        self._ready: frozenset[PeerId] = frozenset()
-        """The electors whose Readys are their votes."""
         self._refused: dict[PeerId, int] = {}
         """By elector: the later attempt for which it refuses this one."""
         self.decree: Decree | None = None
         """What we propose, or are bound to."""
         self._named: dict[bytes, Decree] = {}
-        """By digest: what electors say that they have voted for, with the Readys that they know."""
+        """By digest: what electors say that they have voted for."""
         self._again = False
         """Whether we have asked again: who answers has done so."""
         self._say_at: float | None = None
@@ -145,24 +139,21 @@ class Proposer:
     def promises(self) -> tuple[Promise, ...]:
         """Return what shows others that we may plan this attempt, or propose what it binds us to;
         nothing, if the attempt is the first one."""
-        return tuple(self._promised[peer] for peer in sorted(self._promised))
+        return tuple(sorted(self._promised.values()))
 
     # --- proposing -------------------------------------------------------------------------
 
     def propose(self, decree: Decree, now: float) -> list[Send]:
-        """Ask the electors to vote for a decree, but for those that have done so by being Ready."""
+        """Ask the electors to vote for a decree."""
         self.state, self.decree, self._votes = State.PROPOSING, decree, {}
-        self._refused, self._ready = {}, frozenset()
-        votes = self.attempt == 1 and by_ready(decree, self._quorum.electors)
-        if votes and are_ready(decree, self._stage, self._era, self._step, self._verify):
-            self._ready = frozenset(map(PeerId, decree.members))
-        return [] if self._quorum.suffice(self._ready) else self._say(now)
+        self._refused = {}
+        return self._say(now)
 
     def commit(self) -> Commit | None:
         """Return the commit, once a majority has voted."""
         if self.state is not State.PROPOSING or self.decree is None:
             return None
-        if not self._quorum.suffice(self._ready.union(self._votes)):
+        if not self._quorum.suffice(self._votes):
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
@@ -188,42 +179,31 @@ class Proposer:
             if self._verify(sender, VOTE, body, message.signature):
                 self._votes[sender] = message.signature
         elif self.state is State.ASKING:
-            decree = message.decree if message.voted else None
-            value = b"" if decree is None else digest_of(decree)
+            value = b"" if message.decree is None else digest_of(message.decree)
             body = encode_ballot(Ballot(*where, message.voted, value))
             if not self._verify(sender, PROMISE, body, message.signature):
                 return
-            if message.voted and not self._note(sender, message.voted, decree):
-                return
-            named = None if decree is None else bare(decree)
-            self._promised[sender] = Promise(sender, message.voted, named, message.signature)
+            if message.voted:
+                decree = message.decree
+                if decree is None or not are_ready(decree, *where[:3], self._verify):
+                    return  # no honest elector has voted for it
+                self._named[value] = decree
+            promise = Promise(sender, message.voted, value, message.signature)
+            self._promised[sender] = promise
             self.count()
-
-    def _note(self, sender: PeerId, voted: int, decree: Decree | None) -> bool:
-        """Take what an elector says that it has voted for; return whether an honest one can have:
-        in the attempt of its plan it was Ready for it, or has seen that all members were."""
-        if decree is None:
-            return False
-        where = self._stage, self._era, self._step, self._verify
-        signed = readies(decree, *where)
-        whole = len(signed) == len(decree.members)
-        if voted == decree.attempt and not whole and sender not in signed:
-            return False
-        known = self._named.get(digest_of(decree), decree)
-        signed |= readies(known, *where)
-        ready = tuple(signed.get(PeerId(peer), b"") for peer in decree.members)
-        loss_sum = decree.loss_sum if known.loss_sum is None else known.loss_sum
-        self._named[digest_of(decree)] = replace(decree, ready=ready, loss_sum=loss_sum)
-        return True
 
     def count(self) -> None:
         """See what the promises allow, now or after ``AGAIN_S``."""
         if self.state is not State.ASKING or not self._quorum.suffice(self._promised):
             return
-        bound = bound_by(self._promised.values(), self._quorum.electors)
-        decree = None if bound is None else self._named[digest_of(bound)]
-        if decree is not None and self._left_out(decree) and self.missing() and not self._again:
-            return
+        promises = self._promised.values()
+        bound = bound_by(promises, self._quorum.electors)
+        latest = max(promises, key=lambda promise: promise.voted).value
+        decree = self._named.get(bound or latest)
+        if decree is not None and self._left_out(decree):
+            if self.missing() and not self._again:
+                return
+            decree = decree if bound else None
         self.decree = decree
         self.state = State.FREE if decree is None else State.BOUND
 
@@ -263,6 +243,5 @@ class Proposer:
 
     def missing(self) -> list[PeerId]:
         """Return the electors that have not answered."""
-        if self.state is State.PROPOSING:
-            return sorted(self._quorum.electors - self._votes.keys() - self._ready)
-        return sorted(self._quorum.electors - self._promised.keys())
+        answers = self._votes if self.state is State.PROPOSING else self._promised
+        return sorted(self._quorum.electors - answers.keys())

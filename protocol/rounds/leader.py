@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import READY, Verify, digest_of
+from protocol.decree.decree import READY, Verify, agreed
 from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
@@ -394,11 +394,9 @@ class RoundLeader:
         return answer
 
     def _left_out(self, decree: Decree) -> frozenset[PeerId]:
-        """Return those of the roll, and of a decree's members, that are at our step and not Ready
-        for it: electors do not vote for it."""
-        there = self._quorum.roll.union(map(PeerId, decree.members))
-        ready = {peer for peer, by in zip(decree.members, decree.ready, strict=False) if by}
-        return there.intersection(self._serving_step()).difference(ready)
+        """Return those of the roll that are at our step and no members of a decree: electors do
+        not vote for it."""
+        return self._quorum.roll.intersection(self._serving_step()).difference(decree.members)
 
     # --- plan and decree -------------------------------------------------------------------
 
@@ -525,21 +523,22 @@ class RoundLeader:
             return []
         members = [PeerId(member.peer) for member in plan.members]
         named = tuple(map(str, members)), tuple(plan.electors)
-        signed = tuple(self._answers[peer].signature for peer in members)
-        decree = Decree(plan.attempt, ready, *named, ready=signed)
-        if {message.digest for message in self._answers.values()} != {digest_of(decree)}:
+        decree = Decree(plan.attempt, ready, *named, 0.0)
+        if {message.digest for message in self._answers.values()} != {agreed(decree)}:
             return self._plan_anew(now)
-        if not self._quorum.suffice(members) and (back := self._left_out(decree)):
+        if back := self._left_out(decree):
             self._void("member came back")
             words = f"step {self.step}: {_names(back)} came back; planning it anew"
             return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
+        if not self._may_close(members, now):
+            return []
         said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
         shares = [(message.loss_sum, count) for message, count in said]
         vouched = vouched_sum(shares, mine, self.usual_loss)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        proposed = self.proposer.propose(replace(decree, loss_sum=loss_sum), now)
-        return [*proposed] if proposed else self._act(now)
+        signed = tuple(message.signature for message, _ in said)
+        return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _plan_anew(self, now: float) -> list[Effect]:
         """Plan a spoilt attempt again, a few times. If none has refused it, note the members whose

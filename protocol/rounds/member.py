@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final, Protocol
 
-from protocol.decree.decree import digest_of
+from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -96,8 +96,7 @@ class RoundMember:
         masking: keeps contributions secret; None: they are not.
         commitments: what members have committed to contribute; None: the run has no audits.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
-        sign: signs a Ready for a decree of a leader; None: we have signed another one, or promised
-            a later attempt.
+        sign: signs a Ready; None: we have signed another one.
     """
 
     def __init__(
@@ -112,9 +111,7 @@ class RoundMember:
         masking: Masking | None = None,
         commitments: Commitments | None = None,
         rate: Callable[[Plan], float | None] = lambda _plan: None,
-        sign: Callable[[Ready, Decree, PeerId], Ready | None] = lambda ready, _decree, _leader: (
-            ready
-        ),
+        sign: Callable[[Ready], Ready | None] = lambda ready: ready,
     ) -> None:
         self._place, self._size, self._masking = place, size, masking
         self._commitments, self._rate, self._sign = commitments, rate, sign
@@ -528,13 +525,10 @@ class RoundMember:
         self.progress, self._was_ready = Progress.READY, True
         loss_sum = self._accumulator.loss_sum(self._counted)
         members = tuple(member.peer for member in plan.members)
-        decree = Decree(plan.attempt, digest, members, tuple(plan.electors))
-        asked = Ready(plan.stage, plan.step, plan.attempt, digest_of(decree), loss_sum)
-        ready = self._sign(asked, decree, self._leader)
-        if ready is None:
-            words = f"we take no part in attempt {plan.attempt} any more"
-            return [*self._refuse(plan, words), *self.try_apply()]
-        return [Send(self._leader, ready), *self.try_apply()]
+        decree = Decree(plan.attempt, digest, members, tuple(plan.electors), 0.0)
+        ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
+        said = [] if ready is None else [Send(self._leader, ready)]
+        return [*said, *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 

@@ -10,13 +10,12 @@ A leader does not plan a step without one of the roll that it has not lost: afte
 when its connection ends, or when it is set aside. Nor do electors vote for a decree that leaves out
 whom they have not lost: a replica is not left behind because one leader does not hear it.
 
-The electors that a plan names are its members and peers of the stages beside, at most seven; of
-three members or more so few that the members are a majority (``electors``). Of the stages beside a
-plan names whom the last plan named, or whom all its members vouch for in their reports. So no
-leader can name peers that are invented or that only it knows, and every member follows the plan of
-an honest leader at once. Nor does a member follow a plan that names less than half as many
-neighbours as it hears and would name itself: a leader that has lost its neighbours, because they
-have banned it, would else go on with those alone that it has left.
+The electors that a plan names are its members and peers of the stages beside, at most seven
+(``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members
+vouch for in their reports. So no leader can name peers that are invented or that only it knows, and
+every member follows the plan of an honest leader at once. Nor does a member follow a plan that
+leaves out half or more of the electors that it hears and would name itself: a leader that has lost
+its neighbours, because they have banned it, would else go on with those alone that it has left.
 
 A roll-back closes nothing. For it a majority of the electors that have not ended has to be within
 reach: all that we hear count, also those that are set aside.
@@ -25,7 +24,7 @@ reach: all that we hear count, also those that are set aside.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
@@ -33,8 +32,6 @@ from protocol.decree.decree import designated, is_majority
 from protocol.ids import PeerId, rank, short
 from protocol.view import SwarmView
 
-LEAST_HONEST: Final = 3
-"""Of two members nobody can say who lies: their neighbours decide."""
 IsProven = Callable[[PeerId], bool]
 
 
@@ -135,8 +132,7 @@ class Quorum:
         If nobody is proven there, as in a young swarm, everybody counts who serves.
         """
         there = self._beside(view)
-        known = _by_rank(self._stage, [p for p in there if is_proven(p)] or there)
-        known = known[: limits.MAX_ELECTORS]
+        known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
         self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
         return known
 
@@ -174,11 +170,11 @@ class Quorum:
                 f"a plan names {len(named)} electors, of which we do not know {len(strangers)}"
             )
         ours = self._last.intersection(self.choose(members, self._vouched, view))
-        heard = [e for e in ours.difference(members) if self._counts(e, now)]
-        kept = [e for e in set(named).difference(members) if self._counts(e, now)]
-        if 2 * len(kept) >= len(heard):
+        heard = [e for e in ours if self._counts(e, now)]
+        kept = [e for e in heard if e in named]
+        if not heard or 2 * len(kept) > len(heard):
             return YES
-        return no(f"a plan names {len(kept)} neighbours as electors where we name {len(heard)}")
+        return no(f"a plan keeps {len(kept)} of the {len(heard)} electors that we hear, too few")
 
     @property
     def _last(self) -> frozenset[PeerId]:
@@ -286,13 +282,9 @@ class Quorum:
 
 def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:
     """Return the electors that a plan of ``stage`` names: its ``members``, then peers ``beside``,
-    each by rank. Members that can outvote a liar are a majority, so that their Readys close a
-    step."""
+    each by rank, as many as there may be."""
     ours = frozenset(members)
-    most = len(ours) - 1 if len(ours) >= LEAST_HONEST else limits.MAX_ELECTORS
-    others = _by_rank(stage, set(beside) - ours)[:most]
-    return sorted([*_by_rank(stage, ours), *others][: limits.MAX_ELECTORS])
-
-
-def _by_rank(stage: int, peers: Iterable[PeerId]) -> list[PeerId]:
-    return sorted(peers, key=lambda peer: rank("elector", stage, peer))
+    order = sorted(
+        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", stage, peer))
+    )
+    return sorted(order[: limits.MAX_ELECTORS])

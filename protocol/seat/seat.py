@@ -26,7 +26,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import bound_by, by_ready, promises_of, voters
+from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -113,8 +113,8 @@ from protocol.wire.messages import (
     Segment,
     Vote,
 )
-from protocol.wire.parts import Ballot, Decree, SeatStatus
-from protocol.wire.statement import Statement
+from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.statement import Statement, encode_statement
 
 TELL_OTHERS_S = 2 * AGAIN_S
 """A step that is open for so long may have a leader that does not lead."""
@@ -569,10 +569,10 @@ class Seat:
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
-        electors that we hear and the members that we see."""
+        electors that we hear."""
         if not self._leads(sender, message):
             return []
-        kept = self._keeps_its_own(sender, message, now)
+        kept = self._keeps_electors(sender, message, now)
         waits = self.serving and not self.member.knows_commit
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
@@ -604,20 +604,15 @@ class Seat:
         where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
         electors = self.quorum.electors
         promised = promises_of(where, plan.promises, electors, self.elector.verify)
-        is_free = bound_by(promised.values(), electors) is None
-        return is_free and self.quorum.suffice(promised)
+        bound = bound_by(promised.values(), electors)
+        return not bound and self.quorum.suffice(promised)
 
-    def _keeps_its_own(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether a plan leaves out nobody of the roll that we see at our step, for our Ready may
-        be one of the votes that close it, and whether the next step could be closed with those that
-        it names. Our own plan names whom we see; one that is committed is followed all the same."""
+    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether the next step could be closed with those that a plan names. Our own plan names
+        whom we see; a plan that is committed is followed all the same."""
         if sender == self.place.me or self.member.knows_commit:
             return YES
         members = [PeerId(member.peer) for member in plan.members]
-        stage = self._view.serving(self.place.stage)
-        here = {r.peer for r in stage if r.version == self.step} & self.quorum.roll
-        if out := here.difference(members):
-            return no(f"a plan leaves out {short(min(out))}, which is here")
         return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
 
     def amended(self, now: float) -> list[SeatEffect]:
@@ -663,11 +658,10 @@ class Seat:
         """Note a newcomer that asks for admission, unless it is set aside."""
         return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
 
-    def _sign_ready(self, ready: Ready, decree: Decree, leader: PeerId) -> Ready | None:
-        """Return our Ready with its signature; None: we must not sign it."""
+    def _sign_ready(self, ready: Ready) -> Ready | None:
+        """Return our Ready with its signature; None: we have signed another one."""
         said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
-        votes = by_ready(decree, self.quorum.electors)
-        signature = self.elector.ready(said, decree, self.place.me, leader, votes=votes)
+        signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
     def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
@@ -736,7 +730,7 @@ class Seat:
     def _is_left_behind(self, later: Commit) -> bool:
         """Whether most of our electors have closed a step so much later that none has the commit of
         ours any more."""
-        signed = voters(later, frozenset(), self.elector.verify)
+        signed = voters(later, self.quorum.electors, self.elector.verify)
         far = later.step > self.step + MAX_COMMITS and self.loaded
         return far and self.quorum.suffice(signed)
 
@@ -869,8 +863,8 @@ class Seat:
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
-        if commit is not None and (loss_sum := commit.decree.loss_sum) is not None:
-            self.leader.usual_loss = loss_sum / self.place.per_step
+        if commit is not None:
+            self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.probation.proved(committed.with_whom, self._seen)
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()

@@ -130,12 +130,10 @@ class Decree(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     ]
     electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)]
     """Of the next step."""
-    loss_sum: Finite | None = None
-    """Of the step's token losses, as its members say; None: its leader is lost. No vote is for
-    it."""
+    loss_sum: Finite
+    """Of the step's token losses, as its members say."""
     ready: Annotated[tuple[Signature, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
-    """The members' signatures of their Readys, in the order of the members, as far as they are
-    known. In a first attempt they are the votes of its members, if these are electors."""
+    """The members' signatures of their Readys, in the order of the members."""
 
 
 class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -149,19 +147,18 @@ class Ballot(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     voted: Attempt
     """The last attempt that it has voted in; 0: none."""
     value: Annotated[bytes, Meta(max_length=32)]
-    """Digest of the bare decree for which; empty: none."""
+    """Digest of the decree for which; empty: none."""
 
 
 VoteSignature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
-class Promise(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Promise(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
     """An elector's signed promise to the leader of an attempt."""
 
     peer: PeerText
     voted: Attempt
-    decree: Decree | None
-    """For which, bare."""
+    value: Annotated[bytes, Meta(max_length=32)]
     signature: VoteSignature
 
 

@@ -1,12 +1,11 @@
 """Every interleaving of a small swarm that closes one step: no step has two decrees.
 
-Three electors, of which two are members, and may lead. One is designated and begins with the first
-attempt, whose plan names both, or itself alone; each may begin anew, then with a plan of itself. A
-member that gets a plan which its attempt allows may be Ready for it. A message, once sent, may
-arrive at any time, any number of times or never: so crashes of leaders, delays, losses, duplicates
-and splits are all among what is explored. An elector's process may end at any time: it keeps what
-it has written down. That a decree names other electors for the next step changes nothing here:
-whoever proposes there holds this step's only decree.
+Three electors and two leaders, each with a decree of its own. One is designated and begins with
+the first attempt; each may begin anew. A message, once sent, may arrive at any time, any number of
+times or never: so crashes of leaders, delays, losses, duplicates and splits are all among what is
+explored. An elector's process may end at any time: it keeps what it has written down. That a decree
+names other electors for the next step changes nothing here: whoever proposes there holds this
+step's only decree.
 """
 
 from __future__ import annotations
@@ -20,21 +19,14 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from protocol.decree.decree import (
-    bound_by,
-    by_ready,
-    digest_of,
-    is_majority,
-    promises_of,
-)
+from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
 from protocol.decree.proposer import Proposer, State
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Propose, Ready, Vote
-from protocol.wire.parts import Ballot, Decree, Promise
-from protocol.wire.statement import Statement
+from protocol.wire.messages import Propose, Vote
+from protocol.wire.parts import Decree
 
 ELECTORS = tuple(map(PeerId, "abc"))
 LEADERS = tuple(map(PeerId, "ab"))
@@ -42,15 +34,11 @@ LEADERS = tuple(map(PeerId, "ab"))
 ATTEMPTS = {"a": 1, "b": 1}
 """How often each begins."""
 STEP = 5
-TOGETHER, ALONE = LEADERS, LEADERS[:1]
-"""Members of the first attempt's plan: a majority of the electors, or not."""
-first_members = TOGETHER
 
 
 def decree_of(leader: PeerId, attempt: int) -> Decree:
     """What a leader that is free proposes in an attempt."""
-    members = first_members if attempt == 1 else (leader,)
-    return Decree(attempt, leader.encode() * 32, members, ELECTORS)
+    return Decree(attempt, leader.encode() * 32, ("a", "b"), ("a", "b", "c"), 0.0, (b"", b""))
 
 
 def quorum(me: PeerId) -> Quorum:
@@ -69,16 +57,7 @@ def elector(me: PeerId, term: Term) -> Elector:
 
 Known = tuple[object, ...]
 """What a leader knows: the values of ``NAMES``."""
-
-
-class Planned(NamedTuple):
-    """What a leader asks its members to be Ready for."""
-
-    attempt: int
-    promises: tuple[Promise, ...]
-
-
-Said = tuple[PeerId, PeerId, Planned | Ready | Propose | Vote]
+Said = tuple[PeerId, PeerId, Propose | Vote]
 """By whom, to whom, what."""
 Step = tuple[Known, frozenset[Said]]
 """What a leader knows after something has happened, and what it says."""
@@ -89,8 +68,6 @@ class World(NamedTuple):
 
     terms: tuple[Term, ...]
     leaders: tuple[Known, ...]
-    ready: tuple[frozenset[PeerId], ...]
-    """By leader: the members that are Ready for its plan."""
     begun: tuple[int, ...]
     sent: frozenset[Said]
 
@@ -117,7 +94,6 @@ NAMES = (
     "_known",
     "_promised",
     "_refused",
-    "_ready",
     "decree",
     "_named",
     "_again",
@@ -137,8 +113,7 @@ def begin() -> World:
     for leader in leaders:
         leader.start_step(STEP, 0)
         states.append(frozen(leader))
-    nobody = (frozenset[PeerId](),) * 2
-    return World((term,) * len(ELECTORS), tuple(states), nobody, (0, 0), frozenset())
+    return World((term,) * len(ELECTORS), tuple(states), (0, 0), frozenset())
 
 
 def put(some: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
@@ -151,64 +126,25 @@ def nexts(world: World, attempts: dict[str, int]) -> Iterator[World]:
     for index, me in enumerate(LEADERS):
         state = world.leaders[index]
         if world.begun[index] < attempts[me]:
-            anew = world._replace(
-                ready=put(world.ready, index, frozenset()),
-                begun=put(world.begun, index, world.begun[index] + 1),
-            )
-            yield go_on(anew, index, begun(index, state))
+            yield go_on(world, index, begun(index, state), begins=True)
         yield go_on(world, index, waited(index, state))
     for sender, to, message in world.sent:
-        match message:
-            case Planned() | Propose():
-                place = ELECTORS.index(to)
-                term, answer = answered(to, world.terms[place], sender, message)
-                sent = world.sent | ({(to, sender, answer)} if answer is not None else set())
-                yield world._replace(terms=put(world.terms, place, term), sent=sent)
-            case Ready():
-                yield counted(world, LEADERS.index(to), sender, message)
-            case Vote() if not is_vote(message):
-                index = LEADERS.index(to)
-                yield go_on(world, index, told(index, world.leaders[index], sender, message))
+        if isinstance(message, Propose):
+            place = ELECTORS.index(to)
+            term, answer = answered(to, world.terms[place], sender, message)
+            sent = world.sent | ({(to, sender, answer)} if answer is not None else set())
+            yield World(put(world.terms, place, term), world.leaders, world.begun, sent)
+        elif not is_vote(message):
+            index = LEADERS.index(to)
+            yield go_on(world, index, told(index, world.leaders[index], sender, message))
 
 
 @cache
-def answered(
-    me: PeerId, term: Term, sender: PeerId, message: Planned | Propose
-) -> tuple[Term, Vote | Ready | None]:
+def answered(me: PeerId, term: Term, sender: PeerId, message: Propose) -> tuple[Term, Vote | None]:
     """An elector answers, by what it has on its disk."""
     voter = elector(me, term)
-    if isinstance(message, Propose):
-        answer = voter.answer(sender, message)
-        return voter.terms[0], answer if isinstance(answer, Vote) else None
-    said = ready(me, voter, sender, message)
-    return voter.terms[0], said
-
-
-def ready(me: PeerId, voter: Elector, leader: PeerId, plan: Planned) -> Ready | None:
-    """A member follows a plan as far as its attempt allows, and is Ready."""
-    if plan.attempt > 1:
-        where = Ballot(0, 0, STEP, plan.attempt, leader, 0, b"")
-        promised = promises_of(where, plan.promises, frozenset(ELECTORS), lambda *_: True)
-        if bound_by(promised.values(), frozenset(ELECTORS)) is not None:
-            return None
-    decree = decree_of(leader, plan.attempt)
-    said = Statement(0, 0, STEP, plan.attempt, digest_of(decree))
-    votes = by_ready(decree, frozenset(ELECTORS))
-    signature = voter.ready(said, decree, me, leader, votes=votes)
-    return Ready(0, STEP, plan.attempt, said.digest, 0.0, signature) if signature else None
-
-
-def counted(world: World, index: int, sender: PeerId, message: Ready) -> World:
-    """A leader takes a Ready; once it has those of all members it proposes, or has closed."""
-    leader = thaw(index, world.leaders[index])
-    if leader.state is not State.FREE or leader.attempt != message.attempt:
-        return world
-    ready = world.ready[index] | {sender}
-    world = world._replace(ready=put(world.ready, index, ready))
-    decree = decree_of(LEADERS[index], message.attempt)
-    if ready != set(decree.members):
-        return world
-    return go_on(world, index, proposed(index, world.leaders[index]))
+    answer = voter.answer(sender, message)
+    return voter.terms[0], answer if isinstance(answer, Vote) else None
 
 
 @cache
@@ -217,15 +153,6 @@ def begun(index: int, state: Known) -> Step:
     leader = thaw(index, state)
     leader.give_up()
     return acted(index, leader, [] if leader.state is State.CLOSED else leader.ask(0.0))
-
-
-@cache
-def proposed(index: int, state: Known) -> Step:
-    """All members are Ready for a leader's plan."""
-    leader = thaw(index, state)
-    decree = decree_of(LEADERS[index], leader.attempt)
-    whole = replace(decree, ready=(b"s" * 64,) * len(decree.members))
-    return acted(index, leader, leader.propose(whole, 0.0))
 
 
 @cache
@@ -251,43 +178,34 @@ def is_vote(message: Vote) -> bool:
 def acted(index: int, leader: Proposer, sends: list[Send]) -> Step:
     """A leader does what its state asks for."""
     me, sends = LEADERS[index], list(sends)
-    if leader.state is State.BOUND and leader.decree is not None:
-        sends += leader.propose(leader.decree, 0.0)
-    said = {(me, send.peer, send.message) for send in sends if isinstance(send.message, Propose)}
     if leader.state is State.FREE:
-        plan = Planned(leader.attempt, leader.promises)
-        said |= {(me, PeerId(to), plan) for to in decree_of(me, leader.attempt).members}
-    return frozen(leader), frozenset(said)
+        sends += leader.propose(decree_of(me, leader.attempt), 0.0)
+    elif leader.state is State.BOUND and leader.decree is not None:
+        sends += leader.propose(leader.decree, 0.0)
+    said = ((me, send.peer, send.message) for send in sends)
+    return frozen(leader), frozenset(one for one in said if isinstance(one[2], Propose))
 
 
-def go_on(world: World, index: int, step: Step) -> World:
+def go_on(world: World, index: int, step: Step, *, begins: bool = False) -> World:
     """Something has happened to a leader."""
     known, said = step
-    return world._replace(leaders=put(world.leaders, index, known), sent=world.sent | said)
+    begun = put(world.begun, index, world.begun[index] + begins)
+    return World(world.terms, put(world.leaders, index, known), begun, world.sent | said)
 
 
 @cache
 def in_force(sent: frozenset[Said]) -> set[bytes]:
     """Return the digests of the decrees for which a majority has voted in one attempt."""
     for_whom = defaultdict[tuple[PeerId, int], set[PeerId]](set)
-    ready = defaultdict[tuple[PeerId, int], set[PeerId]](set)
     for sender, to, message in sent:
         if isinstance(message, Vote) and is_vote(message):
             for_whom[to, message.attempt].add(sender)
-        elif isinstance(message, Ready):
-            ready[to, message.attempt].add(sender)
-    for (leader, attempt), by in ready.items():
-        if by == set(decree_of(leader, attempt).members):
-            for_whom[leader, attempt] |= by
     won = {which for which, by in for_whom.items() if is_majority(by, frozenset(ELECTORS))}
-    return {decree_in(leader, attempt, sent).digest for leader, attempt in won}
-
-
-def decree_in(leader: PeerId, attempt: int, sent: frozenset[Said]) -> Decree:
-    """Return what a leader has proposed in an attempt; else what it has planned."""
-    said = (m for by, _, m in sent if by == leader and isinstance(m, Propose))
-    proposed = (m.decree for m in said if m.attempt == attempt)
-    return next(filter(None, proposed), decree_of(leader, attempt))
+    return {
+        message.decree.digest
+        for sender, _, message in sent
+        if isinstance(message, Propose) and message.decree and (sender, message.attempt) in won
+    }
 
 
 def explore(attempts: dict[str, int]) -> tuple[int, set[bytes]]:
@@ -316,13 +234,6 @@ def explore(attempts: dict[str, int]) -> tuple[int, set[bytes]]:
     return visited, decreed
 
 
-@pytest.fixture(params=[TOGETHER, ALONE], ids=["together", "alone"])
-def members(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whom the first attempt's plan names."""
-    monkeypatch.setattr(f"{__name__}.first_members", request.param)
-
-
-@pytest.mark.usefixtures("members", "forgets")
 def test_no_interleaving_makes_two_decrees() -> None:
     count, decreed = explore(ATTEMPTS)
     assert decreed == {b"a" * 32, b"b" * 32}, "each of the two can win"
@@ -345,12 +256,6 @@ def binds_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Elector, "_promise", silent)
 
 
-def forgets_its_promise(term: Term, leader: PeerId, attempt: int) -> Term:
-    """Return the term of an elector that takes part in attempts which it has promised to leave."""
-    late = attempt < term.promised and term.voted != attempt
-    return replace(term, promised=attempt, leader=leader) if late else term
-
-
 def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
     """An elector votes in attempts that it has promised to leave."""
     vote = Elector._vote
@@ -362,52 +267,18 @@ def votes_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
         message: Propose,
         decree: Decree,
         members: Collection[PeerId],
-    ) -> Vote | Penalise | None:
-        term = forgets_its_promise(term, sender, message.attempt)
+    ) -> Vote | Penalise:
+        if term.voted != message.attempt:
+            term = replace(term, promised=message.attempt, leader=sender)
         return vote(self, term, sender, message, decree, members)
 
     patch.setattr(Elector, "_vote", forgetful)
-    patch.setattr(f"{__name__}.first_members", ALONE)
-
-
-def is_ready_after_a_later_promise(patch: pytest.MonkeyPatch) -> None:
-    """An elector is Ready in attempts that it has promised to leave."""
-    ready = Elector.ready
-
-    def forgetful(
-        self: Elector, said: Statement, decree: Decree, me: PeerId, leader: PeerId, *, votes: bool
-    ) -> bytes:
-        [term] = self.terms
-        self.load([forgets_its_promise(term, leader, said.attempt)])
-        return ready(self, said, decree, me, leader, votes=votes)
-
-    patch.setattr(Elector, "ready", forgetful)
-
-
-def writes_no_ready_down(patch: pytest.MonkeyPatch) -> None:
-    """The next process of an elector does not know that it was Ready."""
-    ready = Elector.ready
-
-    def forgetful(
-        self: Elector, said: Statement, decree: Decree, me: PeerId, leader: PeerId, *, votes: bool
-    ) -> bytes:
-        return ready(self, said, decree, me, leader, votes=False)
-
-    patch.setattr(Elector, "ready", forgetful)
-
-
-BROKEN = [
-    binds_nobody,
-    votes_after_a_later_promise,
-    is_ready_after_a_later_promise,
-    writes_no_ready_down,
-]
 
 
 @pytest.fixture
 def forgets() -> Iterator[None]:
     """What was computed before an elector breaks, or while it was broken, does not count."""
-    kept = answered, begun, proposed, waited, told, in_force
+    kept = answered, begun, waited, told
     for one in kept:
         one.cache_clear()
     yield
@@ -416,7 +287,7 @@ def forgets() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("forgets")
-@pytest.mark.parametrize("mutant", BROKEN)
+@pytest.mark.parametrize("mutant", [binds_nobody, votes_after_a_later_promise])
 def test_a_broken_elector_is_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,8 @@ and their sums, which are as many as the bytes of a stage need."""
 
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 
-STEPS = 20
-MOST = 120
+STEPS = 12
+MOST = 152
 """Messages a step of three stages of three replicas and eight microbatches."""
 
 

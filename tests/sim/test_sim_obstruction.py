@@ -9,7 +9,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.volunteer import Volunteer
-from protocol.decree.decree import PROMISE, READY, digest_of, encode_ballot
+from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_ballot
 from protocol.decree.elector import Term
 from protocol.decree.proposer import State
 from protocol.effects import Send
@@ -108,7 +108,7 @@ def signed(liar: Volunteer, step: int, decree: Decree) -> Decree:
     """Return a decree of nobody but the liar, which is Ready for it."""
     assert liar.seat is not None
     decree = msgspec.structs.replace(decree, members=(liar.peer,))
-    said = Statement(liar.stage, liar.seat.era, step, decree.attempt, digest_of(decree))
+    said = Statement(liar.stage, liar.seat.era, step, decree.attempt, agreed(decree))
     signature = liar.elector.sign(READY, encode_statement(said))
     return msgspec.structs.replace(decree, ready=(signature,))
 

@@ -31,4 +31,4 @@ def commit_of(
 def promised_by(*electors: PeerId) -> tuple[Promise, ...]:
     """Return the promises of electors that have voted for nothing: a plan's, from the second
     attempt on."""
-    return tuple(Promise(peer, 0, None, bytes(64)) for peer in sorted(electors))
+    return tuple(Promise(peer, 0, b"", bytes(64)) for peer in sorted(electors))

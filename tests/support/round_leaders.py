@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from protocol.decree.decree import digest_of
+from protocol.decree.decree import agreed
 from protocol.decree.elector import unsigned_elector
 from protocol.effects import Effect, Send
 from protocol.ids import PeerId, peer_id_from_key
@@ -21,8 +21,6 @@ ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
 IDS = frozenset(range(16, 24))
 DIGEST = b"\7" * 32
-SIGNED = bytes(64)
-"""Nobody forges a signature here."""
 
 
 def view(*peers: PeerId, version: int = STEP, **versions: int) -> SwarmView:
@@ -41,7 +39,7 @@ class Led(RoundLeader):
         place = Place(ME, STAGE, 2, PER_STEP)
         super().__init__(place, SIZE, STEP, quorum, part=lambda: self.own)
         self.elector = unsigned_elector()
-        before = Decree(1, DIGEST, (ME,), tuple(quorum.electors))
+        before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
         self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
 
     def _answered(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -69,8 +67,8 @@ class Led(RoundLeader):
         if self._plan is not None and message.digest != REFUSED:
             members = tuple(member.peer for member in self._plan.members)
             electors = tuple(self._plan.electors)
-            decree = Decree(message.attempt, message.digest, members, electors)
-            message = replace(message, digest=digest_of(decree))
+            decree = Decree(message.attempt, message.digest, members, electors, 0.0)
+            message = replace(message, digest=agreed(decree))
         return self._answered(super().ready(sender, message, now), now)
 
 
@@ -128,7 +126,7 @@ HALVES = ((ME, range(16, 20)), (B, range(20, 24)))
 
 
 def ready(attempt: int = 1, digest: bytes = DIGEST, loss: float = 1.5) -> Ready:
-    return Ready(STAGE, STEP, attempt, digest, loss, SIGNED)
+    return Ready(STAGE, STEP, attempt, digest, loss)
 
 
 def vote(

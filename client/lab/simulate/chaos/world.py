@@ -28,7 +28,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
-from protocol.decree.decree import READY, digest_of
+from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
@@ -52,7 +52,6 @@ from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
     Admit,
-    Commit,
     Commitment,
     Message,
     Propose,
@@ -381,19 +380,12 @@ class ChaosWorld(ChaosSwarm):
         joiner = self.volunteers.get(PeerId(message.joiner)) if isinstance(message, Admit) else None
         return joiner is not None and joiner.lies
 
-    def _decree_told(
-        self, volunteer: Volunteer, said: Propose | Commit, true: Decree
-    ) -> Propose | None:
-        """Return what a liar proposes, also in place of a commit that it knows."""
-
+    def _decree_told(self, volunteer: Volunteer, said: Propose, true: Decree) -> Decree | None:
         def ready(false: Decree) -> bytes:
-            of = Statement(said.stage, said.era, said.step, false.attempt, digest_of(false))
+            of = Statement(said.stage, said.era, said.step, false.attempt, agreed(false))
             return signature(volunteer.peer, READY, encode_statement(of))
 
-        false = self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
-        promises = said.promises if isinstance(said, Propose) else ()
-        where = said.stage, said.step, said.attempt
-        return None if false is None else Propose(*where, false, promises, era=said.era)
+        return self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
 
     def _beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
         for kind in BEATS if volunteer.lies else ():
@@ -449,12 +441,11 @@ class ChaosWorld(ChaosSwarm):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment):
             message = self.audits.signed(peer, message)
-        decree = message.decree if isinstance(message, Propose | Commit) else None
-        if isinstance(message, Propose | Commit) and decree and self._lies(peer, "decrees"):
-            false = self._decree_told(peer, message, decree)
-            if false is None:
+        if isinstance(message, Propose) and message.decree and self._lies(peer, "decrees"):
+            decree = self._decree_told(peer, message, message.decree)
+            if decree is None:
                 return
-            message = false
+            message = msgspec.structs.replace(message, decree=decree)
         if other is not None and self._states(peer, message):
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import (
     READY,
+    agreed,
     bound_by,
-    by_ready,
     designated,
     digest_of,
     first_electors,
@@ -27,7 +27,6 @@ from protocol.wire.parts import Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
 
 A, B, C, D, E = map(PeerId, "ABCDE")
-ALL = frozenset((A, B, C))
 STAGE, ERA, STEP = 1, 7, 5
 
 
@@ -45,12 +44,11 @@ def elector(me: PeerId) -> Elector:
 
 
 def decree(
-    of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AE", step: int = STEP
+    of: PeerId = A, attempt: int = 1, electors: str = "ABC", members: str = "AB", step: int = STEP
 ) -> Decree:
-    """A decree for which all members have signed that they are Ready. One is no elector, so their
-    Readys are no votes."""
-    made = Decree(attempt, of.encode() * 32, tuple(members), tuple(electors))
-    body = encode_statement(Statement(STAGE, ERA, step, attempt, digest_of(made)))
+    """A decree for which all members have signed that they are Ready."""
+    made = Decree(attempt, of.encode() * 32, tuple(members), tuple(electors), 0.0)
+    body = encode_statement(Statement(STAGE, ERA, step, attempt, agreed(made)))
     return replace(made, ready=tuple(signature(PeerId(peer), READY, body) for peer in members))
 
 
@@ -243,7 +241,7 @@ def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
 
 def test_it_keeps_few_commits() -> None:
     voter = elector(A)
-    said = Commit(STAGE, 0, 1, A, decree(members="AB"), (), era=ERA)
+    said = Commit(STAGE, 0, 1, A, decree(), (), era=ERA)
     for step in range(MAX_COMMITS + 9):
         voter.take(replace(said, step=step), frozenset({A}))
     assert voter.commit(STAGE, ERA, 8) is None
@@ -277,9 +275,8 @@ class TestMajority:
 
 def test_a_digest_names_all_of_a_decree() -> None:
     one = decree()
-    others = [replace(one, attempt=2), replace(one, electors=("A",)), replace(one, members=("A",))]
+    others = [replace(one, attempt=2), replace(one, electors=("A",)), replace(one, loss_sum=1.0)]
     assert len({digest_of(one), *map(digest_of, others)}) == 4
-    assert digest_of(one) == digest_of(replace(one, loss_sum=1.0, ready=()))
 
 
 class TestWhatIsProposed:
@@ -362,99 +359,9 @@ class TestWhatIsProposed:
 
 def test_one_elector_binds_nobody_where_most_have_not_voted() -> None:
     three = frozenset((A, B, C))
-    x, y = decree(B, members="D"), decree(C, members="D")
-    none = [Promise(peer, 0, None, b"") for peer in (A, B)]
-    one = Promise(C, 5, x, b"")
-    assert bound_by([none[0], one], three) == x, "the third may have voted, too"
-    assert bound_by([*none, one], three) is None
-    assert bound_by([none[0], Promise(B, 2, y, b""), one], three) is None
-    assert bound_by([none[0], Promise(B, 2, x, b""), one], three) == x
-
-
-class TestReady:
-    """A member's Ready is its vote, if all members are electors."""
-
-    @staticmethod
-    def be_ready(voter: Elector, me: PeerId, said: Decree, leader: PeerId) -> bytes:
-        body = Statement(STAGE, ERA, STEP, said.attempt, digest_of(said))
-        votes = by_ready(said, frozenset((A, B, C)))
-        return voter.ready(body, said, me, leader, votes=votes)
-
-    def ready(self, swarm: Swarm, said: Decree, leader: PeerId) -> Decree:
-        """Let all members be Ready for a decree; return it with their signatures."""
-        electors = swarm.electors
-        signed = (self.be_ready(electors[PeerId(p)], PeerId(p), said, leader) for p in said.members)
-        return replace(said, ready=tuple(signed))
-
-    def test_those_of_a_majority_close_a_step_and_later_leaders_complete_it(
-        self, swarm: Swarm
-    ) -> None:
-        first, other = leaders()
-        leading, later = swarm.proposer(first), swarm.proposer(other)
-        leading.ask(0.0)
-        said = self.ready(swarm, replace(decree(first, members="AB"), ready=()), first)
-        assert leading.propose(said, 0.0) == []
-        commit = leading.commit()
-        assert commit is not None
-        assert (commit.votes, voters(commit, frozenset((A, B, C)), verify)) == ((), {A, B})
-        assert not voters(replace(commit, decree=replace(said, ready=said.ready[:1])), ALL, verify)
-        assert not voters(replace(commit, attempt=2), ALL, verify)
-        swarm.say(other, later.ask(0.0), later, to=f"{other}C")
-        assert later.state is State.BOUND
-        assert later.decree is not None
-        assert digest_of(later.decree) == digest_of(said)
-        assert sorted(map(bool, later.decree.ready)) == [False, True], "of the one that has told it"
-        swarm.say(other, later.propose(later.decree, 0.0), later, to=f"{other}C")
-        assert later.commit() is not None
-
-    def test_those_of_others_are_no_votes(self, swarm: Swarm) -> None:
-        first, _ = leaders()
-        leading = swarm.proposer(first)
-        leading.ask(0.0)
-        leading.propose(decree(first, members="AE"), 0.0)
-        assert leading.missing() == [A, B, C]
-        leading.propose(decree(first, members=first), 0.0)
-        assert first not in leading.missing()
-        assert leading.commit() is None, "one of three is no majority"
-
-    def test_it_obeys_the_attempts(self, swarm: Swarm) -> None:
-        first, other = leaders()
-        said = decree(first, members="AB")
-        voter = swarm.electors[other]
-        assert not self.be_ready(voter, other, said, other), "that leader has not the attempt"
-        assert self.be_ready(voter, other, said, first)
-        again = elector(other)
-        again.load(voter.terms)
-        assert self.be_ready(again, other, said, first)
-        false = replace(said, digest=b"x" * 32)
-        assert not self.be_ready(again, other, false, first), "its process before was Ready"
-        later = swarm.proposer(other)
-        swarm.say(other, later.ask(0.0), later, to=first)
-        assert not self.be_ready(swarm.electors[first], first, said, first), "it has promised more"
-        assert self.be_ready(again, other, decree(first, members="AE"), first), "that is no vote"
-
-    def test_what_as_many_members_deny_as_name_binds_nobody(self) -> None:
-        said = decree(members="AB")
-        a, b = Promise(A, 1, said, b""), Promise(B, 0, None, b"")
-        assert bound_by([a, Promise(C, 0, None, b"")], ALL) == said, "the other one may be Ready"
-        assert bound_by([a, b], ALL) is None, "it is not, and took no later part"
-        assert bound_by([b, Promise(C, 1, said, b"")], ALL) == said, "that one saw all Readys"
-        assert bound_by([b, Promise(A, 2, said, b"")], ALL) == said, "they were completed"
-
-    def test_whom_an_elector_hears_has_to_be_ready_for_what_it_completes(
-        self, swarm: Swarm
-    ) -> None:
-        """Else a liar that asks its neighbours alone would have any digest decreed."""
-        first, other = leaders()
-        said = replace(decree(other, members="AB"), digest=b"x" * 32, ready=())
-        self.be_ready(swarm.electors[other], other, said, first)
-        liar = swarm.proposer(other)
-        swarm.say(other, liar.ask(0.0), liar, to=f"{other}C")
-        assert liar.state is State.BOUND
-        bound = Propose(STAGE, STEP, 2, liar.decree, liar.promises, era=ERA)
-        voter = swarm.electors[C]
-        voter.serving = lambda _stage: {first: STEP, other: STEP}
-        assert voter.answer(other, bound) is None
-        assert voter.liars() == {other}
-        voter.lost = lambda: (first,)
-        assert isinstance(voter.answer(other, bound), Vote)
+    none = [Promise(peer, 0, b"", b"") for peer in (A, B)]
+    one = Promise(C, 5, b"x", b"")
+    assert bound_by([none[0], one], three) == b"x", "the third may have voted, too"
+    assert bound_by([*none, one], three) == b""
+    assert bound_by([none[0], Promise(B, 2, b"y", b""), one], three) == b""
+    assert bound_by([none[0], Promise(B, 2, b"x", b""), one], three) == b"x"

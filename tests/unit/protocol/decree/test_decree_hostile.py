@@ -45,14 +45,14 @@ def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
     voter = unsigned_elector()
     voter.first = lambda era, step: (ME, LEADER, "third") if (era, step) == (0, STEP) else ()
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
-    promises = tuple(Promise(peer, 0, None, bytes(64)) for peer in (LIAR, "another"))
+    promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (LIAR, "another"))
     answer = voter.answer(LIAR, Propose(STAGE, STEP, 2, forged, promises))
     assert isinstance(answer, Vote)
     assert not answer.signature
     voter.take(Commit(STAGE, STEP, 2, LIAR, forged, ((LIAR, bytes(64)),)))
     assert voter.commit(STAGE, 0, STEP) is None
     true = Decree(2, b"t" * 32, (LEADER,), (ME, LEADER), 0.0, (bytes(64),))
-    promises = tuple(Promise(peer, 0, None, bytes(64)) for peer in (ME, LEADER))
+    promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (ME, LEADER))
     answer = voter.answer(LEADER, Propose(STAGE, STEP, 2, true, promises))
     assert isinstance(answer, Vote)
     assert answer.signature
@@ -65,7 +65,7 @@ def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
     """Its process has ended, or it was named only now: it asks for the commit before."""
     voter = unsigned_elector()
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
-    promises = (Promise(LIAR, 0, None, bytes(64)),)
+    promises = (Promise(LIAR, 0, b"", bytes(64)),)
     for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):
         assert voter.answer(LIAR, asked) == CommitRequest(STAGE, STEP - 1)
     assert elector().answer(LIAR, asked) != CommitRequest(STAGE, STEP - 1)

@@ -46,7 +46,6 @@ from tests.support.round_leaders import (
     ME,
     NEW,
     PER_STEP,
-    SIGNED,
     SIZE,
     STAGE,
     STEP,
@@ -225,7 +224,7 @@ class TestDecree:
         made, plan = planned(*HALVES, electors=(ME, C, NEW))
         assert made.ready(ME, ready(), 1.0) == []
         asked = list(made.ready(B, ready(), 1.0))
-        decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0, (SIGNED, SIGNED))
+        decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0, (b"", b""))
         assert proposals(asked) == dict.fromkeys(
             sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
         )
@@ -241,17 +240,6 @@ class TestDecree:
         assert [peer for peer, _ in commit.votes] == sorted((ME, C))
         assert decode_message(encode_message(commit)) == commit
         assert made.vote(NEW, vote(voted=1), 2.1) == []
-
-    def test_the_readys_of_a_majority_close_the_step(self) -> None:
-        made, plan = planned(*HALVES, electors=(ME, B, C))
-        assert made.ready(ME, ready(), 1.0) == []
-        told = list(made.ready(B, ready(), 1.0))
-        assert not proposals(told)
-        assert sorted(commits(told)) == sorted((ME, B, C))
-        [commit] = {e.message for e in told if isinstance(e, Send)}
-        assert isinstance(commit, Commit)
-        assert (commit.votes, commit.decree.ready) == ((), (SIGNED, SIGNED))
-        assert commit.decree.electors == tuple(plan.electors)
 
     def test_alone_it_commits_at_once(self) -> None:
         made, _ = planned((ME, IDS))
@@ -298,7 +286,7 @@ class TestDecree:
             (C, ready()),
             (B, ready(attempt=2)),
             (B, ready(attempt=0)),
-            (B, Ready(STAGE, STEP + 1, 1, DIGEST, 0.0, SIGNED)),
+            (B, Ready(STAGE, STEP + 1, 1, DIGEST, 0.0)),
         ],
     )
     def test_readiness_that_does_not_count(self, sender: PeerId, message: Ready) -> None:
@@ -433,7 +421,7 @@ def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:
     made, plan = planned(*HALVES)
     effects: list[object] = []
     for peer in (ME, B):
-        said = Ready(STAGE, STEP, plan.attempt, DIGEST, MAX_NUMBER, SIGNED)
+        said = Ready(STAGE, STEP, plan.attempt, DIGEST, MAX_NUMBER)
         effects += made.ready(peer, said, 1.0)
     said = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
     [commit] = set(said)

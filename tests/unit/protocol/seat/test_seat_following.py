@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection
 
 import pytest
 from msgspec.structs import replace
 
-from protocol.decree.decree import READY, VOTE, bare, digest_of, encode_ballot
+from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.decree.elector import MAX_COMMITS, Elector
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
@@ -169,13 +168,11 @@ def siblings(version: int, *, step: int = STEP) -> SwarmView:
     return SwarmView.of([[Replica(OTHER, STEP, True)], stage])
 
 
-def commit(
-    *by: PeerId, value: bytes = DIGEST, step: int = STEP, ready: Collection[PeerId] = (SIBLING,)
-) -> Commit:
-    """The commit of the step's first attempt, with the votes and Readys of these."""
-    decree = Decree(1, value, (ME, SIBLING), (ME, SIBLING, OTHER))
-    body = encode_statement(Statement(STAGE, 0, step, 1, digest_of(decree)))
-    signed = tuple(signature(p, READY, body) if p in ready else b"" for p in (ME, SIBLING))
+def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
+    """The commit of the step's first attempt, with the votes of these."""
+    decree = Decree(1, value, (ME, SIBLING), (ME, SIBLING, OTHER), 0.0)
+    body = encode_statement(Statement(STAGE, 0, step, 1, agreed(decree)))
+    signed = tuple(signature(peer, READY, body) for peer in (ME, SIBLING))
     decree = replace(decree, ready=signed)
     body = encode_ballot(Ballot(STAGE, 0, step, 1, SIBLING, 1, digest_of(decree)))
     votes = tuple((peer, signature(peer, VOTE, body)) for peer in by)
@@ -194,7 +191,7 @@ def sent(effects: list[SeatEffect], kind: type[Message]) -> dict[PeerId, Message
 def ready(made: Seat) -> bytes:
     """Follow the sibling's plan until we are Ready; return for which digest."""
     members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0f")]
-    order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [], electors=[ME, SIBLING, OTHER])
+    order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [])
     [contribute] = tasks(made.receive(SIBLING, order, 1.0))
     made.computed(contribute, Outcome(), 1.1)
     [decode] = tasks(made.receive(SIBLING, Reduced(STAGE, STEP, 1, 1, 1.0), 1.2, bytes(32)))
@@ -208,13 +205,6 @@ def test_whoever_says_a_commit_its_votes_prove_it(sender: PeerId) -> None:
         made = seat()
         made.quorum.electors |= {PeerId("x"), PeerId("y")} if len(by) == 1 else frozenset()
         made.receive(sender, commit(*by), 1.0)
-        assert made.member.knows_commit is proven
-
-
-def test_the_readys_of_all_members_are_votes() -> None:
-    for ready, proven in (((ME, SIBLING), True), ((SIBLING,), False)):
-        made = seat()
-        made.receive(SIBLING, commit(ready=ready), 1.0)
         assert made.member.knows_commit is proven
 
 
@@ -293,7 +283,7 @@ def test_where_nobody_tells_the_commit_the_next_leader_asks_the_electors() -> No
 
 def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     made = seat()
-    decree = commit(value=ready(made), ready=(ME, SIBLING)).decree
+    decree = commit(value=ready(made)).decree
     made.update_view(siblings(STEP + 1), 2.0)
     made.tick(2.0 + LOOK_S)
     [question, *_] = sent(made.tick(2.1 + LOOK_S), Propose).values()
@@ -315,10 +305,9 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
 
 
 def promise(peer: PeerId, attempt: int, leader: PeerId, voted: int = 0) -> Promise:
-    decree = bare(commit().decree) if voted else None
-    value = b"" if decree is None else digest_of(decree)
+    value = DIGEST if voted else b""
     body = encode_ballot(Ballot(STAGE, 0, STEP, attempt, leader, voted, value))
-    return Promise(peer, voted, decree, signature(peer, "promise", body))
+    return Promise(peer, voted, value, signature(peer, "promise", body))
 
 
 @pytest.mark.parametrize(
@@ -351,30 +340,6 @@ def test_the_first_attempt_is_that_of_the_designated_leader_alone() -> None:
     members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0f")]
     made.receive(SIBLING, Plan(STAGE, STEP, 1, members, [0, 0, 64], []), 1.0)
     assert made.member.plan_followed is None
-
-
-def test_no_plan_is_followed_that_leaves_out_a_member_whom_we_see() -> None:
-    """Our Ready may be one of the votes that close the step without it."""
-    made = seat()
-    made.quorum.settle([ME, SIBLING, STRANGER], [ME, SIBLING, OTHER], STEP, 0.0)
-    made.quorum.designated = SIBLING
-    before, ours = siblings(STEP).stages
-    made.update_view(SwarmView.of([before, [*ours, Replica(STRANGER, STEP, True)]]), 0.5)
-    members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0f")]
-    order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [])
-    made.receive(SIBLING, order, 1.0)
-    assert made.member.plan_followed is None
-    assert "leaves out" in made.may_close().reason
-    made.update_view(siblings(STEP), 1.5)
-    assert made.member.plan_followed is order, "that one is lost"
-
-
-def test_a_ready_that_would_be_a_vote_in_an_attempt_that_we_have_left_is_a_refusal() -> None:
-    made = seat()
-    asked = made.receive(SIBLING, Propose(STAGE, STEP, 2), 0.5)
-    assert sent(asked, Vote)
-    assert ready(made)
-    assert made.member.awaited((), SIBLING) == [("anew", SIBLING)], "of it nothing is awaited"
 
 
 # --- who catches up, and who is absent --------------------------------------------------------

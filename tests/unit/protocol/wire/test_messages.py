@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from protocol import limits
 from protocol.transfer.blob import DIGEST_BYTES, chunk_count
 from protocol.wire.messages import Commit, Commitment, Plan, Propose, decode_message, encode_message
@@ -12,7 +10,6 @@ from tests.support.protocol_examples import peer
 
 EVERYBODY = [peer(n) for n in range(limits.MAX_REPLICAS_IN_ROUND)]
 ELECTORS = EVERYBODY[: limits.MAX_ELECTORS]
-DECREE = Decree(2**31 - 1, bytes(32), tuple(EVERYBODY), tuple(ELECTORS))
 
 
 def test_the_largest_plan_fits_a_header() -> None:
@@ -26,7 +23,7 @@ def test_the_largest_plan_fits_a_header() -> None:
         bounds=[2**47] * (limits.MAX_SEGMENTS + 1),
         observers=EVERYBODY,
         electors=ELECTORS,
-        promises=tuple(Promise(one, 2**31 - 1, DECREE, bytes(64)) for one in ELECTORS),
+        promises=tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS),
         signature=bytes(64),
     )
     header = encode_message(plan)
@@ -37,10 +34,10 @@ def test_the_largest_plan_fits_a_header() -> None:
 def test_the_largest_decree_fits_a_header_with_its_votes_or_promises() -> None:
     everybody = tuple(EVERYBODY)
     ready = (bytes(64),) * len(everybody)
-    decree = replace(DECREE, loss_sum=1e30, ready=ready)
+    decree = Decree(2**31 - 1, bytes(32), everybody, tuple(ELECTORS), 1e30, ready)
     where = limits.MAX_STAGES - 1, limits.MAX_STEP, 2**31 - 1
     votes = tuple((one, bytes(64)) for one in ELECTORS)
-    promises = tuple(Promise(one, 2**31 - 1, DECREE, bytes(64)) for one in ELECTORS)
+    promises = tuple(Promise(one, 2**31 - 1, bytes(32), bytes(64)) for one in ELECTORS)
     for made in (
         Commit(*where, everybody[0], decree, votes, era=2**31 - 1),
         Propose(*where, decree, promises, era=2**31 - 1),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
-from protocol.decree.decree import PROMISE, READY, VOTE, digest_of, encode_ballot
+from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
 from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId
@@ -116,7 +116,7 @@ QUESTION = Propose(1, 7, 2, era=5)
 
 def decree(digest: bytes = b"d") -> Decree:
     made = Decree(2, digest * 32, (peer(2),), (peer(1),), 0.0)
-    body = encode_statement(Statement(1, 5, 7, 2, digest_of(made)))
+    body = encode_statement(Statement(1, 5, 7, 2, agreed(made)))
     return replace(made, ready=(signer(2).sign(READY, body, SWARM).signature,))
 
 
@@ -131,7 +131,7 @@ def promised(made: Notary, leader: PeerId, attempt: int) -> Vote:
 def voted(made: Notary) -> Vote:
     """A vote for the decree of the leader's attempt, which the promise of this elector allows."""
     given = promised(made, LEADER, 2)
-    promise = Promise(peer(1), 0, None, given.signature)
+    promise = Promise(peer(1), 0, b"", given.signature)
     said = Propose(1, 7, 2, decree(), (promise,), era=5)
     answer = made.elector.answer(LEADER, said)
     assert isinstance(answer, Vote)
