@@ -43,6 +43,8 @@ class Following:
         self._how: tuple[bool, bool] | None = None
         """Whether we have the step's commit, and whether nobody could give it to us."""
         self._since = self._asked_at = -math.inf
+        self._in_vain = False
+        """Whether all that were asked for the commit have had time to answer."""
         self.unanswered = False
         """Whether siblings are ahead, and have been asked for the commit in vain."""
 
@@ -74,7 +76,8 @@ class Following:
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self.unanswered = bool(ahead) and not known and waited_s >= UNANSWERED_S
+        self._in_vain = not known and waited_s >= UNANSWERED_S
+        self.unanswered = self._in_vain and bool(ahead)
         patience_s = STUCK_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
@@ -92,4 +95,4 @@ class Following:
         known, _ = self._how
         if known:
             return self._since + STUCK_S
-        return self._asked_at + LOOK_S if self.unanswered else self._since + UNANSWERED_S
+        return self._asked_at + LOOK_S if self._in_vain else self._since + UNANSWERED_S

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from client.lab.simulate.chaos.config import drawn
 from client.lab.simulate.chaos.replay import run_once
-from protocol import limits
+from protocol.answer import YES
 from protocol.audit.charges import Charges, verdict_of
 from protocol.decree import elector
 from protocol.evidence.word import OwnWord
@@ -103,8 +103,8 @@ def forgets_deadlines(patch: Patch) -> None:
 
 def closes_without_a_quorum(patch: Patch) -> None:
     """Every side of a split goes on."""
-    patch.setattr(Quorum, "holds", lambda self, now: True)
-    patch.setattr(Quorum, "may_go_on_without", lambda self, missing, now: True)
+    patch.setattr(Quorum, "holds", lambda self, now: YES)
+    patch.setattr(Quorum, "may_go_on_without", lambda self, missing, now: YES)
     patch.setattr(Quorum, "suffice", lambda self, peers: True)
     patch.setattr(elector, "is_majority", lambda *_: True)
 
@@ -120,7 +120,6 @@ def believes_adverts(patch: Patch) -> None:
     """Members that only records tell of have a voice, and any version may be a lineage's beginning:
     a volunteer follows what most of those say."""
     patch.setattr(Evidence, "proves", lambda self, peer: True)
-    patch.setattr(Evidence, "reach", lambda self, now: limits.MAX_STEP)
     patch.setattr(Recovery, "_linked", lambda self: self._context.live - {self._me})
     patch.setattr(Recovery, "_would_choose", lambda self, lineage: True)
 
@@ -144,7 +143,7 @@ MUTANTS = (
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
     Mutant(forgets_deadlines, 4, "no progress"),
-    Mutant(closes_without_a_quorum, 41, "I5"),
+    Mutant(closes_without_a_quorum, 32, "I5"),
     Mutant(believes_adverts, 1, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
     Mutant(forgets_its_word, 100, "I9"),

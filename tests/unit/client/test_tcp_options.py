@@ -12,10 +12,17 @@ from client.net.tcp import UNSENT_BYTES, TcpStream
 
 
 class Recorder:
-    """Stands for a socket; keeps what is set."""
+    """Stands for a stream and its socket; keeps what is set."""
 
     def __init__(self) -> None:
         self.set: dict[tuple[int, int], int] = {}
+        self.socket = self
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 4001
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 4002
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         self.set[level, option] = value

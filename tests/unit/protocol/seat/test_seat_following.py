@@ -18,7 +18,7 @@ from protocol.pace import FORGET_S, LOOK_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect, Serving
-from protocol.seat.following import ASKED, STUCK_S, Following
+from protocol.seat.following import ASKED, STUCK_S, UNANSWERED_S, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import (
@@ -82,8 +82,13 @@ class TestWhoIsAhead:
     def test_and_does_not_answer(self) -> None:
         self.look(0.0, SIBLING)
         assert not self.following.unanswered
+        assert self.following.next_deadline() == UNANSWERED_S
+        self.look(UNANSWERED_S - 0.01, SIBLING)
+        assert not self.following.unanswered
+        assert self.look(UNANSWERED_S, SIBLING) == [], "it is not asked more often"
+        assert self.following.unanswered
         assert self.following.next_deadline() == LOOK_S
-        self.look(LOOK_S, SIBLING)
+        assert self.look(LOOK_S, SIBLING) != []
         assert self.following.unanswered
         self.look(LOOK_S + 0.1, SIBLING, known=True)
         assert not self.following.unanswered
@@ -124,6 +129,10 @@ class TestWhoIsAhead:
         for now, known in ((0.0, False), (0.3, False), (0.6, True), (3.0, True), (4.0, False)):
             self.look(now, SIBLING, known=known)
             assert (self.following.next_deadline() or math.inf) > now
+        beside = Following(STAGE)
+        for now in (0.0, 0.3, 0.6):
+            beside.look((), (SIBLING,), STEP, now, known=False, alone=False)
+            assert (beside.next_deadline() or math.inf) > now
 
 
 # --- in a seat ------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ tokens."""
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Never, cast
 
 import pytest
 
 from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
 from client.train.machine.time_spent import TimeSpent
-from client.train.stage.seat_driver import SeatDriver
+from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
@@ -45,12 +45,18 @@ class Ports:
             self.blamed.append(effect)
 
 
+def never(*_: object) -> Never:
+    """Stand for what the owner of a seat is told: of these seats nothing."""
+    raise AssertionError("the owner is told something")
+
+
 def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> SeatDriver:
     """That of a seat of stage 1, whose view is still empty."""
     place = Place(ME, 1, stages, 4)
     seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     worker: Any = SimpleNamespace(pid=0)
-    around: list[Any] = [store, ports, SimpleNamespace(), None]
+    hooks = SeatHooks(changed=never, effects={}, fault=never, worker_died=never, drained=never)
+    around: list[Any] = [store, ports, hooks, None]
     around += [TaskScheduler(), TimeSpent()]
     return SeatDriver(seat, manifest(**terms), worker, *around)
 
