@@ -30,7 +30,7 @@ help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make check    lint, the unit tests that are quick, and a short demo; 3 minutes"
-	@echo "make test     all tests but those of make long; 12 to 13 minutes on two cores"
+	@echo "make test     all tests but those of make long; twelve minutes on two cores"
 	@echo "make long     what finds little for its time: whole products of parameters, groups of"
 	@echo "              processes, most swarms of real volunteers; an hour, every night"
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"

@@ -154,7 +154,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     usual(
         1,
         [
-            (("--data", __file__), "this machine does not have the swarm's training data"),
+            (("--data", str(Path(__file__).parent)), "cannot read"),
             (("--device", "cuda:99"), "this machine has no device 'cuda:99'"),
         ],
     ),

@@ -85,6 +85,12 @@ def join(
         return _serve_handed_over()
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
+    if data is not None and not data.is_dir():
+        raise UserError(
+            f"--data: {data} is no folder",
+            "pass one of volunteer data build, or leave it out: members send what is needed",
+            ExitCode.USAGE,
+        )
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)

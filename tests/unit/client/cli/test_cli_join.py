@@ -334,6 +334,12 @@ def test_headless_and_detach_exclude_each_other(within: Within) -> None:
     assert within("join", "--headless", "--detach").returncode == ExitCode.USAGE
 
 
+def test_data_are_a_folder(within: Within) -> None:
+    done = within("join", "--headless", "--data", __file__)
+    assert done.returncode == ExitCode.USAGE
+    assert f"--data: {__file__} is no folder" in done.stderr
+
+
 def test_settings_are_handed_over_as_they_were_resolved(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
