@@ -284,7 +284,7 @@ class Training:
             steps=lambda: engine.amending.book.steps,
         )
         if held_stages.audits is not None:
-            held_stages.audits.verdicts = engine.membership.verdicts
+            held_stages.audits.share(engine.membership.verdicts, engine.now())
         engine.held_stages = self._history.seats = held_stages
         if engine.started:
             held_stages.allow_training()

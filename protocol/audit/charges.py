@@ -117,6 +117,11 @@ class Charges:
         self._verified.take({author: VERIFIED}, now)
         return charge
 
+    def restore(self, out: VotedOut, now: float) -> None:
+        """Take the charges that have expelled a member; they are verified already (``check``)."""
+        for envelope in out.charges:
+            self._put(CHARGE.parse(envelope.body), envelope, now)
+
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
         """Return the charge of an author against a member."""
         kept = self._kept.get((stage, member, author))

@@ -11,7 +11,7 @@ State: whom we have told what; in ``AuditTerms`` the charges and the members of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Final
 
 from protocol import limits
@@ -148,29 +148,24 @@ class Charging:
 
     def _tell(self, now: float, *, again: bool = False) -> list[SeatEffect]:
         effects, rest = list[SeatEffect](), False
-        for envelope, member in self._to_tell(now):
-            author, signature = envelope.signer, envelope.signature
+        for kept in self._terms.charges.all(now):
+            member, author, signature = (
+                kept.charge.member,
+                kept.envelope.signer,
+                kept.envelope.signature,
+            )
             out = member in self._terms.verdicts
+            if not out and author != self._place.me:
+                continue
             times = 1 if out else TELL_TIMES
             for stage, peer in sorted(self._near):
                 told = self._told[stage, peer, signature]
                 if peer == author or (out and peer == member) or told >= times:
                     continue
                 if again or not told:
-                    effects.append(Send(peer, Charged(stage, envelope)))
+                    effects.append(Send(peer, Charged(stage, kept.envelope)))
                     self._told[stage, peer, signature] = told = told + 1
                 rest |= told < times
         if rest and self._again_at is None:
             self._again_at = now + TELL_AGAIN_S
         return effects
-
-    def _to_tell(self, now: float) -> Iterator[tuple[Envelope, PeerId]]:
-        """Return charges with whom they are against: those that have expelled a member, also long
-        ago, as others may lack some and go on with it; and our own others."""
-        for verdict in self._terms.verdicts.voted:
-            for envelope in verdict.charges:
-                yield envelope, verdict.culprit
-        for kept in self._terms.charges.all(now):
-            member = PeerId(kept.charge.member)
-            if kept.envelope.signer == self._place.me and member not in self._terms.verdicts:
-                yield kept.envelope, member

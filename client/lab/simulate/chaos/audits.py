@@ -60,7 +60,8 @@ class Audits:
         """A process has ended: on its disk is only who was expelled, with the charges."""
         if volunteer.audits is not None:
             volunteer.audits = None
-            self.terms(volunteer)
+            if (new := self.terms(volunteer)) is not None:
+                new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
 
     @property
     def undiscovered(self) -> int:

@@ -171,7 +171,7 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
     terms, charges = parts.terms, (charge_of_third(1), charge_of_third(4))
     verdicts = Verdicts()
     verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
-    terms.verdicts = verdicts
+    terms.share(verdicts, 0.0)
     said = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
     assert parts.charging.verdicts(1.0) == [], "once"
