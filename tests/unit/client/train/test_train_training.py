@@ -17,13 +17,7 @@ from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import MEASURING_WORKERS, Site, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
-from protocol.effects import Send
-from protocol.ids import PeerId
-from protocol.pipeline.place import Place
-from protocol.seat.charging import Charging
-from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Charged
 from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
 from tests.support.train_swarm import TestSwarm, Volunteer, _starter, open_swarm
@@ -106,12 +100,8 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(
         await swarm.until(lambda: not training.held_stages.closed)
         audits = training.held_stages.audits
         assert audits is not None
+        assert [kept.envelope for kept in audits.charges.all(0.0)] == list(charges)
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
-        sibling = PeerId("sibling")
-        seen = SwarmView.of([[], [Replica(sibling, 7, True)]])
-        charging = Charging(Place(pauser.engine.signer.peer, 1, 2, 4), audits, lambda _: ())
-        told = charging.update_view(seen, seen, 0.0)
-        assert told == [Send(sibling, Charged(1, charge)) for charge in charges]
 
 
 async def test_who_starts_paused_holds_nothing(
