@@ -1039,11 +1039,13 @@ class Recovery:
 
     def _those_we_may_meet(self) -> frozenset[PeerId]:
         """Return the linked members for whose line we may give up ours: if we train, only those
-        that we have worked with, and those with the founder; whoever has worked with nobody
-        believes all, the founder only until a checkpoint is at stake."""
+        that we have worked with, and those with the founder; whoever has worked with nobody, or
+        has not trained for long, believes all, the founder only until a checkpoint is at stake."""
         if not self.open:
             return self._voters()
         linked = self._linked()
+        if self._is_stalled(self._now):
+            return linked
         alone_for_long = self._me == self._founder and self._steps_made() > self._every
         if self.evidence.any_proven or alone_for_long:
             founders, stored = self._founders(), self._stored

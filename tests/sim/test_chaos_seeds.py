@@ -70,6 +70,13 @@ def test_nor_where_versions_are_hashed_beside_the_next_step(seed: int) -> None:
     assert world.faults.total == FAULTS
 
 
+@pytest.mark.parametrize("seed", usual(1, (1064, 1100)))
+def test_who_is_left_alone_joins_strangers_that_have_ended_the_run(seed: int) -> None:
+    """It had begun a lineage by itself, and those that it had worked with were gone."""
+    _, violation = run_once(drawn(seed))
+    assert not violation
+
+
 def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
     """A split runs between stages and not through them (protocol/SPEC.md, section 22)."""
     world = ChaosWorld(drawn(7), [])
