@@ -483,7 +483,7 @@ class Engine:
         """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
         if self.history is not None:
-            self.history.machine.steps = self.amending.book.steps
+            self.history.machine.known.steps = self.amending.book.steps
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.
@@ -678,7 +678,7 @@ class Engine:
         if self.history is None or roster.is_full_mesh():
             return {}
         machine = self.history.machine
-        named = () if machine.has_begun() else map(PeerId, machine.lineage.electors)
+        named = () if machine.known.has_begun() else map(PeerId, machine.lineage.electors)
         there = {*roster.live()} - {self.signer.peer}
         return {peer: roster.addresses(peer) for peer in named if peer in there}
 

@@ -41,7 +41,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
@@ -181,7 +181,7 @@ class HeldStages(StageHolder):
         """A peer has left or was lost."""
         self._context.terms.history.line_fetch.copies.peer_lost(peer)
         if self.buddies is not None:
-            self.buddies.peer_lost(peer)
+            self.buddies.copies.peer_lost(peer)
         self._context.terms.leaves.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
@@ -196,7 +196,8 @@ class HeldStages(StageHolder):
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self._context.terms.history.line_fetch.copies.receive(peer, message, payload):
             return
-        if self.buddies is not None and self.buddies.receive(peer, message, payload):
+        copies = None if self.buddies is None or message.stage in self.held else self.buddies.copies
+        if copies is not None and copies.receive(peer, message, payload):
             return
         if self._context.terms.leaves.receive(peer, message, payload):
             return

@@ -114,12 +114,12 @@ async def test_what_somebody_had_is_forgotten_when_its_record_expires(
         stayer, gone = await swarm.add(), await swarm.add()
         history, peer = stayer.engine.history, gone.engine.signer.peer
         assert history is not None
-        await swarm.until(lambda: peer in history.machine._stored)
+        await swarm.until(lambda: peer in history.machine.known.stored)
         swarm.vanish(gone)
         wall, later = time.time, MAX_ADVERT_TTL_S
         monkeypatch.setattr(Engine, "wall", lambda _: wall() + later)
-        await swarm.until(lambda: peer not in history.machine._stored)
-        assert stayer.engine.signer.peer in history.machine._stored
+        await swarm.until(lambda: peer not in history.machine.known.stored)
+        assert stayer.engine.signer.peer in history.machine.known.stored
 
 
 @pytest.mark.parametrize("shift_s", [3600.0, -3600.0])

@@ -9,17 +9,10 @@ import pytest
 
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    PATIENCE_S,
-    SETTLE_S,
-    TURN_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S
+from protocol.recovery.machine import SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 

@@ -16,6 +16,8 @@ from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import LAST_ERA, next_era
+from protocol.recovery.deciding import MAX_TURNS
+from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import (
     AHEAD_STEPS,
     DOUBTED_AFTER,
@@ -25,19 +27,8 @@ from protocol.recovery.evidence import (
     Kept,
     Known,
 )
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    LOST_S,
-    MAX_SETTLE_S,
-    MAX_TURNS,
-    PATIENCE_S,
-    STUCK_S,
-    TURN_S,
-    Adopt,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S
+from protocol.recovery.machine import LOST_S, MAX_SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
     MAX_ERAS_MISSED,
@@ -48,6 +39,7 @@ from protocol.recovery.stored import (
     encode_stored,
     parse_stored,
 )
+from protocol.recovery.trouble import STUCK_S
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
@@ -108,7 +100,7 @@ class TestInventedMembers:
                 told = made.receive(author, stored((0, 26), (1, 26), lineage=lineage(1, 0)), now)
                 assert adopted(told) is None
         assert made.lineage == FIRST
-        assert made.newest_whole().version == 20
+        assert made.known.newest_whole().version == 20
 
     def test_nor_have_links_and_seats_by_word(self) -> None:
         made = training(SIBLING, NEXT)
@@ -129,9 +121,9 @@ class TestInventedMembers:
         false = stored((0, 30), (1, 30), lineage=lineage(0, 30, forged=9), forged=9)
         effects = [e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + LOST_S)]
         assert adopted(effects) is None
-        assert made.newest_whole().version == 20
+        assert made.known.newest_whole().version == 20
         made.receive(SIBLING, false, now + LOST_S)
-        assert made.newest_whole().version == 30, "two say so who have both worked"
+        assert made.known.newest_whole().version == 30, "two say so who have both worked"
 
     def test_they_delay_a_decision_by_one_turn_at_most(self) -> None:
         made = training(SIBLING, NEXT)
@@ -162,7 +154,9 @@ class TestForgedVersions:
         for version in (777_777, STEPS + 1, 5_000):
             said = stored((0, version), (1, version), lineage=lineage(1, version))
             assert adopted(made.receive(NEXT, said, 30.0)) is None
-            assert made.newest_whole().version == 0, "nobody says any more that it has version 20"
+            assert made.known.newest_whole().version == 0, (
+                "nobody says any more that it has version 20"
+            )
 
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
         made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
@@ -194,9 +188,9 @@ class TestForgedVersions:
         made.forget(NEXT)
         made.update(context(27, None, live=(ME, STRANGERS[0])), 20.0)
         made.receive(STRANGERS[0], stored((1, 20)), 20.1)
-        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+        assert made.known.newest_whole().hashes == (digest(0, 20), digest(1, 20))
         made.receive(STRANGERS[0], stored((1, 20), forged=9), 20.2)
-        assert made.newest_whole().version == 0
+        assert made.known.newest_whole().version == 0
 
     def test_most_of_those_who_have_worked_are_believed_of_a_state(self) -> None:
         made = training(SIBLING, NEXT)
@@ -204,7 +198,7 @@ class TestForgedVersions:
         made.update(context(27, 27, live=live), 11.0)
         for author in STRANGERS[:9]:
             made.receive(author, stored((1, 20), forged=9), 11.0)
-        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+        assert made.known.newest_whole().hashes == (digest(0, 20), digest(1, 20))
 
     def test_a_version_that_is_alone_far_ahead_is_not_believed(self) -> None:
         made = training(SIBLING, NEXT)
@@ -212,12 +206,12 @@ class TestForgedVersions:
         view = SwarmView.of(
             [[Replica(SIBLING, 27, serving=True)], [Replica(p, at[p], True) for p in at][1:]]
         )
-        assert made.versions(view) == (27, 27)
+        assert made.known.versions(view) == (27, 27)
 
     def test_nor_is_the_only_one_that_is_left_further_ahead_than_we_can_have_left_it(self) -> None:
         made = training(SIBLING, NEXT)
         view = SwarmView.of([[], [Replica(NEXT, 1 << 39, serving=True)]])
-        assert made.versions(view) == (None, 27 + AHEAD_STEPS)
+        assert made.known.versions(view) == (None, 27 + AHEAD_STEPS)
 
 
 class TestHealth:
@@ -493,7 +487,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
             for effect in effects:
                 if isinstance(effect, Publish):
                     parse_stored(effect.body, ME, ME, 2)
-            assert made.newest_whole().version <= MAX_STEP
+            assert made.known.newest_whole().version <= MAX_STEP
             made.may_begin(0, now)
             made.next_deadline()
         assert msgspec.msgpack.encode(made.evidence.kept())
@@ -525,16 +519,16 @@ class TestCertified:
     def test_whom_a_waypoint_names_is_proven_to_all_and_decides_for_nobody(self) -> None:
         """A newcomer in the stage beside ours may wait for its first microbatch from us."""
         made, late = training(SIBLING, NEXT), STRANGERS[0]
-        assert not made.proves(late)
+        assert not made.known.proves(late)
         hashes = digest(0, 20), digest(1, 20)
         made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
-        assert made.proves(late)
-        assert made.proves(NEXT)
-        assert not made.proves(STRANGERS[1])
+        assert made.known.proves(late)
+        assert made.known.proves(NEXT)
+        assert not made.known.proves(STRANGERS[1])
         assert not made.evidence.proves(late)
-        assert made.weigh(late, Copy(1, 26, digest(1, 26))) == 0
+        assert made.known.weigh(late, Copy(1, 26, digest(1, 26))) == 0
         made.certify(FIRST.era, 40, hashes, (ME, SIBLING, NEXT), 20.0)
-        assert not made.proves(late)
+        assert not made.known.proves(late)
 
     @pytest.mark.parametrize("certified", [False, True])
     def test_a_roll_back_to_another_state_is_not_followed(self, *, certified: bool) -> None:
@@ -548,7 +542,7 @@ class TestCertified:
     @pytest.mark.parametrize("certified", [False, True])
     def test_nor_decided(self, *, certified: bool) -> None:
         made = self.troubled(certified=certified)
-        assert made.newest_whole().version == (0 if certified else 20)
+        assert made.known.newest_whole().version == (0 if certified else 20)
 
     def test_one_to_the_certified_state_is_followed(self) -> None:
         made = self.troubled(certified=True)

@@ -9,22 +9,14 @@ from itertools import permutations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    MOST_FAILURES,
-    PATIENCE_S,
-    REFUSED_S,
-    SETTLE_S,
-    STUCK_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S
+from protocol.recovery.lines import MOST_FAILURES
+from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.meeting import FETCH_S, MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.trouble import STUCK_S
 
 ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
     peer_id_from_key(bytes([n]) * 32) for n in range(8)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.machine import (
-    MAX_TURNS,
-    PATIENCE_S,
-    TURN_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.deciding import MAX_TURNS
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
+from protocol.recovery.knowledge import PATIENCE_S
+from protocol.recovery.machine import TURN_S, Recovery
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))

@@ -42,7 +42,6 @@ MAY_LOOK = {
     "client/train/engine.py": "what decides a round is signed; a commit also teaches our elector",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
-    "client/train/recovery/buddies.py": "whether a blob is one of its copies",
     "client/train/recovery/copies.py": "whether an offer is plausible",
     "client/train/stage/failpoints.py": "where a test wants a process to die",
     "client/train/stage/held_stage.py": "an Admit is for the attempt that asked for it",
