@@ -11,9 +11,11 @@ machine writes it, and the parts beside it read it. Times are monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId
+from protocol.limits import MAX_STEP
 from protocol.recovery.choice import SEED, Claims, holders, order
 from protocol.recovery.effects import RecoveryContext
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
@@ -42,51 +44,50 @@ def since(before: float | None, now: float, *, holds: bool) -> float | None:
     return now if before is None else before
 
 
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The end of our chain of waypoints."""
+
+    era: int
+    """Of its lineage."""
+    version: int
+    hashes: tuple[bytes, ...]
+    """Of its state, by stage."""
+    peers: frozenset[PeerId]
+    """The replicas that it names."""
+
+
+@dataclass(eq=False)
 class Knowledge:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        me: our id.
-        stages: number of stages.
-        every: steps between two checkpoints.
-        lineage: what we followed when we were last here.
-        steps: of the whole run: there is no later version.
-        evidence: the peers that we have worked with, and how far the run was then.
-        founder: of the run.
-    """
-
-    def __init__(
-        self,
-        me: PeerId,
-        stages: int,
-        every: int,
-        lineage: Lineage,
-        steps: int,
-        evidence: Evidence,
-        founder: PeerId | None,
-    ) -> None:
-        self.me, self.stages, self.every, self.founder = me, stages, every, founder
-        self.steps = steps
-        """An amendment may change it."""
-        self.evidence = evidence
-        self.lineage = lineage
-        self.open = False
-        """Whether it is settled from which version a stage without state begins."""
-        self.stored: dict[PeerId, Stored] = {}
-        self.context = RecoveryContext()
-        self.now = 0.0
-        self.newest = 0
-        """Newest version of our lineage that we have seen served."""
-        self.stalled_since: float | None = None
-        """Since when we do not train."""
-        self.unmet_since: float | None = None
-        """Since when no member is here that we have worked with."""
-        self.refused: dict[Lineage, float] = {}
-        """Lines for which ours is not given up, nor followed anew, and until when."""
-        self._seen: dict[int, int] = {}
-        """By stage: the newest version of our lineage that we have seen served."""
-        self._waypoint: tuple[int, int, tuple[bytes, ...], frozenset[PeerId]] | None = None
-        """The end of our chain of waypoints: era, version, hashes by stage, members."""
+    me: PeerId
+    stages: int
+    every: int
+    """Steps between two checkpoints."""
+    lineage: Lineage = SEED
+    """At first what we followed when we were last here."""
+    steps: int = MAX_STEP
+    """Of the whole run: there is no later version. An amendment may change it."""
+    evidence: Evidence = field(default_factory=Evidence)
+    founder: PeerId | None = None
+    """Of the run."""
+    open: bool = field(default=False, init=False)
+    """Whether it is settled from which version a stage without state begins."""
+    stored: dict[PeerId, Stored] = field(default_factory=dict, init=False)
+    context: RecoveryContext = field(default=RecoveryContext(), init=False)
+    now: float = field(default=0.0, init=False)
+    newest: int = field(default=0, init=False)
+    """Newest version of our lineage that we have seen served."""
+    stalled_since: float | None = field(default=None, init=False)
+    """Since when we do not train."""
+    unmet_since: float | None = field(default=None, init=False)
+    """Since when no member is here that we have worked with."""
+    refused: dict[Lineage, float] = field(default_factory=dict, init=False)
+    """Lines for which ours is not given up, nor followed anew, and until when."""
+    _seen: dict[int, int] = field(default_factory=dict, init=False)
+    """By stage: the newest version of our lineage that we have seen served."""
+    _waypoint: Certified | None = field(default=None, init=False)
 
     # --- what the machine notes --------------------------------------------------------------
 
@@ -111,8 +112,9 @@ class Knowledge:
         self._seen[stage] = max(self._seen.get(stage, 0), past)
         self.newest = max(self.newest, past)
 
-    def certify(self, waypoint: tuple[int, int, tuple[bytes, ...], frozenset[PeerId]]) -> None:
-        """Take the end of a chain of waypoints."""
+    def certify(self, waypoint: Certified) -> None:
+        """Take a waypoint: of its lineage and version no other state counts, and to a newcomer the
+        members that it names are proven."""
         self._waypoint = waypoint
         self._begin_certified()
 
@@ -128,8 +130,7 @@ class Knowledge:
 
     def _begin_certified(self) -> None:
         if self._waypoint is not None and not self.evidence.worked:
-            _, version, _, peers = self._waypoint
-            self.evidence.certify(version, peers)
+            self.evidence.certify(self._waypoint.version, self._waypoint.peers - {self.me})
 
     # --- peers -------------------------------------------------------------------------------
 
@@ -141,9 +142,8 @@ class Knowledge:
         """Whether work has proven a peer: ours with it, or the newest waypoint names it, for which
         most witnesses of its stage and of those beside have signed. Which copies count, and who
         has a voice, goes by our own work."""
-        return self.evidence.proves(peer) or (
-            self._waypoint is not None and peer in self._waypoint[3]
-        )
+        certified = self._waypoint is not None and peer in self._waypoint.peers
+        return certified or self.evidence.proves(peer)
 
     def has_left(self, peer: PeerId) -> bool:
         """Whether a peer follows a later lineage than ours, by its own record."""
@@ -244,9 +244,8 @@ class Knowledge:
     def _certified(self, version: int) -> tuple[bytes, ...]:
         """Return the certified hashes of a version of our lineage, by stage; none if there are none
         of it."""
-        if self._waypoint is None or self._waypoint[:2] != (self.lineage.era, version):
-            return ()
-        return self._waypoint[2]
+        found, of = self._waypoint, (self.lineage.era, version)
+        return found.hashes if found is not None and (found.era, found.version) == of else ()
 
     # --- how far it is -----------------------------------------------------------------------
 

@@ -23,12 +23,11 @@ lineage of its own, from the state that it serves. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, short
-from protocol.limits import MAX_STEP
 from protocol.recovery.choice import SEED, holders, next_era
 from protocol.recovery.deciding import MOST_NAMES, Deciding
 from protocol.recovery.effects import (
@@ -40,9 +39,8 @@ from protocol.recovery.effects import (
     SaveNow,
     Waiting,
 )
-from protocol.recovery.evidence import Evidence
 from protocol.recovery.following import Following
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, REFUSED_S, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, REFUSED_S, Certified, Knowledge, since
 from protocol.recovery.lines import Lines
 from protocol.recovery.meeting import Line
 from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
@@ -68,34 +66,16 @@ class Recovery:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        stages: number of stages.
-        checkpoint_every: steps between two checkpoints.
-        lineage: what we followed when we were last here.
+        known: what we know at first.
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
-        steps: of the whole run: there is no later version.
-        evidence: the peers that we have worked with, and how far the run was then.
-        founder: of the run.
     """
 
-    def __init__(
-        self,
-        me: PeerId,
-        stages: int,
-        checkpoint_every: int,
-        lineage: Lineage = SEED,
-        seq: int = 0,
-        steps: int = MAX_STEP,
-        evidence: Evidence | None = None,
-        founder: PeerId | None = None,
-    ) -> None:
-        self.evidence = Evidence() if evidence is None else evidence
-        of_run = me, stages, checkpoint_every, lineage, steps, self.evidence, founder
-        self.known = known = Knowledge(*of_run)
+    def __init__(self, known: Knowledge, seq: int = 0) -> None:
+        self.known, self.evidence = known, known.evidence
         self.lines, self._trouble = Lines(known), Trouble(known)
         self._following = Following(known, self._trouble, self.lines)
         self._deciding = Deciding(known, self._trouble)
-        self._me, self._seq = me, seq
+        self._me, self._seq = known.me, seq
         self._closed_since: float | None = None
         """Since when we wait to know where the run goes on: since the last known member came
         back."""
@@ -175,17 +155,8 @@ class Recovery:
         now: float,
         electors: Collection[PeerId] = (),
     ) -> bool:
-        """One of our seats, in our lineage, has closed a step with the work of these peers; return
-        whether the evidence should be saved.
-
-        Args:
-            stage: the stage.
-            version: the new version.
-            state: its hash.
-            with_whom: peers whose work is in the step.
-            now: monotonic seconds.
-            electors: that its decree names.
-        """
+        """One of our seats, in our lineage, has closed a step; return whether the evidence should
+        be saved (``Evidence.closed``)."""
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now, electors)
         for peer in others:
@@ -193,25 +164,9 @@ class Recovery:
                 self.evidence.heard(peer, self.known.stored[peer])
         return news
 
-    def certify(
-        self,
-        era: int,
-        version: int,
-        hashes: Sequence[bytes],
-        peers: Collection[PeerId],
-        now: float,
-    ) -> list[RecoveryEffect]:
-        """Take the end of a chain of waypoints: of its lineage and version no other state counts,
-        and to a newcomer the members that it names are proven.
-
-        Args:
-            era: of its lineage.
-            version: the certified version.
-            hashes: of its state, by stage.
-            peers: the replicas that it names.
-            now: monotonic seconds.
-        """
-        self.known.certify((era, version, tuple(hashes), frozenset(peers) - {self._me}))
+    def certify(self, waypoint: Certified, now: float) -> list[RecoveryEffect]:
+        """Take the end of a chain of waypoints."""
+        self.known.certify(waypoint)
         return self._look(now)
 
     def begun_with(self, stage: int, *, had: bool, now: float) -> list[RecoveryEffect]:

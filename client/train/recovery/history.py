@@ -43,6 +43,7 @@ from protocol.recovery.effects import (
     SaveNow,
 )
 from protocol.recovery.evidence import Evidence, Kept
+from protocol.recovery.knowledge import Certified, Knowledge
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
 from protocol.view import SwarmView
@@ -109,16 +110,16 @@ class History:
         lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
-        self.machine = Recovery(
+        known = Knowledge(
             me,
             manifest.stage_count,
             manifest.policy.checkpoint_every,
             lineage,
-            int(time.time() * 1000),
             now,
             Evidence(self._files.evidence.load(self._warn)),
             manifest.founder,
         )
+        self.machine = Recovery(known, int(time.time() * 1000))
         self.line_fetch = LineFetch(ports, manifest, swarm, folder)
         self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
         self._fetched: dict[Copy, FetchedCopy] = {}
@@ -249,7 +250,7 @@ class History:
     def certified(self, waypoint: Waypoint) -> None:
         """A chain of waypoints leads to this version: a newcomer begins with it."""
         of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
-        self._perform(self.machine.certify(*of, self._ports.now()))
+        self._perform(self.machine.certify(Certified(*of), self._ports.now()))
 
     def reopened(self, stage: int) -> None:
         """A seat of ours cannot use its state and takes that of others."""

@@ -25,10 +25,10 @@ from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import (
+    DataMissing,
     Terms,
-    TextMissing,
+    offer_data,
     offer_start,
-    offer_text,
 )
 from client.train.stage.stage_context import Owner, StageContext
 from client.train.transfer.state_size import data_bytes
@@ -287,7 +287,7 @@ class HeldStages(StageHolder):
             raise UserError(words, "fix the permissions, or volunteer cache prune") from error
         if problem:
             self._context.owner.perform(Explain("transfer", problem))
-        await offer_text(self._context.terms)
+        await offer_data(self._context.terms)
         return problem
 
     async def _offer_starts(self) -> None:
@@ -319,7 +319,7 @@ class HeldStages(StageHolder):
         if not self.held and isinstance(failure, NoRoom):
             self.lacks_room(failure.lack)
             return
-        if not self.held and not isinstance(failure, TextMissing):
+        if not self.held and not isinstance(failure, DataMissing):
             self.failure = failure
             return
         words = f"stage {held.stage} is given up: {failure}"

@@ -21,6 +21,7 @@ from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import Evidence
+from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Lineage, Stored, parse_stored
 
@@ -44,15 +45,15 @@ class Histories:
         config, now = self._swarm.config, self._swarm.now_of(volunteer)
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
-        volunteer.recovery = Recovery(
+        known = Knowledge(
             volunteer.peer,
             self._stages,
             config.checkpoint_every,
             disk.lineage,
-            seq,
-            steps=STEPS,
-            evidence=Evidence(disk.evidence),
+            STEPS,
+            Evidence(disk.evidence),
         )
+        volunteer.recovery = Recovery(known, seq)
         volunteer.records = {}
         self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
 

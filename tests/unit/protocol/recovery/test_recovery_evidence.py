@@ -27,7 +27,7 @@ from protocol.recovery.evidence import (
     Kept,
     Known,
 )
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified, Knowledge
 from protocol.recovery.machine import LOST_S, MAX_SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
@@ -80,7 +80,7 @@ def context(
 
 def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Recovery:
     """One at stage 0 that has closed all steps up to ``until`` with others, the last at 10 s."""
-    made = Recovery(ME, 2, EVERY, FIRST, steps=steps)
+    made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=steps))
     made.set_copies([Copy(0, 20, digest(0, 20)), Copy(0, 10, digest(0, 10))], 0.0)
     for other in others:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
@@ -134,7 +134,7 @@ class TestInventedMembers:
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
-        made = Recovery(ME, 2, EVERY, FIRST)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
@@ -159,7 +159,7 @@ class TestForgedVersions:
             )
 
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
-        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS))
         made.set_copies([], 0.0)
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
@@ -231,7 +231,10 @@ class TestHealth:
 
     @pytest.mark.parametrize("era", [0, 1, 5 << 32])
     def test_an_era_has_one_beginning(self, era: int) -> None:
-        made, now = Recovery(ME, 2, EVERY, lineage=Lineage(5 << 32, electors=(ME,))), 60.0
+        made, now = (
+            Recovery(Knowledge(ME, 2, EVERY, lineage=Lineage(5 << 32, electors=(ME,)))),
+            60.0,
+        )
         made.set_copies([], 0.0)
         made.update(context(27, 27, serving={}), now)
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
@@ -288,7 +291,7 @@ class TestLongAbsence:
 
     def back(self) -> Recovery:
         evidence = Evidence(self.kept())
-        return Recovery(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence)
+        return Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence))
 
     def test_a_late_era_is_followed(self) -> None:
         """Hundreds of roll-backs and an hour later; those it worked with are there."""
@@ -316,7 +319,7 @@ class TestLongAbsence:
     def test_who_comes_back_does_not_follow_who_does_not_know_its_lineage(self, made: int) -> None:
         """A newcomer that met nobody serves version 0, and who slept the version at which it fell
         asleep: that is no lineage that trains."""
-        back = Recovery(ME, 2, EVERY, lineage=lineage(1, 20))
+        back = Recovery(Knowledge(ME, 2, EVERY, lineage=lineage(1, 20)))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(FIRST), 0.0)
         seen = replace(context(None, None, live=(ME, SIBLING)), reached={SIBLING: made})
@@ -329,7 +332,7 @@ class TestLongAbsence:
     ) -> None:
         """Two newcomers met nobody and serve version 0; two return whose lineage is a later one
         and who cannot serve, for most whom they know are away."""
-        made = Recovery(ME, 2, EVERY, FIRST)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([], 0.0)
         made.receive(SIBLING, Stored(FIRST), 0.0)
         made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (FIRST.era,)}), 1.0)
@@ -386,7 +389,7 @@ class TestBrick:
             assert lineage.era >= era
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
-        made = Recovery(ME, 2, EVERY, lineage=Lineage(LAST_ERA, electors=(ME,)))
+        made = Recovery(Knowledge(ME, 2, EVERY, lineage=Lineage(LAST_ERA, electors=(ME,))))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(27, 27), 1.0)
         made.update(context(27, None, live=(ME,)), 20.0)
@@ -466,7 +469,11 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         )
 
     for _ in range(60):
-        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Recovery(ME, 2, EVERY, FIRST)
+        made = (
+            training(SIBLING, NEXT)
+            if draw.random() < 0.5
+            else Recovery(Knowledge(ME, 2, EVERY, FIRST))
+        )
         now = 20.0
         for _ in range(125):
             now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
@@ -500,7 +507,7 @@ class TestCertified:
 
     def troubled(self, *, certified: bool) -> Recovery:
         """Stage 1 is lost; both others have said all along that its version 20 is another one."""
-        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS))
         made.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
         for other in (SIBLING, NEXT):
@@ -510,7 +517,10 @@ class TestCertified:
         made.update(context(27, 27), 10.0)
         if certified:
             hashes = digest(0, 20), digest(1, 20)
-            assert made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT), 10.0) == []
+            assert (
+                made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT))), 10.0)
+                == []
+            )
         serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
@@ -521,13 +531,13 @@ class TestCertified:
         made, late = training(SIBLING, NEXT), STRANGERS[0]
         assert not made.known.proves(late)
         hashes = digest(0, 20), digest(1, 20)
-        made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
+        made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT, late))), 10.0)
         assert made.known.proves(late)
         assert made.known.proves(NEXT)
         assert not made.known.proves(STRANGERS[1])
         assert not made.evidence.proves(late)
         assert made.known.weigh(late, Copy(1, 26, digest(1, 26))) == 0
-        made.certify(FIRST.era, 40, hashes, (ME, SIBLING, NEXT), 20.0)
+        made.certify(Certified(FIRST.era, 40, hashes, frozenset((ME, SIBLING, NEXT))), 20.0)
         assert not made.known.proves(late)
 
     @pytest.mark.parametrize("certified", [False, True])

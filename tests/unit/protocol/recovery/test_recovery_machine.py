@@ -16,7 +16,7 @@ from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence, Kept, Known, StageElectors
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
 from protocol.recovery.machine import LOST_S, REFRESH_S, SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
@@ -58,7 +58,7 @@ def first(peers: Iterable[PeerId], era: int = FIRST.era) -> PeerId:
 
 
 def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = FIRST) -> Recovery:
-    made = Recovery(me, 2, EVERY, lineage, seq=5)
+    made = Recovery(Knowledge(me, 2, EVERY, lineage), 5)
     made.set_copies(copies(*held), 0.0)
     return made
 
@@ -458,7 +458,7 @@ class TestResume:
         assert not made.open, "the other has not said what it has"
 
     def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, seq=5)
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST), 5)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
         assert not made.open
@@ -486,7 +486,7 @@ class TestResume:
         before = Evidence()
         for version in range(made - 1, made + 1):
             before.closed(0, version, digest(0, version), (), float(version))
-        back = Recovery(PEERS[0], 2, EVERY, evidence=before)
+        back = Recovery(Knowledge(PEERS[0], 2, EVERY, evidence=before))
         back.set_copies(copies((0, 30), (1, 30)), 0.0)
         back.update(context(None, None, live=PEERS[:1]), 0.2)
         adopt = next(e for e in back.tick(0.2 + SETTLE_S) if isinstance(e, Adopt))
@@ -559,7 +559,7 @@ class TestResume:
 
     def test_who_comes_back_alone_waits_for_most_electors(self) -> None:
         """They may have trained on without it."""
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
@@ -573,7 +573,7 @@ class TestResume:
         assert lineage.version == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))

@@ -50,7 +50,7 @@ MAY_LOOK = {
     "client/train/swarm/measuring.py": "how fast links are",
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/leaf_supply.py": "the two answers that a request for leaves gets",
-    "client/train/transfer/text_search.py": "an offer or a refusal",
+    "client/train/transfer/data_search.py": "an offer or a refusal",
     "protocol/decree/elector.py": "a commit is asked for, or a vote",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",
