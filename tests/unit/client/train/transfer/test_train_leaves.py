@@ -254,7 +254,7 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
         swarm.vanish(first)
         same = supply(first)
         again = LeafSupply(
-            same._ports, swarm.manifest, same._text, same._store, [], swarm.cache_bytes
+            same._ports, swarm.manifest, same._search, same._store, [], swarm.cache_bytes
         )
         assert "does not have" in await again.open()
         found = [bool(again.read(index)) for index in range(LEAVES)]
