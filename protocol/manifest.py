@@ -23,7 +23,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.slices import cut_problem, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec

@@ -25,6 +25,7 @@ def leaderboard(found: Sequence[ContributorView], own: str, box: Box) -> tuple[L
     if not found:
         return (), [Row("none", tuple(line((p, "muted")) for p in wrap(_EMPTY, box.width)))]
     wide = box.width >= 100
+    bars = 20 if wide else 12
     columns = [
         Column("#", 3, right=True),
         Column("id", 6),
@@ -32,18 +33,21 @@ def leaderboard(found: Sequence[ContributorView], own: str, box: Box) -> tuple[L
         Column("microbatches", 12, right=True),
         Column("tokens", 8, right=True),
         Column("share", 6, right=True),
-        Column("", 20 if wide else 12),
+        Column("", bars),
     ]
     top = max(one.share for one in found)
     ranked = enumerate(found, start=1)
     rows = [
-        Row(one.peer, (cells_of(columns, _cells(rank, one, top, own)),))
+        Row(
+            one.peer,
+            (cells_of(columns, _cells(rank, one, own, one.share / top if top else 0.0, bars)),),
+        )
         for rank, one in ranked
     ]
     return head_of(columns), rows
 
 
-def _cells(rank: int, one: ContributorView, top: float, own: str) -> list[Span]:
+def _cells(rank: int, one: ContributorView, own: str, filled: float, bars: int) -> list[Span]:
     mine = one.peer == own
     return [
         Span(str(rank), "muted"),
@@ -52,5 +56,5 @@ def _cells(rank: int, one: ContributorView, top: float, own: str) -> list[Span]:
         Span(words.count(one.microbatches)),
         Span(words.count(one.tokens), "muted"),
         Span(f"{100 * one.share:.1f} %"),
-        Span(bar(one.share / top if top else 0.0, 20), "accent"),
+        Span(bar(filled, bars), "accent"),
     ]

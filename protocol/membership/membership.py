@@ -22,7 +22,6 @@ from typing import Final
 
 import msgspec
 
-from protocol.contributions.record import COUNTED
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -314,7 +313,7 @@ class Membership:
         return self.records.get(POSTING, f"{stage}/{author}")
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED, COUNTED, STORED) and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))

@@ -85,7 +85,9 @@ def record_kinds(
         MEASURED: Kind(
             most, MAX_MEASURED_BYTES, own(parse_measurements, stages), min_gap_ms=MEASURED_GAP_MS
         ),
-        STORED: Kind(min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
+        STORED: Kind(
+            min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True
+        ),
         WAYPOINT: Kind(min(most, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
         POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting, MAX_AUTHORS, standing),
     }

@@ -24,8 +24,9 @@ each time; whoever is back for ten times as long starts over, because honest mac
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
 No stage is left without a replica. Nor does anybody set a peer aside without which too few electors
-would be left to close a step, unless it has seen that peer's fault. A peer that turns out to be needed while it is aside comes
-back after a few seconds. Who comes back has as long to hear of it before its claims count again.
+would be left to close a step, unless it has seen that peer's fault. A peer that turns out to be
+needed while it is aside comes back after a few seconds. Who comes back has as long to hear of it
+before its claims count again.
 State: who is aside, our decisions, the open disputes, and a bounded account per peer. Times are
 monotonic seconds.
 """

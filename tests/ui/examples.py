@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import (
     AuditCounts,

@@ -12,7 +12,6 @@ from cyclopts import Group, Parameter, Token, validators
 from client.cli.founding.presets import PRESETS, PresetName
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
 from model_zoo.specs.codec import AveragingCodec, BoundaryCodec

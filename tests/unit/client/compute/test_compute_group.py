@@ -32,7 +32,6 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
-from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
