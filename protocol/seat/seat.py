@@ -203,7 +203,7 @@ class Seat:
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
-        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
+        self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
@@ -248,7 +248,7 @@ class Seat:
             self.quorum,
             self.probation.is_proven,
             (
-                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.to_plan(self.step),
                 lambda: self.agreeing.agreed,
             ),
             round_s,
@@ -284,7 +284,7 @@ class Seat:
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self.agreeing.agreed)
+        return replace(told, audited=audited)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -331,7 +331,7 @@ class Seat:
         the leader's plan."""
         if self._open.unconfirmed:
             plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
+            return self._is_returned() and kept and self.agreeing.may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -561,7 +561,7 @@ class Seat:
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
             return []
-        if not self.agreeing.may_hold(message, self._view):
+        if not self.agreeing.may_hold(message):
             self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:

@@ -389,10 +389,10 @@ def test_the_leaderboard_stands_beside_who_is_here_or_behind_a_key(size: tuple[i
         await on.press("3")
         both = size == LARGE
         assert "volunteers, by state" in on.text()
-        assert ("microbatches" in on.text()) is both
+        assert ("steps that were closed here" in on.text()) is both
         assert ("v who contributed" in on.text()) is not both
         await on.press("v")
-        for said in ("microbatches", "Anna's PC", "42.0 %"):
+        for said in ("steps that were closed here", "Anna's PC", "42.0 %"):
             assert said in on.text()
         assert ("volunteers, by state" in on.text()) is both
         await on.press("v")
