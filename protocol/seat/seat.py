@@ -230,6 +230,7 @@ class Seat:
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
+        self._obstruction = Obstruction(round_s)
         self.member = RoundMember(
             self.place,
             self.size,
@@ -251,14 +252,13 @@ class Seat:
                 lambda: self.agreeing.to_plan(self.step),
                 lambda: self.agreeing.agreed,
             ),
-            round_s,
+            self._obstruction.expected_s,
             self.elector.verify,
             self.era,
             self._part,
             lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
         )
         self.draining = Draining(self.pipeline, self.member)
-        self._obstruction = Obstruction(round_s)
 
     # --- queries ---------------------------------------------------------------------------
 
