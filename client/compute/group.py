@@ -36,6 +36,7 @@ import trio
 from msgspec.structs import replace
 
 from client.compute.process import (
+    RING_BYTES,
     Call,
     Rank,
     RequestFailed,
@@ -546,19 +547,21 @@ def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
 
 @asynccontextmanager
 async def open_group(
-    devices: Sequence[str], timeout_s: int = COLLECTIVE_S
+    devices: Sequence[str], timeout_s: int = COLLECTIVE_S, ring_bytes: int = RING_BYTES
 ) -> AsyncIterator[Worker]:
     """A worker of one process per device, for the length of the block; afterwards all are gone.
 
     Args:
         devices: of the ranks, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
         timeout_s: seconds after which a rank that does not take part is given up.
+        ring_bytes: shared memory of each per direction.
 
     Raises:
         OSError: a process cannot be started.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
-        ranks = [await stack.enter_async_context(open_worker()) for _ in devices]
+        opening = [open_worker(ring_bytes=ring_bytes) for _ in devices]
+        ranks = [await stack.enter_async_context(each) for each in opening]
         group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
         yield await stack.enter_async_context(running(group))

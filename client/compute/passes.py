@@ -77,7 +77,7 @@ def forward(
     boundary = replica.wire.boundary_out(output, "forward")
     if keep:
         slot.graphs[task.microbatch] = graphs[0]
-    return Outcome(), [boundary, *([] if payloads else [memoryview(tokens)])]
+    return Outcome(graph_kept=keep), [boundary, *([] if payloads else [memoryview(tokens)])]
 
 
 def forward_backward(

@@ -10,7 +10,8 @@ Payloads of the passes of a microbatch, in order: the gradient of the stage's ou
 back and has no head; the input; the tokens (B, T+1) as `specs.tokens` has them sent, where a later
 stage needs them; and for an audit what the member has sent, on and back. The first stage's input
 are the tokens, and with a corpus it has none: it reads the microbatch's samples, and its forward
-answers them as well. `BackwardTask` needs input and tokens only if the graph was not kept.
+answers them as well. `BackwardTask` needs input and tokens only if the outcome of its `ForwardTask` did not say that
+the graph is kept, or if it was dropped since.
 
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """

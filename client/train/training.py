@@ -45,7 +45,7 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
-from client.train.workers.opening import advertised_bytes, check_fits
+from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
 from client.train.workers.pool import OpenWorker, opener
 from protocol.effects import Explain
 
@@ -85,7 +85,9 @@ class Training:
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses, self._disk_room = pauses, DiskRoom(pauses)
-        self._start_worker = start_worker or opener(site.settings.devices)
+        self._start_worker = start_worker or opener(
+            site.settings.devices, ring_bytes(engine.manifest)
+        )
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()

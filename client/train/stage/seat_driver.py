@@ -151,6 +151,8 @@ class SeatDriver:
         self._told, self._refused = (seat.step, seat.serving), ""
         self._awaiting: dict[trio.CancelScope, int] = {}
         """Tasks that wait for their samples, by step."""
+        self._graphs: set[tuple[int, int]] = set()
+        """Steps and microbatches of which the worker keeps the graph."""
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
@@ -291,6 +293,7 @@ class SeatDriver:
                 )
             case DropStep(step):
                 self._payloads.drop_step(step)
+                self._graphs = {graph for graph in self._graphs if graph[0] != step}
             case Compute(HashTask() as task):
                 self._start_beside(task)
             case Compute(task):
@@ -376,7 +379,7 @@ class SeatDriver:
         stage, first = self.seat.place.stage, self._place.first
         failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
-            keys = sources(task, self._place)
+            keys = sources(task, self._place, graph_kept=self._has_graph(task))
             payloads = [b"" if key is None else self._payloads.get(key) for key in keys]
             submitted = self._worker.submit(task, payloads)
         except PayloadGone:
@@ -389,6 +392,15 @@ class SeatDriver:
             return True
         self._has_read(task)
         return False
+
+    def _has_graph(self, task: Task) -> bool:
+        """Whether the worker has what a pass back needs beside the gradient."""
+        return isinstance(task, BackwardTask) and (task.step, task.microbatch) in self._graphs
+
+    def _note_graph(self, task: Task, outcome: Outcome) -> None:
+        if isinstance(task, ForwardTask | BackwardTask):
+            change = self._graphs.add if outcome.graph_kept else self._graphs.discard
+            change((task.step, task.microbatch))
 
     def _has_read(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS) and not self._closed:
@@ -440,6 +452,7 @@ class SeatDriver:
             self.busy_s += outcome.seconds
             self.utilization.note(task, outcome.seconds, self._ports.now())
         self._store(task, payloads)
+        self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
             self.miscounted += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
@@ -464,6 +477,10 @@ class SeatDriver:
         apart = isinstance(task, PassTask) and task.into != "less"
         if failure.kind == "oom" and isinstance(task, READS) and not apart:
             self._hooks.fault(Fault("memory", str(failure)))  # less was tried already
+            return
+        if failure.kind == "graph" and self._has_graph(task):  # dropped meanwhile, to save memory
+            self._graphs.clear()
+            self._enter(task)
             return
         error = ERRORS.get(failure.kind, failure.kind)
         outcome = Outcome(error=error, part=failure.part, parts=failure.parts)

@@ -8,12 +8,17 @@ from functools import partial
 from itertools import product
 
 from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
+from client.compute.payload import largest_payload_bytes
+from client.compute.process import RING_BYTES
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.workers.devices import ONE, Devices
 from protocol.manifest import Manifest
 
+RING_PAYLOADS = 6
+"""Boundaries that have room in the memory shared with a worker, for each direction: those of the
+microbatch that is computed, and of the ones that wait for it."""
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
 
@@ -256,6 +261,14 @@ def open_stage_request(
         corpus=corpus,
         token_data=manifest.data,
     )
+
+
+def ring_bytes(manifest: Manifest) -> int:
+    """Return the memory that node and worker share for each direction."""
+    model = manifest.model
+    shape = (manifest.sequences_per_microbatch, model.context, model.boundary_width)
+    boundary = largest_payload_bytes(shape, manifest.boundary_codec)
+    return max(RING_BYTES, RING_PAYLOADS * boundary)
 
 
 def _mib(size_bytes: int) -> str:

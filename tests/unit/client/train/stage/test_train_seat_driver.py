@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -20,6 +21,7 @@ from client.train.workers.task_scheduler import TaskScheduler
 from protocol.audit.commitment import CONTENTS, root_of
 from protocol.effects import Explain
 from protocol.pipeline.effects import (
+    BackwardTask,
     Committed,
     ContributeTask,
     DropStep,
@@ -32,6 +34,7 @@ from protocol.pipeline.effects import (
     PayloadKey,
     Rerouted,
     SendPayload,
+    Task,
 )
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
@@ -199,6 +202,10 @@ class TestPayloads:
 TASK, LOSS = ForwardTask(STEP, 12), LossTask(STEP, 12)
 
 
+def driven_drops(driven: Driven) -> Callable[[], None]:
+    return lambda: driven.of._perform([DropStep(STEP)])
+
+
 class TestTasks:
     @pytest.mark.parametrize(
         ("kind", "error"),
@@ -224,6 +231,32 @@ class TestTasks:
         assert driven.of._start(TASK) is False
         assert driven.outcomes() == [Outcome(error="gone")]
         assert not driven.worker.submit.called
+
+    def test_no_input_is_sent_where_the_worker_keeps_the_graph(self) -> None:
+        driven = Driven()
+        given, back = b"i" * 1000, b"g" * 1000
+        gradient = PayloadKey(STEP, "grad_in", 12)
+        driven.of._perform([Keep((KEY, gradient))], (given, back))
+        backward = BackwardTask(STEP, 12)
+
+        def moved(task: Task) -> int:
+            """Bytes that go to the worker."""
+            assert driven.of._start(task)
+            return sum(map(len, driven.worker.submit.call_args.args[1]))
+
+        assert moved(backward) == 2000
+        driven.of._note_graph(TASK, Outcome(graph_kept=True))
+        assert moved(backward) == 1000
+        dropped = RequestFailed(Failed(kind="graph", message="it was not kept"))
+        driven.of._failed(backward, dropped)
+        assert driven.worker.submit.call_args.args == (backward, [back, given])
+        assert driven.outcomes() == []
+        driven.of._failed(backward, dropped)
+        assert driven.outcomes() == [Outcome(error="graph")], "it has all that there is"
+        for over in (lambda: driven.of._note_graph(backward, Outcome()), driven_drops(driven)):
+            driven.of._note_graph(TASK, Outcome(graph_kept=True))
+            over()
+            assert not driven.of._has_graph(backward)
 
     def test_a_worker_that_died_is_reported(self) -> None:
         driven, death = Driven(), WorkerDied(-9, ())
