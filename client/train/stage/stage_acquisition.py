@@ -127,10 +127,6 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-def _cut_words(stage: int, devices: int) -> str:
-    return f"stage {stage} is cut over {devices} devices: each holds a part of its parameters"
-
-
 async def offer_text(terms: Terms) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     terms.shelf.leaves = terms.leaves
@@ -229,8 +225,6 @@ class StageAcquisition:
             terms.folders.compiled,
             terms.me,
         )
-        if fit.ranks > 1:
-            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))
         if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)

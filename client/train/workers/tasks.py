@@ -24,9 +24,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 
 
-def sources(
-    task: Task, place: Place, *, graph_kept: bool = False
-) -> tuple[PayloadKey | None, ...]:
+def sources(task: Task, place: Place, *, graph_kept: bool = False) -> tuple[PayloadKey | None, ...]:
     """Return what a task takes; None stands for an empty payload.
 
     Args:
