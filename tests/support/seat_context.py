@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 from client.config import Settings
 from client.train.machine.time_spent import TimeSpent
+from client.train.ports import StageHolder
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -14,7 +15,8 @@ from protocol.manifest import Manifest
 
 def seat_context(me: PeerId, manifest: Manifest, ports: Any) -> Any:
     """A ``StageContext`` whose owner is ``ports``."""
-    context = Mock(owner=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    holder = StageHolder(manifest.stage_count)
+    context = Mock(owner=ports, holder=holder, scheduler=TaskScheduler(), time_spent=TimeSpent())
     terms = context.terms
     terms.me, terms.manifest, terms.settings, terms.ports = me, manifest, Settings(), ports
     terms.history.is_kept.return_value = False

@@ -69,13 +69,8 @@ class NoRoom(UserError):
 class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
-    def __init__(
-        self, context: StageContext, stage: int, view: SwarmView, *, sees: bool, allowed: bool
-    ) -> None:
-        self._context, self.stage, self._view = context, stage, view
-        self._sees = sees
-        """Whether the view is one of our lineage."""
-        self._allowed = allowed
+    def __init__(self, context: StageContext, stage: int) -> None:
+        self._context, self.stage = context, stage
         self.machine = HeldStage(stage, context.owner.now())
         self.again = False
         """The stage was assigned again while it was being given up."""
@@ -143,18 +138,14 @@ class HeldStageDriver:
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
         not know yet where the run stands goes on, with the next view."""
-        self._view = SwarmView(((),) * len(self._view.stages))
-        self._sees, attempt = False, self._acquisition
-        if attempt is not None:
-            attempt.sees = False
         self._context.owner.seats_changed()
+        attempt = self._acquisition
         if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
-        self._allowed = True
         if self.driver is not None:
             self.driver.allow_training()
 
@@ -165,7 +156,6 @@ class HeldStageDriver:
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        self._view, self._sees = view, True
         if self.driver is not None:
             self.driver.update_view(view)
         if self._acquisition is not None:
@@ -378,10 +368,10 @@ class HeldStageDriver:
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
+        context = self._context
         acquisition = self._acquisition = StageAcquisition(
-            self._context.terms, self.stage, worker, lambda: self._view, self._waits
+            context.terms, self.stage, worker, context.holder, self._waits
         )
-        acquisition.sees = self._sees
         try:
             size = await acquisition.open(self._fit or Fit(0, 0))
             way = await acquisition.way_in()
@@ -456,13 +446,13 @@ class HeldStageDriver:
             self._context.terms.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
         owner = self._context.owner
-        driver = SeatDriver(self._context, self, seat, worker, nursery, self._view)
-        self.driver = driver
+        holder = self._context.holder
+        driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
         owner.seats_changed()
         self._perform(self.machine.opened(owner.now(), serving=seat.serving))
-        if self._allowed:
+        if holder.allowed:
             driver.allow_training()
-        driver.update_view(self._view)
+        driver.update_view(holder.view)
 
     def look(self) -> None:
         """Continue draining and saving, if it is time."""

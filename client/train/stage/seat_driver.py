@@ -117,12 +117,11 @@ class SeatDriver:
         seat: Seat,
         worker: Worker,
         nursery: trio.Nursery,
-        view: SwarmView,
     ) -> None:
         self._around, self._owner, self.seat = around, owner, seat
         terms, self._place = around.terms, seat.place
         self._ports, self._worker, self._nursery = around.owner, worker, nursery
-        self._time_spent, self._view = around.time_spent, view
+        self._time_spent, self._view = around.time_spent, around.holder.view
         self._samples = terms.leaves if seat.place.first else None
         """Supplies our microbatches with tokens."""
         if self._samples is not None:

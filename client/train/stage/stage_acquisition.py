@@ -23,7 +23,7 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.ports import Copied, Ports
+from client.train.ports import Copied, Ports, StageHolder
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
@@ -46,7 +46,6 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
-from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
@@ -159,18 +158,16 @@ class StageAcquisition:
         terms: Terms,
         stage: int,
         worker: Worker,
-        view: Callable[[], SwarmView],
+        holder: StageHolder,
         waits: Waits,
     ) -> None:
-        self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
+        self._terms, self.stage, self._worker, self._holder = terms, stage, worker, holder
         self._waits = waits
         self._download: Download | None = None
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
-        self.sees = True
-        """Whether the view is one of our lineage."""
 
     # --- input -------------------------------------------------------------
 
@@ -195,7 +192,6 @@ class StageAcquisition:
 
     def view_changed(self) -> None:
         """The view of the swarm has changed."""
-        self.sees = True
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
@@ -239,8 +235,8 @@ class StageAcquisition:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
-            way = way_in(self.stage, self._terms.me, self._view(), machine, now)
-            if self.sees and not isinstance(way, Wait):
+            way = way_in(self.stage, self._terms.me, self._holder.view, machine, now)
+            if self._holder.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):
@@ -288,7 +284,7 @@ class StageAcquisition:
         self._waits(Phase.ADMISSION)
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
-                for replica in self._view().serving(self.stage):
+                for replica in self._holder.view.serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     return await self._admitted.receive()
@@ -490,7 +486,7 @@ class StageAcquisition:
                 donors = await self._text_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
-            leaves.at(max(self._view().committed(self.stage), terms.history.lineage.version))
+            leaves.at(max(self._holder.view.committed(self.stage), terms.history.lineage.version))
         await offer_text(terms)
         return str(leaves.folder)
 
@@ -544,7 +540,8 @@ class StageAcquisition:
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts."""
-        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.machine)
+        view, machine = self._holder.view, self._terms.history.machine
+        believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)

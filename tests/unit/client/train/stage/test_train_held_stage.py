@@ -56,7 +56,7 @@ class Held:
         counters = self.around.counters
         counters.miscounted, counters.restarts, counters.worker_restarts = 0, Counter(), 0
         context = cast(StageContext, self.around)
-        self.of = HeldStageDriver(context, stage, ALONE, sees=True, allowed=False)
+        self.of = HeldStageDriver(context, stage)
         self.of.assign()
         if state is not State.ACQUIRING:
             self.serves()

@@ -86,8 +86,7 @@ class Driven:
             serving=True,
         )
         self.around = seat_context(ME, manifest(stages=stages), self.ports)
-        nobody = SwarmView.of([[]] * stages)
-        self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery, nobody)
+        self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
         self.of._payloads, self.of._samples = self.store, None
         self.saver = Mock(saved_version=0, problem="")
         self.of.saver = self.saver

@@ -56,8 +56,7 @@ def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> 
     worker: Any = SimpleNamespace(pid=0)
     owner = SimpleNamespace(seat_changed=never, fault=never, worker_lost=never, look=never)
     context = seat_context(ME, manifest(**terms), ports)
-    nobody = SwarmView.of([[]] * stages)
-    driver = SeatDriver(context, owner, seat, worker, cast(Any, None), nobody)
+    driver = SeatDriver(context, owner, seat, worker, cast(Any, None))
     driver._payloads = store
     return driver
 
