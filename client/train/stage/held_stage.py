@@ -77,7 +77,7 @@ class HeldStageDriver:
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
-        self._fit: Fit | None = None
+        self._fit = Fit(0, 0)
         self._acquisition: StageAcquisition | None = None
         self._answers_by = -math.inf
         """Until when the worker has to have answered what the seat before gave it."""
@@ -373,7 +373,7 @@ class HeldStageDriver:
             context.terms, self.stage, worker, context.holder, self._waits
         )
         try:
-            size = await acquisition.open(self._fit or Fit(0, 0))
+            size = await acquisition.open(self._fit)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()

@@ -173,16 +173,11 @@ class StageAcquisition:
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take a part of a blob that is being downloaded."""
-        offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
-        if offer is not None and not is_plausible(self._terms.manifest, offer):
-            self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+        lie = self._lie_in(message) if isinstance(message, BlobOffer) else None
+        if lie is not None:
+            self._terms.ports.perform(Penalise(peer, *lie))
             self.peer_lost(peer)
-            return
-        if isinstance(message, BlobOffer) and self._is_false_start(message):
-            self._terms.ports.perform(Penalise(peer, "start-of-wrong-size", LIE_POINTS))
-            self.peer_lost(peer)
-            return
-        if self._download is not None:
+        elif self._download is not None:
             self._download.receive(peer, message, payload)
 
     def peer_lost(self, peer: PeerId) -> None:
@@ -362,11 +357,15 @@ class StageAcquisition:
             return False
         return True
 
-    def _is_false_start(self, offer: BlobOffer) -> bool:
-        start = self._terms.manifest.start
-        if offer.kind != "start" or not start:
-            return offer.kind == "start"
-        return offer.size_bytes != start[self.stage].size_bytes
+    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
+        """Return what is wrong with an offer, and its points; None: nothing, as far as we see."""
+        manifest = self._terms.manifest
+        if offer.kind == "state" and not is_plausible(manifest, offer):
+            return "checkpoint-of-wrong-size", 20
+        size_bytes = manifest.start[self.stage].size_bytes if manifest.start else -1
+        if offer.kind == "start" and offer.size_bytes != size_bytes:
+            return "start-of-wrong-size", LIE_POINTS
+        return None
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
         rate = self._terms.amendments().rate_at(version)
