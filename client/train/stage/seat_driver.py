@@ -82,13 +82,6 @@ SLACK_BYTES = 4096
 
 READS = ForwardTask | LossTask | BackwardTask | PassTask
 """Tasks for which the first stage may read samples."""
-ERRORS = {
-    "poisoned": "poisoned",
-    "outlier": "outlier",
-    "codec": "codec",
-    "shape": "codec",
-    "oom": "oom",
-}
 
 
 class SeatOwner(Protocol):
@@ -536,7 +529,7 @@ class SeatDriver:
             self._graphs.clear()
             self._enter(task)
             return
-        error = ERRORS.get(failure.kind, failure.kind)
+        error = "codec" if failure.kind == "shape" else failure.kind
         outcome = Outcome(error=error, part=failure.part, parts=failure.parts)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
