@@ -43,7 +43,7 @@ from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.price_table import StagePrice
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
+from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
@@ -610,8 +610,8 @@ def least_need(
         sequences: sequences per microbatch.
         host: whether a GPU computes, whose host has memory of its own.
     """
-    return required_bytes(
-        spec,
+    return Holding(
+        model=spec,
         layers_per_stage=layers,
         stage=stage,
         sequences=sequences,
@@ -624,7 +624,7 @@ def least_need(
         precision=run.compute_dtype,
         reruns_blocks=True,
         host=host,
-    )
+    ).need
 
 
 def usage(problem: str) -> UserError:
