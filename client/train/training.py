@@ -113,7 +113,7 @@ class Training:
                 starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
             ),
-            text=engine.text,
+            data_search=engine.data_search,
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             history=history,
@@ -121,7 +121,7 @@ class Training:
             leaves=LeafSupply(
                 engine,
                 manifest,
-                engine.text,
+                engine.data_search,
                 texts,
                 [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path],
                 site.settings.data_cache_bytes,
@@ -202,7 +202,7 @@ class Training:
         usable, manifest = self._terms.usable_bytes(), engine.manifest
         fits = check_fits(manifest, usable, self._terms.devices())
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
-        engine.describe(own, has_text=not problem)
+        engine.describe(own, has_data=not problem)
         self.entered = True
         self._updater = AdvertUpdater(
             engine.measuring, engine.own_advert, settings, data, self._site.addresses

@@ -32,7 +32,7 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.losses import Believed
 from protocol.pipeline.effects import Committed
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 
 WINDOW = 12
 IDLE: Final = 10

@@ -426,7 +426,7 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             touch=terms.history.touch,
-            has_left=terms.history.machine.has_left,
+            has_left=terms.history.machine.known.has_left,
             elector=self._context.owner.elector,
             electors=list(map(PeerId, terms.history.lineage.electors)),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),

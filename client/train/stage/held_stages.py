@@ -25,10 +25,10 @@ from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import (
+    DataMissing,
     Terms,
-    TextMissing,
+    offer_data,
     offer_start,
-    offer_text,
 )
 from client.train.stage.stage_context import Owner, StageContext
 from client.train.transfer.state_size import data_bytes
@@ -41,7 +41,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
@@ -176,7 +176,7 @@ class HeldStages(StageHolder):
         """A peer has left or was lost."""
         self._context.terms.history.line_fetch.copies.peer_lost(peer)
         if self.buddies is not None:
-            self.buddies.peer_lost(peer)
+            self.buddies.copies.peer_lost(peer)
         self._context.terms.leaves.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
@@ -191,7 +191,8 @@ class HeldStages(StageHolder):
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self._context.terms.history.line_fetch.copies.receive(peer, message, payload):
             return
-        if self.buddies is not None and self.buddies.receive(peer, message, payload):
+        copies = None if self.buddies is None or message.stage in self.held else self.buddies.copies
+        if copies is not None and copies.receive(peer, message, payload):
             return
         if self._context.terms.leaves.receive(peer, message, payload):
             return
@@ -281,7 +282,7 @@ class HeldStages(StageHolder):
             raise UserError(words, "fix the permissions, or volunteer cache prune") from error
         if problem:
             self._context.owner.perform(Explain("transfer", problem))
-        await offer_text(self._context.terms)
+        await offer_data(self._context.terms)
         return problem
 
     async def _offer_starts(self) -> None:
@@ -313,7 +314,7 @@ class HeldStages(StageHolder):
         if not self.held and isinstance(failure, NoRoom):
             self.lacks_room(failure.lack)
             return
-        if not self.held and not isinstance(failure, TextMissing):
+        if not self.held and not isinstance(failure, DataMissing):
             self.failure = failure
             return
         words = f"stage {held.stage} is given up: {failure}"

@@ -28,14 +28,14 @@ from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, blob_of_file
-from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.state_size import data_bytes, is_plausible
-from client.train.transfer.text_search import (
+from client.train.transfer.data_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
     TOKENIZER,
-    TextSearch,
+    DataSearch,
 )
+from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.state_size import data_bytes, is_plausible
 from client.train.workers.devices import Devices, devices_now
 from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
@@ -91,7 +91,7 @@ class Terms:
     settings: Settings
     capacity: Callable[[], Capacity]
     folders: Folders
-    text: TextSearch
+    data_search: DataSearch
     linked: Callable[[], Iterable[PeerId]]
     """The members that can be asked."""
     shelf: Shelf
@@ -117,7 +117,7 @@ class Waits(Protocol):
         """See ``HeldStage.waits``."""
 
 
-class TextMissing(UserError):
+class DataMissing(UserError):
     """No member has the data that stage 0 needs; the volunteer can hold other stages."""
 
 
@@ -126,7 +126,7 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-async def offer_text(terms: Terms) -> None:
+async def offer_data(terms: Terms) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     terms.shelf.leaves = terms.leaves
     if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
@@ -198,7 +198,7 @@ class StageAcquisition:
             The elements of the stage's gradient.
 
         Raises:
-            TextMissing: nobody has the training data.
+            DataMissing: nobody has the training data.
             DownloadFailed: no member that has their tokenizer served it.
         """
         terms, corpus = self._terms, ""
@@ -474,19 +474,19 @@ class StageAcquisition:
     async def _prepare_data(self) -> str:
         """Be able to read the data: all of them are here, or members give their leaves, from now
         on: opening the stage takes a while."""
-        self._waits(Phase.TEXT)
+        self._waits(Phase.DATA)
         terms, leaves = self._terms, self._terms.leaves
         await leaves.open()
         if leaves.whole:
-            terms.text.found()
+            terms.data_search.found()
         else:
-            terms.text.lacks()
+            terms.data_search.lacks()
             if leaves.empty or not leaves.has_tokenizer():
-                donors = await self._text_donors()
+                donors = await self._data_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
             leaves.at(max(self._holder.view.committed(self.stage), terms.history.lineage.version))
-        await offer_text(terms)
+        await offer_data(terms)
         return str(leaves.folder)
 
     async def _copy_tokenizer(self, leaves: LeafSupply, donors: list[PeerId]) -> None:
@@ -498,30 +498,30 @@ class StageAcquisition:
         sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
         if not leaves.has_tokenizer():
             await trio.to_thread.run_sync(_unlink, leaves.tokenizer)
-            self._terms.text.lied(sources)
+            self._terms.data_search.lied(sources)
             raise DownloadFailed("another tokenizer came than the manifest's")
 
-    async def _text_donors(self) -> list[PeerId]:
+    async def _data_donors(self) -> list[PeerId]:
         """Return members that offer the data.
 
         Raises:
-            TextMissing: nobody does.
+            DataMissing: nobody does.
         """
-        text = self._terms.text
-        self._waits(Phase.TEXT_DONORS)
+        search = self._terms.data_search
+        self._waits(Phase.DATA_DONORS)
         with trio.move_on_after(ANSWER_S):
-            while not text.donors():
+            while not search.donors():
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
-        if donors := text.donors():
+        if donors := search.donors():
             return donors
-        raise TextMissing("no member sends the training data")
+        raise DataMissing("no member sends the training data")
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
     ) -> frozenset[PeerId]:
         """Download to ``path``; return the donors, which are accountable for it."""
         what = _WORDS[query.kind]
-        self._waits(Phase.TEXT_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
+        self._waits(Phase.DATA_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.ports, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()

@@ -80,7 +80,7 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
         founder.engine.shelf.withdraw_above(0)
         fetching = back.engine.history
         assert fetching is not None
-        await swarm.until(lambda: fetching.machine._failures)
+        await swarm.until(lambda: fetching.machine.lines.failures)
         assert not given_up(back)
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []

@@ -10,7 +10,7 @@ from client.events import Event, EventLog, LineGivenUp, PeerChanged
 from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace, Progress
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
 
