@@ -23,15 +23,13 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
+from protocol.pace import ANSWER_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import Obstructs, PayloadKey, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
 
 ABSENT = 3
 """So many times a holder may say that it has not got yet what we sent; then it was lost."""
-RECEIPT_S = 2 * HEARD_S
-"""A receipt is late then at the latest, however slow the line."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
@@ -301,7 +299,7 @@ class Deliveries:
         """A microbatch may be late: ask its holders, and let another replica help the newest."""
         newest = delivery.holders[-1]
         late_s = self.next_hop.late_s(newest.peer, newest.queue)
-        late_s = late_s if newest.accepted else min(late_s, RECEIPT_S)
+        late_s = late_s if newest.accepted else min(late_s, LOST_S)  # however slow the line
         since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
         if now < since + late_s or (early and newest.accepted):
             delivery.at = max(now, since) + late_s if early else since + late_s
@@ -387,7 +385,7 @@ class Deliveries:
         sent = delivery.attempt, now, account.charged
         holder = Holder(peer, account, *sent, charged=True, alone=not again)
         delivery.holders.append(holder)
-        delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), RECEIPT_S)
+        delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), LOST_S)
         size_bytes = self._tokens_bytes(microbatch)
         message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))

@@ -47,8 +47,6 @@ from protocol.wire.messages import (
     Statements,
 )
 
-WAITS_S: Final = 2 * ANSWER_S
-"""An audit's task waits so long for a worker that has nothing else to do."""
 HEEDED: Final = 4.0
 """Announced audits of one member that are heeded at once; then as many as an honest one draws. An
 announcement occupies its judges: a liar could announce audits without end, so that nobody looks
@@ -346,7 +344,7 @@ class Auditing:
                 case Judged():
                     said += self._over(audit, effect)
                 case _:
-                    self._task = effect, now + WAITS_S
+                    self._task = effect, now + 2 * ANSWER_S
         return said
 
     def _over(self, audit: Audit, judged: Judged) -> list[SeatEffect]:

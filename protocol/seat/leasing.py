@@ -7,12 +7,12 @@ import math
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
-from protocol.pipeline.flight import SPARE, Flight
-from protocol.pipeline.leases import Leases, Reports
 from protocol.pipeline.newcomers import Newcomers
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Pipeline, PipelineEffect
 from protocol.pipeline.place import Place
+from protocol.seat.flight import SPARE, Flight
+from protocol.seat.leases import Leases, Reports
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -108,7 +108,10 @@ class Leasing:
             wants: whether we may take work.
         """
         self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
-        effects = self._grant(view, reports, now) if leads else []
+        effects, first = list[Send | Explain](), view.serving(0)
+        if leads:
+            here = {r.peer for r in first if r.version == self._pipeline.step}
+            effects += self._leases.grant(reports, {r.peer for r in first}, here, now)
         if wants and led_by is not None:
             effects += self._ask(led_by, view, now)
         return effects
@@ -134,13 +137,3 @@ class Leasing:
         self._asked = (leader, want)
         held = busy + len(self._pipeline.done())
         return [Send(leader, LeaseRequest(self._pipeline.step, want, held))]
-
-    def _grant(self, view: SwarmView, reports: Reports, now: float) -> list[Send | Explain]:
-        """Lease microbatches to replicas that asked."""
-        step, first, effects = self._pipeline.step, view.serving(0), list[Send | Explain]()
-        live, here = {r.peer for r in first}, {r.peer for r in first if r.version == step}
-        for grant in self._leases.grant(reports, live, here, now):
-            effects.append(Send(grant.peer, Lease(step, grant.ids, grant.again)))
-            if grant.words:
-                effects.append(Explain("pipeline", grant.words))
-        return effects

@@ -32,6 +32,7 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.contacts import Contacts
+from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -80,8 +81,8 @@ from protocol.seat.effects import (
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
-from protocol.seat.probation import Probation, Proves
 from protocol.seat.returned import ReturnedSteps
+from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -90,8 +91,7 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
-from protocol.seat.standing import Standing
-from protocol.seat.telling import AGAIN_S, Telling
+from protocol.seat.telling import Telling
 from protocol.secrecy.machine import Masking, least_members
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
@@ -115,9 +115,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
-
-TELL_OTHERS_S = 2 * AGAIN_S
-"""A step that is open for so long may have a leader that does not lead."""
 
 
 @dataclass(slots=True)
@@ -195,9 +192,8 @@ class Seat:
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
-        self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
-        """Without the peers that we have set aside; without those that do not count yet; and as the
-        swarm says it is."""
+        self._view = SwarmView(((),) * place.stages)
+        """That of the roster, as our parts know it."""
         self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
         self._led = (None, 0, frozenset()), []
         """The leaders of our step, in order, and the inputs of that order."""
@@ -211,16 +207,13 @@ class Seat:
         self.elector = elector or unsigned_elector()
         self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
-        self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
+        least, seen = least_members(secret=bool(secret)), (self.pipeline.overdue, self._spoilers)
+        self.roster = Roster(place, self.quorum, audits.verdicts, proves, *seen, least)
         self.leasing = Leasing(place, step, self.pipeline, audited=audited)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, secret, longest_s(size, number_bytes))
-        least = least_members(secret=bool(secret))
-        seen = self.pipeline.overdue, self._spoilers
-        self.standing = Standing(place, audits.verdicts, *seen, least, self.quorum.needs)
-        self._aside = self.standing.aside()
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
         self._reports = 0
@@ -254,7 +247,7 @@ class Seat:
             self.size,
             self.step,
             self.quorum,
-            self.probation.is_proven,
+            self.roster.is_proven,
             least_members(secret=bool(secret)),
             (
                 lambda: self.agreeing.to_plan(self._view, self.step),
@@ -302,7 +295,7 @@ class Seat:
         there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}
         # whoever has come back since the quorum looked is missing no more
         missing = (peer for peer in self.quorum.missing if peer not in there)
-        named = (*self._open.claims, *missing, *self.standing.beside())
+        named = (*self._open.claims, *missing, *self.roster.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
@@ -373,29 +366,27 @@ class Seat:
         parts = (part.next_deadline() for part in of)
         telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
-        set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, look, self._open.ask_at, *telling, *set_aside)
+        others = (leases, look, self._open.ask_at, *telling, self.roster.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        self._whole, self._seen = view, self.probation.without(view, now)
+        self.roster.update(view, now)
         return self._settle([*self._watch(now), *self._take_view(now)], now)
 
     def _take_view(self, now: float) -> list[SeatEffect]:
-        """See the swarm without those that are set aside."""
-        self._try_nobody_else(now)
-        view = self.standing.without(self._seen)
+        """Go by those that count now."""
+        view = self.roster.view
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(self._whole, now)
+        self.quorum.observe(self.roster.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now), now)
-        effects += self.auditing.update_view(view, self._seen, now)
-        effects += self.charging.update_view(self._seen, self._whole, now)
+        effects += self.auditing.update_view(view, self.roster.seen, now)
+        effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -406,21 +397,9 @@ class Seat:
             self.draining.go_on()
         return effects
 
-    def _try_nobody_else(self, now: float) -> None:
-        """One on probation was set aside: no other takes its place for a while."""
-        aside = self.standing.aside()
-        if self.probation.failed(aside - self._aside, self._seen, now):
-            self._seen = self.probation.without(self._whole, now)
-        self._aside = aside
-        self.quorum.set_aside(aside)
-
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
-        """These count from now on, unless they are set aside: a leader or a plan names them."""
-        named = map(PeerId, peers)
-        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)]):
-            return []
-        self._seen = self.probation.without(self._whole, now)
-        return self._take_view(now)
+        """These count from now on: a leader or a plan names them."""
+        return self._take_view(now) if self.roster.admit(map(PeerId, peers), now) else []
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
@@ -458,19 +437,17 @@ class Seat:
             others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
             waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
-        siblings = self._seen.serving(self.place.stage)
+        siblings = self.roster.seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
         claims, last = self._open.claims, self.agreeing.steps
-        said = self.standing.observe(self._seen, claims, now, last)
-        self.quorum.set_aside(self.standing.aside())
-        return list(said)
+        return [*self.roster.observe(claims, now, last)]
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
-        said = self.standing.accuse(seen.peer, seen.words, now)
+        said = self.roster.accuse(seen.peer, seen.words, now)
         return [*said, *(self._take_view(now) if said else [])]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
@@ -482,7 +459,7 @@ class Seat:
             decree = commit.decree
             self.elector.take(commit, voters(commit, frozenset(), self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
-        self.probation.admit([PeerId(peer) for peer in admit.donors])
+        self.roster.admit(map(PeerId, admit.donors), now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -506,16 +483,16 @@ class Seat:
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
         route, stage = message.route, self.place.stage
-        if not may_send(route, self._seen if route.aside else self._view, stage, sender):
+        if not may_send(route, self.roster.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
-            if refused or self.standing.is_aside(sender) or self.probation.leaves_out(sender):
+            if refused or self.roster.is_aside(sender) or self.roster.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
-            self.standing.worked(sender, now)
+            self.roster.worked(sender, now)
         return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -532,11 +509,9 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
-        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
+        if now >= min(self._obstruction.look_at, self.roster.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.probation.is_over(now):
-            self._seen = self.probation.without(self._whole, now)
-        if self.standing.without(self._seen) != self._view:
+        if self.roster.view != self._view:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
@@ -625,7 +600,7 @@ class Seat:
         members = [PeerId(member.peer) for member in plan.members]
         if self.member.knows_commit or self.place.me not in members:
             return None
-        return next((peer for peer in members if self.standing.is_out(peer)), None)
+        return next((peer for peer in members if self.roster.is_out(peer)), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -656,7 +631,7 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
+        return [] if self.roster.is_aside(sender) else [*self.leader.join(sender, now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -721,7 +696,7 @@ class Seat:
         effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
         effects += self.member.committed(decree.attempt, decree.digest)
         effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
-        others = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        others = [r for r in self.roster.whole.serving(self.place.stage) if r.peer != self.place.me]
         if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
@@ -801,8 +776,8 @@ class Seat:
         proven replicas, because anybody may say that it serves."""
         if stage == self.place.stage:
             return self.quorum.roll
-        there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
-        return [r.peer for r in there if self.probation.is_proven(r.peer)]
+        there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
+        return [r.peer for r in there if self.roster.is_proven(r.peer)]
 
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
@@ -834,8 +809,8 @@ class Seat:
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.standing.tick(now)]
-        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
+        said: list[SeatEffect] = [*self.roster.tick(now)]
+        if self.roster.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
         return [*said, *self._take_view(now)]
@@ -865,7 +840,7 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.probation.proved(committed.with_whom, self._seen)
+        self.roster.closed_with(committed.with_whom)
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
@@ -939,10 +914,10 @@ class Seat:
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
             self._following.caught_up()
             return []
-        siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        stage, there = self.place.stage, self.roster.whole.serving
+        siblings = [r for r in there(stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
-        near = (self.place.stage - 1, self.place.stage + 1)
-        others = (r for stage in near for r in self._whole.serving(stage))
+        others = (*there(stage - 1), *there(stage + 1))
         beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
@@ -993,7 +968,7 @@ class Seat:
         """Tell the replicas of the next stage that have not closed the step that ours has all of
         it, as far as we know."""
         whole = self.leader.whole and not self._is_over
-        after = self._seen.serving(self.place.stage + 1) if whole else ()
+        after = self.roster.seen.serving(self.place.stage + 1) if whole else ()
         open_there = [replica.peer for replica in after if replica.version <= self.step]
         said = Returned(self.place.stage + 1, self.step)
         return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
@@ -1005,7 +980,7 @@ class Seat:
         led_by, of, member = self.current_leader(), self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
         line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
-        within_s = AGAIN_S if of.in_flight else 0.0
+        within_s = ANSWER_S if of.in_flight else 0.0
         told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
         if not told:
             return []
@@ -1018,7 +993,7 @@ class Seat:
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
+            knows=list[str](self.quorum.vouch(self._view, self.roster.is_proven)),
         )
         return [Send(peer, report) for peer, _ in told]
 
@@ -1047,9 +1022,7 @@ class Seat:
         if self._open.since is None:
             self._open.since = now
         open_s, count = now - self._open.since, 0
-        if open_s < TELL_OTHERS_S:
-            return []
-        while open_s >= TELL_OTHERS_S and count < limits.MAX_REPLICAS_IN_ROUND:
+        while open_s >= 2 * ANSWER_S and count < limits.MAX_REPLICAS_IN_ROUND:
             open_s, count = open_s / 2, count + 1
         return [peer for peer in self._leaders() if peer != led_by][:count]
 

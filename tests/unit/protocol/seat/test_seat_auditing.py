@@ -14,6 +14,7 @@ from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
+from protocol.pace import HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -26,7 +27,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.auditing import HEEDED, Auditing
-from protocol.seat.charging import TELL_AGAIN_S, TELL_TIMES, Charging
+from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import (
     Audited,
     CommitTo,
@@ -35,7 +36,7 @@ from protocol.seat.effects import (
     SeatEffect,
     SignCharge,
 )
-from protocol.seat.showing import AGAIN, KEPT_S, KEPT_STEPS, Showing
+from protocol.seat.showing import AGAIN, KEPT_STEPS, Showing
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
@@ -337,8 +338,8 @@ def test_few_steps_are_kept_because_they_were_asked_for_and_for_a_while(
     ask(KEPT_STEPS, 1.0)
     gone = parts.dropped(2 * KEPT_STEPS, 1.0)
     assert gone == [DropStep(KEPT_STEPS)], "as many as are kept had been asked for before"
-    ask(2 * KEPT_STEPS, 0.5 + KEPT_S)
-    gone = parts.dropped(2 * KEPT_STEPS + 1, 0.5 + KEPT_S)
+    ask(2 * KEPT_STEPS, 0.5 + LOST_S)
+    gone = parts.dropped(2 * KEPT_STEPS + 1, 0.5 + LOST_S)
     assert DropStep(0) in gone, "nobody has come back for it"
 
 
@@ -550,7 +551,7 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
         assert parts.tick(at - 0.1) == []
         assert parts.tick(at) == told
         times.append(at)
-    assert times == [TELL_AGAIN_S * n for n in range(1, TELL_TIMES)]
+    assert times == [HEARD_S * n for n in range(1, TELL_TIMES)]
     assert parts.next_deadline() is None
     assert parts.terms.open_charges() == {(STAGE, THIRD): [ME]}
 
@@ -558,11 +559,11 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
 def test_what_was_kept_for_auditors_is_dropped_after_a_while(parts: Parts) -> None:
     assert parts.dropped(3, 0.0) == []
     assert parts.dropped(4, 1.0) == []
-    assert parts.next_deadline() == KEPT_S
-    assert parts.tick(KEPT_S - 0.1) == []
-    assert parts.tick(KEPT_S) == [DropStep(3)]
-    assert parts.next_deadline() == 1.0 + KEPT_S
-    assert parts.tick(1.0 + KEPT_S) == [DropStep(4)]
+    assert parts.next_deadline() == LOST_S
+    assert parts.tick(LOST_S - 0.1) == []
+    assert parts.tick(LOST_S) == [DropStep(3)]
+    assert parts.next_deadline() == 1.0 + LOST_S
+    assert parts.tick(1.0 + LOST_S) == [DropStep(4)]
     assert parts.next_deadline() is None
 
 
@@ -575,9 +576,9 @@ def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
     parts.auditing.computed(KEEP, Outcome(), 0.0)
     assert parts.next_deadline() == STANDBY_S
     parts.dropped(STEP, 0.0)
-    assert parts.tick(KEPT_S) == [], "we may be called for it"
+    assert parts.tick(LOST_S) == [], "we may be called for it"
     for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
-        gone = parts.dropped(step, KEPT_S)
+        gone = parts.dropped(step, LOST_S)
     assert gone == [DropStep(STEP + 1)], "others make room"
     assert DropStep(STEP) in parts.tick(STANDBY_S)
     late = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
@@ -630,8 +631,8 @@ def test_what_was_dropped_is_not_shown_any_more(parts: Parts, makes_room: bool) 
         for step in range(STEP + 1, STEP + 1 + KEPT_STEPS):
             parts.dropped(step, 1.0)
     else:
-        assert DropStep(STEP) in parts.tick(KEPT_S)
-    assert parts.showing.on_request(THIRD, request, KEPT_S + 1) == []
+        assert DropStep(STEP) in parts.tick(LOST_S)
+    assert parts.showing.on_request(THIRD, request, LOST_S + 1) == []
 
 
 def test_what_we_sign_of_a_segment_is_of_our_commitment(parts: Parts) -> None:
@@ -761,5 +762,5 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     assert isinstance(verdict, Verdict)
     assert verdict.culprit == THIRD
     assert told == [Send(beside, Charged(STAGE + 1, charge_of_third(2)))], "all have had ours"
-    assert parts.tick(TELL_AGAIN_S) == [], "it is out"
+    assert parts.tick(HEARD_S) == [], "it is out"
     assert parts.terms.open_charges() == {}

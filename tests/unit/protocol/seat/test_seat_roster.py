@@ -3,21 +3,45 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
 
 from protocol.ids import PeerId, rank
-from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
-from protocol.seat.standing import FORGIVEN_AFTER, UNMENDED_S, Standing
+from protocol.rounds.quorum import Quorum
+from protocol.seat.roster import FORGIVEN_AFTER, Roster
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING = PeerId("me"), PeerId("sibling")
 ONE, TWO = PeerId("one"), PeerId("two")
 Missing = dict[PeerId, tuple[PeerId, ...]]
+Needs = Callable[[PeerId, Collection[PeerId], float], bool]
+
+
+class Needing(Quorum):
+    """A quorum that says for itself which electors it cannot do without."""
+
+    def __init__(self, says: Needs) -> None:
+        super().__init__(ME, 0, None)
+        self._says = says
+
+    def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
+        return self._says(peer, aside, now)
+
+
+def roster_of(needs: Needs = lambda *_: False, **how: Any) -> Roster:
+    return Roster(place(), Needing(needs), Verdicts(), **how)
+
+
+def observe(
+    roster: Roster, seen: SwarmView, claims: Iterable[PeerId], now: float, **how: Any
+) -> None:
+    roster.update(seen, now)
+    roster.observe(claims, now, **how)
 
 
 def place(stage: int = 0) -> Place:
@@ -45,58 +69,58 @@ def first_judge() -> PeerId:
 
 
 @pytest.fixture
-def standing() -> Standing:
-    made = Standing(place(), Verdicts())
-    made.observe(view(), (), 0.0)
+def roster() -> Roster:
+    made = roster_of()
+    observe(made, view(), (), 0.0)
     return made
 
 
-def judged(standing: Standing, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
-    standing.observe(view(said, **how), (), 0.0)
-    standing.observe(view(said, **how), (), until)
+def judged(roster: Roster, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
+    observe(roster, view(said, **how), (), 0.0)
+    observe(roster, view(said, **how), (), until)
 
 
-def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Standing) -> None:
-    standing.observe(view(second=[ONE]), (), 0.0)
-    standing._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
-    assert not standing.tick(0.0)
-    assert not standing.is_aside(ONE)
-    standing.observe(view(), (), 1.0)
-    assert standing.is_aside(ONE)
-    standing.tick(1e9)
-    assert standing.is_aside(ONE), "for good"
+def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(roster: Roster) -> None:
+    observe(roster, view(second=[ONE]), (), 0.0)
+    roster._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
+    assert not roster.tick(0.0)
+    assert not roster.is_aside(ONE)
+    observe(roster, view(), (), 1.0)
+    assert roster.is_aside(ONE)
+    roster.tick(1e9)
+    assert roster.is_aside(ONE), "for good"
 
 
-def test_what_we_see_ourselves_is_named_and_ends_by_itself(standing: Standing) -> None:
-    standing.accuse(ONE, "it sleeps", 0.0)
-    assert standing.is_aside(ONE)
-    assert standing.beside() == [ONE]
-    assert [r.peer for r in standing.without(view()).serving(1)] == [TWO]
-    standing.tick(ASIDE_S - 0.1)
-    assert standing.is_aside(ONE)
-    standing.tick(ASIDE_S)
-    assert not standing.is_aside(ONE)
+def test_what_we_see_ourselves_is_named_and_ends_by_itself(roster: Roster) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    assert roster.is_aside(ONE)
+    assert roster.beside() == [ONE]
+    assert [r.peer for r in roster.view.serving(1)] == [TWO]
+    roster.tick(ASIDE_S - 0.1)
+    assert roster.is_aside(ONE)
+    roster.tick(ASIDE_S)
+    assert not roster.is_aside(ONE)
 
 
 @pytest.mark.parametrize("forgiven", [False, True])
-def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
-    standing.accuse(ONE, "it sleeps", 0.0)
-    standing.tick(ASIDE_S)
+def test_who_is_among_us_for_long_begins_anew(roster: Roster, forgiven: bool) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    roster.tick(ASIDE_S)
     again = ASIDE_S + FORGIVEN_AFTER * 2 * ASIDE_S - (not forgiven)
-    standing.accuse(ONE, "it sleeps", again)
-    standing.tick(again + ASIDE_S)
-    assert standing.is_aside(ONE) is not forgiven
-    standing.tick(again + 2 * ASIDE_S)
-    assert not standing.is_aside(ONE)
+    roster.accuse(ONE, "it sleeps", again)
+    roster.tick(again + ASIDE_S)
+    assert roster.is_aside(ONE) is not forgiven
+    roster.tick(again + 2 * ASIDE_S)
+    assert not roster.is_aside(ONE)
 
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
     needed = {ONE}
-    made = Standing(place(), Verdicts(), needs=lambda peer, _aside, _now: peer in needed)
-    made.observe(view(), (), 0.0)
+    made = roster_of(needs=lambda peer, _aside, _now: peer in needed)
+    observe(made, view(), (), 0.0)
     made.accuse(ONE, "it sleeps", 0.0)
     assert not made.aside()
-    made.observe(view(second=[ME, SIBLING]), [SIBLING], 1.0)
+    observe(made, view(second=[ME, SIBLING]), [SIBLING], 1.0)
     needed.add(SIBLING)
     for now in range(2, 20):
         made.tick(float(now))
@@ -105,42 +129,42 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     made.tick(20.0 + ANSWER_S)
     assert made.aside() == {SIBLING}, "it is still waited for"
     needed.add(SIBLING)
-    made.observe(view(second=[ME, SIBLING]), [], 22.0)
+    observe(made, view(second=[ME, SIBLING]), [], 22.0)
     assert made.aside(), "they may be back at once"
     assert made.next_deadline() == 22.0 + HEARD_S
-    made.observe(view(second=[ME, SIBLING]), [], 22.0 + HEARD_S)
+    observe(made, view(second=[ME, SIBLING]), [], 22.0 + HEARD_S)
     assert not made.aside(), "others have fallen silent"
 
 
 def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     faulty = {ONE}
-    made = Standing(place(), Verdicts(), spoilers=lambda: faulty, needs=lambda *_: True)
-    made.observe(view(), (), 0.0)
+    made = roster_of(spoilers=lambda: faulty, needs=lambda *_: True)
+    observe(made, view(), (), 0.0)
     made.accuse(TWO, "it sleeps", 0.0)
     made.accuse(ONE, "it lies", 0.0)
     assert made.aside() == {ONE}
-    made.observe(view(), (), 1.0)
+    observe(made, view(), (), 1.0)
     assert made.aside() == {ONE}
 
 
-def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
-    standing.accuse(ONE, "it sleeps", 0.0)
-    standing.accuse(TWO, "it sleeps, too", 1.0)
-    assert standing.beside() == [TWO]
-    assert not standing.is_aside(ONE)
+def test_the_last_one_of_a_stage_stays_and_another_comes_back(roster: Roster) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    roster.accuse(TWO, "it sleeps, too", 1.0)
+    assert roster.beside() == [TWO]
+    assert not roster.is_aside(ONE)
 
 
 def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
     made, (a, b, c, d) = (
-        Standing(place(), Verdicts(), least=3),
+        roster_of(least=3),
         (PeerId(name) for name in "abcd"),
     )
-    made.observe(view(second=[a, b, c, d]), (), 0.0)
+    observe(made, view(second=[a, b, c, d]), (), 0.0)
     made.accuse(a, "it sleeps", 0.0)
     assert made.beside() == [a]
     made.accuse(b, "it sleeps, too", 1.0)
     assert made.beside() == [b], "with a the stage has three again"
-    made.observe(view(second=[a, b, c]), (), 2.0)
+    observe(made, view(second=[a, b, c]), (), 2.0)
     assert not made.beside(), "d fell silent: the stage has three with b"
     made.accuse(c, "it sleeps", 3.0)
     assert not made.beside(), "two are too few"
@@ -148,30 +172,30 @@ def test_a_stage_with_secret_sums_keeps_three_and_another_comes_back() -> None:
 
 def test_who_is_expelled_does_not_come_back_to_a_secret_stage() -> None:
     made, (a, b, c, d) = (
-        Standing(place(), Verdicts(), least=3),
+        roster_of(least=3),
         (PeerId(name) for name in "abcd"),
     )
-    made.observe(view(second=[a, b, c, d]), (), 0.0)
+    observe(made, view(second=[a, b, c, d]), (), 0.0)
     made._verdicts.add(Verdict(a, "it lies", None, stage=1))
     made.tick(0.0)
     made.accuse(b, "it sleeps", 1.0)
-    made.observe(view(second=[a, b, c]), (), 2.0)
+    observe(made, view(second=[a, b, c]), (), 2.0)
     assert made.aside() == {a}
 
 
-def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
+def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(roster: Roster) -> None:
     said = {ONE: (TWO,)}
-    judged(standing, said, ANSWER_S / 2)
-    assert not standing.beside()
-    judged(standing, said)
-    assert len(standing.beside()) == 1
+    judged(roster, said, ANSWER_S / 2)
+    assert not roster.beside()
+    judged(roster, said)
+    assert len(roster.beside()) == 1
 
 
 @pytest.mark.parametrize("once", [True, False])
 def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
-        made = Standing(place(), Verdicts())
-        made.observe(view(), (), 0.0)
+        made = roster_of()
+        observe(made, view(), (), 0.0)
         if once:
             made.worked(idle, -ANSWER_S - 0.1)
         made.worked(busy, 0.0)
@@ -181,21 +205,21 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
 
 @pytest.mark.parametrize("named", [ONE, TWO])
 def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
-    made = Standing(place(), Verdicts())
-    made.observe(view(), (), 0.0)
+    made = roster_of()
+    observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,), TWO: (ONE,)})
     (own,) = made.beside()
-    made.observe(view({SIBLING: (named,)}), (), 2.0)
+    observe(made, view({SIBLING: (named,)}), (), 2.0)
     assert made.aside() == {own if first_judge() == ME else named}
     assert set(made.beside()) <= made.aside(), "what is followed is not said"
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
-    made = Standing(place(), Verdicts())
-    made.observe(view(), (), 0.0)
+    made = roster_of()
+    observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
-    back = ANSWER_S + UNMENDED_S
+    back = ANSWER_S + LOST_S
     made.tick(back)
     again = back + ASIDE_S + 1.0
     made.tick(again)
@@ -207,13 +231,13 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
 
 
 def test_what_goes_on_without_one_stays_so() -> None:
-    made = Standing(place(), Verdicts())
-    made.observe(view(), (), 0.0)
+    made = roster_of()
+    observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (right,) = made.beside()
     (other,) = {ONE, TWO} - {right}
-    made.observe(view(versions={other: 6}), (), 5.0)
-    made.tick(ANSWER_S + UNMENDED_S)
+    observe(made, view(versions={other: 6}), (), 5.0)
+    made.tick(ANSWER_S + LOST_S)
     assert made.beside() == [right]
 
 
@@ -226,51 +250,49 @@ def three(said: Missing) -> SwarmView:
 
 def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
     """Otherwise two replicas would follow each other without end."""
-    made, said = Standing(place(), Verdicts()), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
-    made.observe(three({}), (), 0.0)
-    made.observe(three({SIBLING: (ONE,)}), (), 1.0)
+    made, said = roster_of(), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    observe(made, three({}), (), 0.0)
+    observe(made, three({SIBLING: (ONE,)}), (), 1.0)
     assert not made.is_aside(ONE), "one of three alone"
-    made.observe(three(said), (), 2.0)
+    observe(made, three(said), (), 2.0)
     assert made.is_aside(ONE)
     assert made.beside() == []
-    made.observe(three({}), (), 3.0)
+    observe(made, three({}), (), 3.0)
     assert not made.is_aside(ONE)
 
 
 def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
-    made = Standing(place(), Verdicts())
+    made = roster_of()
     said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
-    made.observe(three({}), (), 0.0)
-    made.observe(three(said), (), 1.0)
+    observe(made, three({}), (), 0.0)
+    observe(made, three(said), (), 1.0)
     assert [made.is_aside(peer) for peer in (ONE, TWO)].count(True) == 1
 
 
 def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
-    made = Standing(place(), Verdicts(), needs=lambda peer, _aside, _now: peer == ONE)
+    made = roster_of(needs=lambda peer, _aside, _now: peer == ONE)
     said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
-    made.observe(three({}), (), 0.0)
+    observe(made, three({}), (), 0.0)
     for now in range(1, 10):
-        made.observe(three(said), (), float(now))
+        observe(made, three(said), (), float(now))
         assert not made.aside()
 
 
 def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     """Until it is, the other one seems to be needed, which has just been set aside for it."""
-    swapped_at = ANSWER_S + UNMENDED_S
-    made = Standing(
-        place(),
-        Verdicts(),
+    swapped_at = ANSWER_S + LOST_S
+    made = roster_of(
         needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
     )
-    made.observe(view({ONE: (TWO,)}), (), 0.0)
+    observe(made, view({ONE: (TWO,)}), (), 0.0)
     made.tick(ANSWER_S)
     first = made.aside()
     made.tick(swapped_at)
     second = made.aside()
     assert len(first) == len(second) == 1
     assert first != second
-    for tenth in range(int(10 * UNMENDED_S)):
-        made.observe(view(), (), swapped_at + tenth / 10)
+    for tenth in range(int(10 * LOST_S)):
+        observe(made, view(), (), swapped_at + tenth / 10)
         assert made.aside() == second
 
 
@@ -279,13 +301,13 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     spoiler: PeerId, other: PeerId
 ) -> None:
     """Who tells of two liars is in more disputes than any of them, until others tell as well."""
-    made = Standing(place(), Verdicts(), spoilers=lambda: {spoiler})
+    made = roster_of(spoilers=lambda: {spoiler})
     third = PeerId("a third one")
     everybody = (ONE, TWO, third)
-    made.observe(view(second=everybody), (), 0.0)
+    observe(made, view(second=everybody), (), 0.0)
     judged(made, {other: (spoiler, third)}, second=everybody)
     assert made.is_aside(spoiler)
-    made.observe(view(second=everybody), (), ANSWER_S + UNMENDED_S)
+    observe(made, view(second=everybody), (), ANSWER_S + LOST_S)
     assert made.is_aside(spoiler), "its stage stands for another reason"
 
 
@@ -295,90 +317,90 @@ def alone(said: Missing | None = None) -> SwarmView:
     return SwarmView.of([ours, []])
 
 
-def set_aside_alone(standing: Standing, since: float) -> None:
+def set_aside_alone(roster: Roster, since: float) -> None:
     """Our sibling is set aside by us, for a claim of ours."""
-    standing.observe(alone(), [SIBLING], since)
-    standing.observe(alone(), [SIBLING], since + ANSWER_S)
-    assert standing.is_aside(SIBLING)
+    observe(roster, alone(), [SIBLING], since)
+    observe(roster, alone(), [SIBLING], since + ANSWER_S)
+    assert roster.is_aside(SIBLING)
 
 
-def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
-    standing.observe(view({SIBLING: (ME,)}), (), 0.0)
-    standing.observe(view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
-    assert standing.aside() == {SIBLING}
-    standing.observe(view(), (), 1e3)
-    assert standing.aside() == set(), "as long as the judge says so"
-    standing.observe(view({SIBLING: (ME,)}), (), 2e3)
-    standing.observe(view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
-    assert standing.aside() == set(), "it is we who go"
+def test_the_two_of_a_dispute_wait_for_their_judges(roster: Roster) -> None:
+    observe(roster, view({SIBLING: (ME,)}), (), 0.0)
+    observe(roster, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
+    assert roster.aside() == {SIBLING}
+    observe(roster, view(), (), 1e3)
+    assert roster.aside() == set(), "as long as the judge says so"
+    observe(roster, view({SIBLING: (ME,)}), (), 2e3)
+    observe(roster, view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
+    assert roster.aside() == set(), "it is we who go"
 
 
-def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> None:
+def test_where_no_judge_decides_we_do_without_the_other(roster: Roster) -> None:
     for at, gone in ((0.0, False), (HEARD_S - 0.1, False), (HEARD_S, True)):
-        standing.observe(view({SIBLING: (ME,)}), (), at)
-        assert standing.is_aside(SIBLING) is gone
+        observe(roster, view({SIBLING: (ME,)}), (), at)
+        assert roster.is_aside(SIBLING) is gone
 
 
-def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
-    set_aside_alone(standing, 0.0)
+def test_who_is_back_has_time_to_hear_of_it(roster: Roster) -> None:
+    set_aside_alone(roster, 0.0)
     names_us, back = alone({SIBLING: (ME,)}), ANSWER_S + ASIDE_S
     for at in (back, back + 0.5, back + HEARD_S - 0.5, back + HEARD_S):
-        standing.observe(names_us, (), at)
-        assert not standing.is_aside(SIBLING), "that may be from before"
-    standing.observe(names_us, (), back + HEARD_S + ANSWER_S)
-    assert standing.is_aside(SIBLING)
+        observe(roster, names_us, (), at)
+        assert not roster.is_aside(SIBLING), "that may be from before"
+    observe(roster, names_us, (), back + HEARD_S + ANSWER_S)
+    assert roster.is_aside(SIBLING)
 
 
-def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> None:
+def test_after_the_run_s_end_nobody_waits_for_anybody(roster: Roster) -> None:
     claims = view({TWO: (ONE,)})
     for at in (0.0, ANSWER_S):
-        standing.observe(claims, (), at, last=5)
-    assert not standing.beside()
+        observe(roster, claims, (), at, last=5)
+    assert not roster.beside()
     for at in (0.0, ANSWER_S):
-        standing.observe(claims, (), at, last=6)
-    assert len(gone := standing.beside()) == 1
-    standing.observe(view(version=6), (), 2 * ANSWER_S, last=6)
-    for at in (UNMENDED_S, 3 * UNMENDED_S):
-        standing.observe(view(version=6), (), ANSWER_S + at, last=6)
-    assert standing.beside() == gone, "the other one did not hold anything up"
+        observe(roster, claims, (), at, last=6)
+    assert len(gone := roster.beside()) == 1
+    observe(roster, view(version=6), (), 2 * ANSWER_S, last=6)
+    for at in (LOST_S, 3 * LOST_S):
+        observe(roster, view(version=6), (), ANSWER_S + at, last=6)
+    assert roster.beside() == gone, "the other one did not hold anything up"
 
 
 def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() -> None:
     for least, left in ((1, 1), (2, 2)):
-        made = Standing(place(), Verdicts(), least=least)
+        made = roster_of(least=least)
         here = view(second=[ONE, TWO])
         both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
-        made.observe(both, (), 0.0)
-        assert made.without(both) is both, "nobody is aside"
+        observe(made, both, (), 0.0)
+        assert made.view == both, "nobody is aside"
         made._decide(ONE, 0, "it sleeps", 0.0)
         made.tick(0.0)
-        found = made.without(both)
+        found = made.view
         assert [r.peer for r in found.serving(0)] == [ME, SIBLING], "its own stage"
         assert len(found.serving(1)) == left, least
 
 
-def test_only_a_verdict_of_our_own_stage_is_our_own(standing: Standing) -> None:
+def test_only_a_verdict_of_our_own_stage_is_our_own(roster: Roster) -> None:
     for peer, stage in ((ONE, 1), (SIBLING, 0)):
-        standing._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
-    assert [standing.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
+        roster._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
+    assert [roster.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
 
 
-def test_nobody_accuses_itself_or_who_is_not_near_or_twice(standing: Standing) -> None:
-    assert standing.accuse(ME, "it sleeps", 0.0) == []
-    assert standing.accuse(PeerId("far"), "it sleeps", 0.0) == []
-    (said,) = standing.accuse(ONE, "it sleeps", 0.0)
+def test_nobody_accuses_itself_or_who_is_not_near_or_twice(roster: Roster) -> None:
+    assert roster.accuse(ME, "it sleeps", 0.0) == []
+    assert roster.accuse(PeerId("far"), "it sleeps", 0.0) == []
+    (said,) = roster.accuse(ONE, "it sleeps", 0.0)
     assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
     assert said.members == (ONE,)
-    assert standing.accuse(ONE, "it sleeps", 1.0) == []
-    assert standing.next_deadline() == ASIDE_S
-    (said,) = standing.tick(ASIDE_S)
+    assert roster.accuse(ONE, "it sleeps", 1.0) == []
+    assert roster.next_deadline() == ASIDE_S
+    (said,) = roster.tick(ASIDE_S)
     assert said.words.endswith("is not set aside any more: its time is over")
-    assert standing.next_deadline() is None
+    assert roster.next_deadline() is None
 
 
-def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: Standing) -> None:
+def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(roster: Roster) -> None:
     for said in ({ONE: (ONE,)}, {ONE: (PeerId("gone"),)}, {ONE: (SIBLING,)}):
-        standing.observe(view(said), (), 0.0)
-        assert standing.next_deadline() is None, said
-    standing.observe(view({ONE: (TWO,)}), (), 0.0)
-    assert standing.next_deadline() == ANSWER_S
+        observe(roster, view(said), (), 0.0)
+        assert roster.next_deadline() is None, said
+    observe(roster, view({ONE: (TWO,)}), (), 0.0)
+    assert roster.next_deadline() == ANSWER_S
