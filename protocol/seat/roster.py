@@ -63,6 +63,7 @@ from protocol import limits
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
+from protocol.pipeline.newcomers import NOBODY, Bound, Newcomers
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.verdicts import Verdicts
@@ -99,6 +100,7 @@ class _Record:
 class _Stage:
     """How one stage goes on."""
 
+    newcomers: Newcomers
     risen_at: float = -math.inf
     """When its version last rose."""
     step_s: float = 0.0
@@ -155,6 +157,7 @@ class Roster:
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
         least: how many replicas a step of a stage needs.
+        audited: whether the run has audits.
     """
 
     def __init__(
@@ -166,6 +169,8 @@ class Roster:
         overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
         least: int = 1,
+        *,
+        audited: bool = False,
     ) -> None:
         self._place, self._quorum, self._verdicts, self._proves = place, quorum, verdicts, proves
         self._overdue, self._spoilers, self._least = overdue, spoilers, least
@@ -180,7 +185,7 @@ class Roster:
         """Since when too few electors have been left without one that is aside."""
         self._last, self._looked_at = limits.MAX_STEP, 0.0
         near = range(max(0, place.stage - 1), min(place.stages, place.stage + 2))
-        self._near = {stage: _Stage() for stage in near}
+        self._near = {stage: _Stage(Newcomers(active=audited)) for stage in near}
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -215,6 +220,10 @@ class Roster:
         say so."""
         ours = self._place.stage
         return sorted(p for p, d in self._decisions.items() if d.stage != ours and p in self._aside)
+
+    def bound(self, stage: int) -> Bound:
+        """Return what newcomers of a stage may have of a step."""
+        return self._near[stage].newcomers.bound if stage in self._near else NOBODY
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -265,9 +274,11 @@ class Roster:
         self._record(peer).worked_at = now
 
     def closed_with(self, peers: Collection[PeerId]) -> None:
-        """A step was closed with the work of these: if one was on probation, others are tried."""
+        """A step was closed with the work of these: if one was on probation, others are tried; and
+        who comes from now on is a newcomer."""
         new = {peer for peer in peers if not self.is_proven(peer)}
         for number, stage in self._near.items():
+            stage.newcomers.settle()
             if any(r.peer in new for r in self.seen.serving(number)):
                 stage.closed_until, stage.closed = -math.inf, 0
 
@@ -326,6 +337,8 @@ class Roster:
                 since = now if stage.risen_at == -math.inf else stage.risen_at
                 stage.risen_at, stage.step_s = now, now - since
         self.view = self._without_aside()
+        for number, stage in self._near.items():
+            stage.newcomers.update(self.view.serving(number))
 
     def _counted(self, stage: int, now: float) -> tuple[Replica, ...]:
         """Return the replicas of a stage without those on probation that do not count yet."""

@@ -207,10 +207,12 @@ class Seat:
         self.elector = elector or unsigned_elector()
         self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
-        self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
+        self.pipeline = Pipeline(place, step, at_once=at_once)
         least, seen = least_members(secret=bool(secret)), (self.pipeline.overdue, self._spoilers)
-        self.roster = Roster(place, self.quorum, audits.verdicts, proves, *seen, least)
-        self.leasing = Leasing(place, step, self.pipeline, audited=audited)
+        self.roster = Roster(
+            place, self.quorum, audits.verdicts, proves, *seen, least, audited=audited
+        )
+        self.leasing = Leasing(place, step, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, secret, longest_s(size, number_bytes))
@@ -378,19 +380,19 @@ class Seat:
 
     def _take_view(self, now: float) -> list[SeatEffect]:
         """Go by those that count now."""
-        view = self.roster.view
+        view, bound, stage = self.roster.view, self.roster.bound, self.place.stage
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
         self.quorum.observe(self.roster.whole, now)
-        effects = self._freed(self.pipeline.update_view(view, now), now)
+        effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, self.roster.seen, now)
         effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
+        self.leasing.update_view(bound(stage), took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             effects += self.member.forget(peer)
         if not others_stay(view, self.place):
