@@ -329,15 +329,14 @@ class Roster:
     def _derive(self, now: float) -> None:
         """Make the views of those that count."""
         before, stages, self._looked_at = self.seen, list(self.whole.stages), now
-        for stage in self._near if self._proves is not None else ():
-            stages[stage] = self._counted(stage, now)
+        for number in self._near if self._proves is not None else ():
+            stages[number] = self._counted(number, now)
         self.seen = replace(self.whole, stages=tuple(stages))
+        self.view = self._without_aside()
         for number, stage in self._near.items():
             if self.seen.committed(number) > before.committed(number):
                 since = now if stage.risen_at == -math.inf else stage.risen_at
                 stage.risen_at, stage.step_s = now, now - since
-        self.view = self._without_aside()
-        for number, stage in self._near.items():
             stage.newcomers.update(self.view.serving(number))
 
     def _counted(self, stage: int, now: float) -> tuple[Replica, ...]:
