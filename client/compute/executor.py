@@ -24,7 +24,6 @@ from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.departures import Departures
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import VersionHasher
-from client.compute.masked_averaging import new_averager
 from client.compute.payload import Buffer
 from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
@@ -251,7 +250,7 @@ class Executor:
         replica = open_replica(request, chosen, cutting, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
-        averager = new_averager(replica, request.aggregation)
+        averager = Averager(replica, request.aggregation)
         blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
         self._opened = _Opened(replica, averager, auditor, blocks, departures)

@@ -211,12 +211,10 @@ class _Kept:
 
     def averaging_bytes(self, parameters: int) -> tuple[int, int]:
         """Of what is encoded, and of contributions that are kept until all are here."""
-        rule = RULES[self.aggregation]
-        # at most 2 bytes a number, or what is sent and what comes; a secret rule has them before
-        # their masks too
+        # at most 2 bytes a number, or what is sent and what comes
         number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
-        sent = math.ceil(number_bytes * parameters) * (self.lossy + rule.secret)
-        return sent, parameters * NUMBER_BYTES if rule.robust else 0
+        sent = math.ceil(number_bytes * parameters) * self.lossy
+        return sent, parameters * NUMBER_BYTES if RULES[self.aggregation].robust else 0
 
 
 def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:

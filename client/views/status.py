@@ -378,10 +378,9 @@ def averaging(now: Snapshot) -> Iterator[Fact]:
     rule = RULES.get(now.aggregation)
     if rule is None or now.aggregation == DEFAULT:
         return
-    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
+    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.robust_from]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
-    less = "steps close with three and no fewer" if rule.secret else "norms only"
-    lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
+    lacking = f"; {stages}: norms only, fewer than {rule.robust_from} volunteers" if few else ""
     yield _fact("averaging", f"{now.aggregation}: gradients are {rule.about}{lacking}")
 
 

@@ -108,8 +108,6 @@ class ContributeTask(Struct, frozen=True, tag=True):
     step: int
     attempt: int
     bounds: tuple[int, ...]
-    masks: tuple[tuple[bytes, bool], ...] = ()
-    """Where the sum is secret: the seeds of our masks, and whether each is added."""
 
 
 class ReduceTask(Struct, frozen=True, tag=True):
@@ -153,8 +151,6 @@ class ApplyTask(Struct, frozen=True, tag=True):
     reduced: tuple[PayloadKey | None, ...] = ()
     """One per segment; None for a segment without elements."""
     sq_norms: tuple[float, ...] = ()
-    seeds: tuple[bytes, ...] = ()
-    """Where the sums are secret: the seeds of the masks that are still in them."""
     rate: float | None = None
     """The learning rate by an amendment; None: the manifest's."""
 

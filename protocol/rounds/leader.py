@@ -99,7 +99,6 @@ class RoundLeader:
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
         is_proven: whether a replica's work is in a step that we closed.
-        least: of how many members a plan is at least.
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
         longest_s: a round's bytes take at most so long, on a line that is slow.
@@ -116,7 +115,6 @@ class RoundLeader:
         step: int,
         quorum: Quorum | None = None,
         is_proven: Callable[[PeerId], bool] = lambda _peer: True,
-        least: int = 1,
         amended: tuple[Amended, Amended] = (tuple, tuple),
         longest_s: float = 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
@@ -124,7 +122,7 @@ class RoundLeader:
         part: Callable[[], OwnPart] = OwnPart,
         made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
-        self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
+        self._place, self._size, self._is_proven = place, size, is_proven
         self._part, self._made_by = part, made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
@@ -301,7 +299,7 @@ class RoundLeader:
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
         """
-        if self._part().closed or self._proposing or len(self._serving_step()) < self._least:
+        if self._part().closed or self._proposing or not self._serving_step():
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
@@ -451,9 +449,6 @@ class RoundLeader:
         if not members:
             silent = _names(self._silent(self._serving_step()))
             return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
-        if len(members) < self._least:
-            words = f"a secret sum needs {self._least} replicas, and {len(members)} have reported"
-            return no(words)
         if now < self._not_before:
             self._look_at = self._not_before
             return no("another leader has the step")

@@ -41,10 +41,10 @@ progress without that one, the other one goes instead. A decision holds for a mi
 each time; whoever is back for ten times as long starts over, because honest machines sleep, too.
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
-No stage is left with fewer replicas than a step of it needs: one, or three whose sums are secret.
-Nor does anybody set a peer aside without which too few electors would be left to close a step,
-unless it has seen that peer's fault. A peer that turns out to be needed while it is aside comes
-back after a few seconds. Who comes back has as long to hear of it before its claims count again.
+No stage is left without a replica. Nor does anybody set a peer aside without which too few
+electors would be left to close a step, unless it has seen that peer's fault. A peer that turns out
+to be needed while it is aside comes back after a few seconds. Who comes back has as long to hear of
+it before its claims count again.
 State: one bounded record per peer, who is aside, our decisions, the open disputes, and by stage how
 it goes on and until when nobody else is tried. Times are monotonic seconds.
 """
@@ -156,7 +156,6 @@ class Roster:
             proven, as in worlds without invented members.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
-        least: how many replicas a step of a stage needs.
         audited: whether the run has audits.
     """
 
@@ -168,12 +167,11 @@ class Roster:
         proves: Proves | None = None,
         overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
-        least: int = 1,
         *,
         audited: bool = False,
     ) -> None:
         self._place, self._quorum, self._verdicts, self._proves = place, quorum, verdicts, proves
-        self._overdue, self._spoilers, self._least = overdue, spoilers, least
+        self._overdue, self._spoilers = overdue, spoilers
         self.whole = self.seen = self.view = SwarmView(((),) * place.stages)
         self._records: dict[PeerId, _Record] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -363,17 +361,17 @@ class Roster:
 
     def _without_aside(self) -> SwarmView:
         """Return who is seen without those set aside, in all their stages: only one that would be
-        left with too few keeps who is set aside because of another stage."""
+        left empty keeps who is set aside because of another stage."""
         if not self._aside:
             return self.seen
         stages = list(self.seen.stages)
         for stage, replicas in enumerate(stages):
-            enough = self._count(stage, self._aside) >= self._least
+            others = self._count(stage, self._aside) > 0
             stages[stage] = tuple(
                 r
                 for r in replicas
                 if (found := self._aside.get(r.peer)) is None
-                or not (enough or found.stage == stage)
+                or not (others or found.stage == stage)
             )
         return replace(self.seen, stages=tuple(stages))
 
@@ -552,16 +550,16 @@ class Roster:
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.
 
-        A stage with too few replicas gets them at once. An elector comes back, one at a time, only
+        A stage without replicas gets one at once. An elector comes back, one at a time, only
         once it has been needed for a while: by then a peer that was just let back is heard again.
         """
         for stage in self._near:
-            for peer in self._may_return(after, stage):
-                if self._count(stage, after) < self._least:
-                    yield from self._release(peer, after, f"stage {stage} has too few others")
-            for peer in [p for p, a in after.items() if a.for_good and a.stage == stage]:
-                if not self._count(stage, after):
-                    del after[peer]
+            if self._count(stage, after):
+                continue
+            if back := self._may_return(after, stage):
+                yield from self._release(back[0], after, f"stage {stage} has no others")
+            elif out := [p for p, a in after.items() if a.for_good and a.stage == stage]:
+                del after[out[0]]
         waiting = (peer for stage in self._near for peer in self._may_return(after, stage))
         known = (peer for peer in waiting if peer in self._aside)
         needed = next((p for p in known if self._is_elector_needed(p, now)), None)

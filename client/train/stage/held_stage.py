@@ -8,7 +8,6 @@ drained, saved or given back. It knows nothing of other stages held here.
 from __future__ import annotations
 
 import math
-import secrets
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -463,7 +462,6 @@ class HeldStageDriver:
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,
-            secret=secrets.token_bytes(32) if manifest.secret else b"",
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
             at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),

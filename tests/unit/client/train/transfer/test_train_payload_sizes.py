@@ -11,7 +11,6 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.payload import largest_payload_bytes
 from client.train.transfer.state_size import largest_payload, usual_payload
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.slices import stage_parameters
 from protocol.audit.commitment import contents
 from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
@@ -20,14 +19,12 @@ from protocol.rounds.shards import segmented, shard_bounds
 from protocol.wire.envelope import Signer
 
 
-def manifest(width: int, sequences: int, rule: str | None = None) -> Manifest:
+def manifest(width: int, sequences: int) -> Manifest:
     run = RunChoices(
         stages=2,
         sequences=sequences,
         measure=False,
-        private=rule is not None,
-        redundancy=RULES[rule].replicas if rule else 2,
-        aggregation=rule,
+        redundancy=2,
     )
     model = ModelChoices(layers=4, width=width, heads=2, context=64)
     return found_swarm(Signer(bytes(32)).peer, run, model, OptimizerChoices()).manifest
