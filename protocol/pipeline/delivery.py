@@ -171,7 +171,7 @@ class Deliveries:
             self._awake.update(self._open)
         for delivery in list(self._awake.values()):
             for holder in [h for h in delivery.holders if h.peer in lost]:
-                effects += self._redo(delivery, holder, f"lost {short(holder.peer)}", now)
+                effects += self._without(delivery, holder, now, f"lost {short(holder.peer)}")
             if delivery.asked is not None:
                 delivery.asked -= lost
             elif not delivery.holders:
@@ -244,7 +244,7 @@ class Deliveries:
             if malformed_by in delivery.helpful(self._live, self._committed):
                 delivery.not_before = now + ANSWER_S
         if delivery.holders:
-            return self._redo(delivery, delivery.holders[0], cause, now)
+            return self._without(delivery, delivery.holders[0], now, cause)
         delivery.again = True
         return self._route(delivery, now)
 
@@ -427,7 +427,6 @@ class Deliveries:
         holder.absent += 1
         if not holder.accepted and holder.absent < ABSENT:
             return []
-        delivery.again = True
         return self._without(delivery, holder, now)
 
     def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
@@ -468,27 +467,22 @@ class Deliveries:
 
     # --- losing a holder -------------------------------------------------------------------
 
-    def _without(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
-        """A holder has lost the microbatch: its backup becomes the holder, or another is
-        searched."""
-        first = holder is delivery.holders[0]
-        self._release(delivery, holder)
-        if delivery.holders and not (first and delivery.returned):
-            if delivery.at is None and not delivery.returned:  # it seemed to run in vain
-                delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
-            return []
-        return self._route(delivery, now)
-
-    def _redo(
-        self, delivery: Delivery, holder: Holder, cause: str, now: float
+    def _without(
+        self, delivery: Delivery, holder: Holder, now: float, cause: str = ""
     ) -> list[PipelineEffect]:
-        """any -> asking or held; a backup is the holder now."""
-        if holder is not delivery.holders[0]:
-            return self._without(delivery, holder, now)
-        delivery.again = True
-        effects = self._without(delivery, holder, now)
-        lost = (delivery.step, delivery.microbatch, holder.peer)
-        return [*effects, Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned)]
+        """A holder has lost the microbatch, by a ``cause`` that is reported: its backup becomes the
+        holder, or another is searched."""
+        effects, first = list[PipelineEffect](), holder is delivery.holders[0]
+        delivery.again |= first
+        self._release(delivery, holder)
+        if not delivery.holders or (first and delivery.returned):
+            effects = self._route(delivery, now)
+        elif delivery.at is None and not delivery.returned:  # it seemed to run in vain
+            delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
+        if first and cause:
+            lost = delivery.step, delivery.microbatch, holder.peer
+            effects.append(Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned))
+        return effects
 
     def _clear(self, delivery: Delivery) -> None:
         """any -> idle, with nothing to wait for."""
