@@ -122,8 +122,7 @@ class _OpenStep:
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
-    """Each sender's last plan before the stage before has all gradients, or one that leaves out
-    most electors; and whether it keeps them."""
+    """Each sender's last plan that we do not follow yet, and why."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
@@ -324,8 +323,7 @@ class Seat:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
         if self._open.unconfirmed:
-            plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
+            return max(self._open.unconfirmed.values(), key=_attempt)[1]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -414,7 +412,7 @@ class Seat:
         Without a majority of the electors we could not close the step anyway: then we blame nobody.
         """
         waits: list[Wait] = []
-        there = {r.peer for r in self._view.serving(self.place.stage)}
+        there = self._siblings()
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
             plan = self.member.plan_followed
@@ -532,13 +530,8 @@ class Seat:
         electors that we hear."""
         if not self._leads(sender, message):
             return []
-        kept = self._keeps_electors(sender, message, now)
-        waits = self.serving and not self.member.knows_commit
-        if waits and not (self._is_returned() and kept):
-            self._open.unconfirmed[sender] = message, kept
-            return []
-        if not self.agreeing.may_hold(message, self._view):
-            self._open.unconfirmed[sender] = message, kept
+        if not (answer := self._may_follow(sender, message, now)):
+            self._open.unconfirmed[sender] = message, answer
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
@@ -567,13 +560,18 @@ class Seat:
         bound = bound_by(promised.values(), electors)
         return not bound and self.quorum.suffice(promised)
 
-    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether the next step could be closed with those that a plan names. Our own plan names
-        whom we see; a plan that is committed is followed all the same."""
-        if sender == self.place.me or self.member.knows_commit:
-            return YES
-        members = [PeerId(member.peer) for member in plan.members]
-        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
+    def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether we follow a plan now: the stage before has all gradients of the step, the next
+        step can be closed with the electors that it names, and its amendments may hold. Our own
+        plan names whom we see; a plan that is committed is followed all the same."""
+        returned = kept = YES
+        if self.serving and not self.member.knows_commit:
+            returned = self._is_returned()
+            if sender != self.place.me:
+                members = [PeerId(member.peer) for member in plan.members]
+                named = list(map(PeerId, plan.electors))
+                kept = self.quorum.keeps(members, named, self._view, now)
+        return returned and kept and self.agreeing.may_hold(plan, self._view)
 
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
@@ -712,22 +710,21 @@ class Seat:
                 PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case ContributeTask() | ReduceTask() | DecodeTask():
+            case ContributeTask():
                 return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case ReduceTask() | DecodeTask():
+                return [*self.member.computed(task, outcome)]
             case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
 
-    def _commit_to(
-        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
-    ) -> list[SeatEffect]:
+    def _commit_to(self, task: ContributeTask, outcome: Outcome) -> list[SeatEffect]:
         """Commit to our contribution, if this is one of the plan that we follow."""
         plan = self.member.plan_followed
-        if not isinstance(task, ContributeTask) or outcome.error or plan is None:
+        if outcome.error or plan is None or not self.auditing.active:
             return []
-        current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        if not current or not self.auditing.active:
+        if (plan.step, plan.attempt) != (task.step, task.attempt):
             return []
         return self.showing.contributed(plan, self.member.counted_ids)
 
@@ -991,9 +988,7 @@ class Seat:
         for a while, and more as time goes on."""
         if self._open.since is None:
             self._open.since = now
-        open_s, count = now - self._open.since, 0
-        while open_s >= 2 * ANSWER_S and count < limits.MAX_REPLICAS_IN_ROUND:
-            open_s, count = open_s / 2, count + 1
+        count = int(math.log2(max(1.0, (now - self._open.since) / ANSWER_S)))
         return [peer for peer in self._leaders() if peer != led_by][:count]
 
     def _lease(self, now: float) -> list[SeatEffect]:
