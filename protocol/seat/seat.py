@@ -25,7 +25,7 @@ from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import READY, bound_by, promises_of, voters
+from protocol.decree.decree import READY, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -80,6 +80,7 @@ from protocol.seat.effects import (
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
+from protocol.seat.line import Line
 from protocol.seat.returned import ReturnedSteps
 from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
@@ -92,7 +93,7 @@ from protocol.seat.routing import (
 from protocol.seat.showing import Showing
 from protocol.seat.telling import Telling
 from protocol.verdicts import Verdict
-from protocol.view import SwarmView, leaders
+from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
@@ -109,9 +110,8 @@ from protocol.wire.messages import (
     Returned,
     RoundMessage,
     Segment,
-    Vote,
 )
-from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement, encode_statement
 
 
@@ -125,8 +125,6 @@ class _OpenStep:
     """Each sender's last plan that we do not follow yet, and why."""
     claims: tuple[PeerId, ...] = ()
     """Peers that our heartbeats name as the ones that the step waits for."""
-    since: float | None = None
-    """When it could have been closed: from then on more than one is told of our ledger."""
 
 
 class Seat:
@@ -187,9 +185,6 @@ class Seat:
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
         """That of the roster, as our parts know it."""
-        self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
-        self._led = (None, 0, frozenset()), []
-        """The leaders of our step, in order, and the inputs of that order."""
         self.made_by: tuple[int, bytes] = (0, b"")
         """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
@@ -203,6 +198,7 @@ class Seat:
         self.pipeline = Pipeline(place, step, at_once=at_once)
         seen = self.pipeline.overdue, self._spoilers
         self.roster = Roster(place, self.quorum, audits.verdicts, proves, *seen, audited=audited)
+        self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
         self.leasing = Leasing(place, step, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
@@ -330,22 +326,7 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        led_by = self._leaders()
-        return led_by[0] if led_by else None
-
-    def _leaders(self) -> list[PeerId]:
-        view, step, roll = self._led[0]
-        if view is not self._view or step != self.step or roll != self.quorum.roll:
-            view, step, roll = of = self._view, self.step, self.quorum.roll
-            self._led = of, leaders(view, self.place.stage, step, among=roll)
-        return self._led[1]
-
-    def _may_lead(self, sender: PeerId) -> bool:
-        """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
-        roll = self.quorum.roll
-        return sender in roll or all(
-            replica.peer not in roll for replica in self._view.serving(self.place.stage)
-        )
+        return self._line.first(self.step)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -528,7 +509,7 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._leads(sender, message):
+        if not self._line.is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
             self._open.unconfirmed[sender] = message, answer
@@ -547,18 +528,6 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
-
-    def _leads(self, sender: PeerId, plan: Plan) -> bool:
-        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
-        decree before designates; a later one takes the promises of a majority of the electors, that
-        have voted for nothing. So nobody leaves an attempt that may be decreed."""
-        if plan.attempt == 1:
-            return sender == self.quorum.designated
-        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        electors = self.quorum.electors
-        promised = promises_of(where, plan.promises, electors, self.elector.verify)
-        bound = bound_by(promised.values(), electors)
-        return not bound and self.quorum.suffice(promised)
 
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether we follow a plan now: the stage before has all gradients of the step, the next
@@ -622,10 +591,6 @@ class Seat:
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
-    def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
-        """A member holds all that the step's plan would apply."""
-        return list(self.leader.ready(sender, message, now))
-
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note that the stage before has all gradients; a plan may have waited for that."""
         self._returned.told(message, self.step)
@@ -647,10 +612,6 @@ class Seat:
         for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
             effects += self._take(sender, plan, now)
         return effects
-
-    def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
-        """Take an elector's answer to us, who lead."""
-        return list(self.leader.vote(sender, message, now))
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
@@ -689,7 +650,7 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+        if not (self._line.may_lead(sender) and self.leader.admitted(joiner, now)):
             return []
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
@@ -944,9 +905,9 @@ class Seat:
         """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
         is in flight any more, for it is of use once it is complete. The state that it is of is
         known, and the step still open here."""
-        led_by, of, member = self.current_leader(), self.pipeline.work, self.member
+        of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
+        line = [] if unfit else self._line.told(self.step, now)
         within_s = ANSWER_S if of.in_flight else 0.0
         told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
         if not told:
@@ -968,28 +929,13 @@ class Seat:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
         known, came, ready = member.knows_commit, member.received, member.ready
-        return OwnPart(known, came, returned, ready, self._asks_electors())
-
-    def _asks_electors(self) -> bool:
-        """Whether we are the first in line of those whom siblings have left behind."""
-        if not (self._following.unanswered and self.serving):
-            return False
-        stage, view = self.place.stage, self._view
-        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
-        line = leaders(view, stage, self.step, among=self.quorum.roll & here)
-        return next((peer for peer in line if peer in here), None) == self.place.me
+        left_behind = self.serving and self._following.unanswered
+        passed = left_behind and self._line.leads_those_behind(self.step)
+        return OwnPart(known, came, returned, ready, passed)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""
         return self._returned.has(self._view, self.step)
-
-    def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
-        """Return the next leaders in line that also get our ledger: one once the step has been open
-        for a while, and more as time goes on."""
-        if self._open.since is None:
-            self._open.since = now
-        count = int(math.log2(max(1.0, (now - self._open.since) / ANSWER_S)))
-        return [peer for peer in self._leaders() if peer != led_by][:count]
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""

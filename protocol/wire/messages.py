@@ -390,7 +390,7 @@ class Reduced(RoundMessage, frozen=True):
 class Ready(RoundMessage, frozen=True):
     """The member holds every reduced segment, and asks for a decree that says so."""
 
-    route = Route("seat", "on_ready", sender="stage")
+    route = Route("seat", "leader.ready", sender="stage")
 
     digest: Hash32
     """Of that decree, without losses and signatures; it covers the plan and all segments."""
@@ -414,7 +414,7 @@ class Propose(RoundMessage, frozen=True):
 class Vote(RoundMessage, frozen=True):
     """An elector's answer to an attempt."""
 
-    route = Route("seat", "on_vote")
+    route = Route("seat", "leader.vote")
 
     promised: Attempt
     """The last attempt that it takes part in; a later one than that answered is a refusal."""
