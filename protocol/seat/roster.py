@@ -73,6 +73,8 @@ FORGIVEN_AFTER: Final = 10.0
 """Times as long as it would be set aside next. Who obstructs its stage whenever it is forgiven does
 so every 21 minutes; without this rule it would every 16."""
 MOST_DOUBLINGS: Final = 4
+NEW_AT_ONCE: Final = 4
+"""Let in of those that nobody has worked with, where the stage has few replicas."""
 TRIED_AT_LEAST: Final = 2
 """On probation in a stage beside ours, at a time."""
 MAX_PEERS: Final = 256
@@ -92,6 +94,8 @@ class _Record:
     """When it last came back."""
     failures: int = 0
     """How often it was set aside while on probation."""
+    new_until: float = -math.inf
+    """It was let in though nobody had worked with it, and keeps its place until then."""
     admitted: bool = False
     """A leader or a plan has named it since it last failed."""
 
@@ -289,6 +293,28 @@ class Roster:
         if not any(map(self.waits, named)):
             return False
         self._derive(now)
+        return True
+
+    def lets_in(self, peer: PeerId, now: float) -> bool:
+        """Whether a newcomer may be admitted, by us or by the leader that has done so.
+
+        Of those that nobody has worked with only a few are let in at a time. Each keeps its place
+        for a while, even if it is set aside before: all replicas hear who is admitted, so the next
+        leader does not admit others in its stead. Only proven replicas make room: those admitted
+        say that they serve, and would let in more of their kind.
+        """
+        if self.is_proven(peer):
+            return True
+        here, stage = self.view.stages[self._place.stage], self._place.stage
+        holders = {r.peer for r in here} | {
+            other for other, record in self._records.items() if record.new_until > now
+        }
+        new = {other for other in holders - {peer} if not self.is_proven(other)}
+        proven = sum(self.is_proven(r.peer) for r in self.view.serving(stage))
+        if len(new) >= max(NEW_AT_ONCE, 2 * proven):
+            return False
+        if (record := self._record(peer)).new_until <= now:
+            record.new_until = now + ASIDE_S
         return True
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
@@ -620,11 +646,11 @@ class Roster:
         """Return what we remember of a peer, from now on; who was admitted is forgotten last."""
         if peer not in self._records and len(self._records) >= MAX_PEERS:
             idle = [
-                (r.admitted, r.worked_at, p)
+                (r.admitted, r.new_until, r.worked_at, p)
                 for p, r in self._records.items()
                 if not self.is_aside(p)
             ]
-            del self._records[min(idle)[2]]
+            del self._records[min(idle)[-1]]
         return self._records.setdefault(peer, _Record())
 
 

@@ -235,7 +235,7 @@ class Seat:
             self.size,
             self.step,
             self.quorum,
-            self.roster.is_proven,
+            self.roster.lets_in,
             (
                 lambda: self.agreeing.to_plan(self._view, self.step),
                 lambda: self.agreeing.agreed,
@@ -518,7 +518,7 @@ class Seat:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.roster.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -650,8 +650,9 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._line.may_lead(sender) and self.leader.admitted(joiner, now)):
+        if not (self._line.may_lead(sender) and self.roster.lets_in(joiner, now)):
             return []
+        self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step, joiner))

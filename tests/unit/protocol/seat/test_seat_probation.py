@@ -11,10 +11,10 @@ from protocol.ids import PeerId
 from protocol.pace import ASIDE_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
+from protocol.rounds.newcomers import JOIN_TTL_S, Newcomers
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
-from protocol.seat.roster import MAX_PEERS, TRIED_AT_LEAST, Roster
+from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -190,8 +190,15 @@ def test_we_vouch_for_proven_peers_where_any_is() -> None:
     assert set(quorum.vouch(view(beside=CROWD[:2]), PROVEN.__contains__)) == set(CROWD[:2])
 
 
+def alone(*proven: PeerId) -> Roster:
+    """The roster of the only replica of a stage, to whom these are proven."""
+    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts(), {ME, *proven}.__contains__)
+    made.update(view([ME], []), 0.0)
+    return made
+
+
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
+    newcomers = Newcomers(Place(ME, 0, 2, 8), alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
     newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
@@ -201,27 +208,21 @@ def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> N
 
 
 def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME}.__contains__)
-    let_in = set[PeerId]()
-    for peer in CROWD:
-        newcomers.ask(peer, 0.0)
-        newcomers.admit([ME, *let_in], {ME, *let_in}, 5, b"", None, 0.0)
-        let_in = set(newcomers.observing(0.0))
+    on = alone()
+    let_in = {peer for peer in CROWD if on.lets_in(peer, 0.0)}
+    on.update(view([ME, *let_in], []), 1.0)
     assert len(let_in) == NEW_AT_ONCE
+    assert not any(on.lets_in(peer, 1.0) for peer in CROWD if peer not in let_in)
+    assert all(on.lets_in(peer, 1.0) for peer in let_in)
 
 
 def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
-    for peer in CROWD[:NEW_AT_ONCE]:
-        assert newcomers.lets_in(peer, [ME], (), 0.0)  # by the last leader
+    on = alone(NEW)
+    assert all(on.lets_in(peer, 0.0) for peer in CROWD[:NEW_AT_ONCE]), "by the last leader"
     late = JOIN_TTL_S + 1
-    newcomers.ask(CROWD[-1], late)
-    newcomers.ask(NEW, late)
-    newcomers.admit([ME], {ME}, 5, b"", None, late)
-    assert newcomers.observing(late) == [NEW]
-    newcomers.ask(CROWD[-1], NEW_S)
-    newcomers.admit([ME], {ME}, 5, b"", None, NEW_S)
-    assert CROWD[-1] in newcomers.observing(NEW_S)
+    assert not on.lets_in(CROWD[-1], late)
+    assert on.lets_in(NEW, late)
+    assert on.lets_in(CROWD[-1], ASIDE_S)
 
 
 def seat() -> Seat:
