@@ -45,7 +45,6 @@ from protocol.wire.messages import (
     AuditNotice,
     AuditReply,
     AuditRequest,
-    AuditResult,
     Charged,
     Commitment,
     Plan,
@@ -235,8 +234,8 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
     assert keep == Compute(KEEP)
     assert parts.auditing.computed(KEEP, Outcome(), 0.2) == []
     return shown, list(
-        parts.auditing.on_result(
-            SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3
+        parts.auditing.on_notice(
+            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3
         )
     )
 
@@ -379,8 +378,8 @@ def checking(parts: Parts) -> list[object]:
     [_, keep] = parts.auditing.closing(OWNER_ONLY)
     assert keep == Compute(keeps(segment=2))
     assert parts.auditing.computed(keeps(segment=2), Outcome(), 0.2) == []
-    result = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    return list(parts.auditing.on_result(SIBLING, result, 0.3))
+    result = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    return list(parts.auditing.on_notice(SIBLING, result, 0.3))
 
 
 def shown_by(parts: Parts, sender: int, whose: int | None) -> list[object]:
@@ -478,9 +477,9 @@ class TestAnAuditorThatCovers:
         for step in range(STEP, STEP + 100):
             tasks = self.step(parts, step, draws=False)
             kept += len(tasks)
-            agrees = AuditResult(STAGE, step, ATTEMPT, THIRD, agrees=True)
+            agrees = AuditNotice(STAGE, step, ATTEMPT, THIRD, agrees=True)
             parts.auditing.computed(keeps(step), Outcome(), 0.2)
-            parts.auditing.on_result(SIBLING, agrees, 0.3)
+            parts.auditing.on_notice(SIBLING, agrees, 0.3)
         assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
 
 
@@ -581,8 +580,8 @@ def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
         gone = parts.dropped(step, LOST_S)
     assert gone == [DropStep(STEP + 1)], "others make room"
     assert DropStep(STEP) in parts.tick(STANDBY_S)
-    late = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    assert parts.auditing.on_result(SIBLING, late, STANDBY_S) == []
+    late = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    assert parts.auditing.on_notice(SIBLING, late, STANDBY_S) == []
 
 
 def test_without_audits_nobody_is_audited_or_charged() -> None:
@@ -671,8 +670,8 @@ class TestTheStage:
 
     def kept(self, judge: Parts) -> bool:
         """Whether there still is something to judge."""
-        said = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-        judge.auditing.on_result(SIBLING, said, 1.0)
+        said = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+        judge.auditing.on_notice(SIBLING, said, 1.0)
         return judge.auditing.step is not None
 
     @pytest.mark.parametrize(
@@ -700,17 +699,17 @@ class TestTheStage:
     def test_nobody_else_calls_us(self, judge: Parts) -> None:
         judge.auditing.computed(KEEP, Outcome(), 0.2)
         for sender, said in (
-            (THIRD, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
-            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT, ME, agrees=True)),
-            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
+            (THIRD, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
+            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, ME, agrees=True)),
+            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
         ):
-            assert judge.auditing.on_result(sender, said, 0.3) == []
+            assert judge.auditing.on_notice(sender, said, 0.3) == []
         assert self.kept(judge)
 
     def test_a_result_that_agrees_ends_it(self, judge: Parts) -> None:
         judge.auditing.computed(KEEP, Outcome(), 0.2)
-        judge.auditing.on_result(
-            SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3
+        judge.auditing.on_notice(
+            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3
         )
         assert not self.kept(judge)
 
