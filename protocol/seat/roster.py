@@ -181,6 +181,8 @@ class Roster:
         self._aside: dict[PeerId, _Aside] = {}
         self._decisions: dict[PeerId, _Decision] = {}
         self._disputes: dict[Pair, _Dispute] = {}
+        self._claims: Collection[PeerId] = ()
+        """Whom our stage waits for in this step, as we say."""
         self._claimed = frozenset[Pair]()
         """The disputes of which somebody speaks now."""
         self._few_since: float | None = None
@@ -218,10 +220,19 @@ class Roster:
         return verdict is not None and verdict.stage == self._place.stage
 
     def beside(self) -> list[PeerId]:
-        """Return the peers in the stages beside ours that we have decided to set aside: heartbeats
-        say so."""
+        """Return the peers in the stages beside ours that we have decided to set aside."""
         ours = self._place.stage
         return sorted(p for p, d in self._decisions.items() if d.stage != ours and p in self._aside)
+
+    def missing(self, step: int) -> tuple[PeerId, ...]:
+        """Return whom our heartbeats name: those without which our stage cannot continue ``step``,
+        of the roll and obstructing ones, and whom we have set aside in the stages beside."""
+        here = self.view.serving(self._place.stage)
+        there = {r.peer for r in here if step - 1 <= r.version <= step}
+        # whoever has come back since the quorum looked is missing no more
+        missing = (peer for peer in self._quorum.missing if peer not in there)
+        named = (*self._claims, *missing, *self.beside())
+        return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def bound(self, stage: int) -> Bound:
         """Return what newcomers of a stage may have of a step."""
@@ -247,7 +258,7 @@ class Roster:
         self._derive(now)
 
     def observe(
-        self, claims: Iterable[PeerId], now: float, last: int = limits.MAX_STEP
+        self, claims: Collection[PeerId], now: float, last: int = limits.MAX_STEP
     ) -> list[Explain]:
         """Take who is missing, as others say and as we do.
 
@@ -256,7 +267,8 @@ class Roster:
             now: monotonic seconds.
             last: the run's last version: who serves it waits for nobody.
         """
-        me, claimed, self._last = self._place.me, dict[Pair, int](), last
+        me, claimed = self._place.me, dict[Pair, int]()
+        self._claims, self._last = claims, last
         for stage in self._near:
             there = {r.peer for r in self.seen.serving(stage)}
             said = [
@@ -279,6 +291,7 @@ class Roster:
         """A step was closed with the work of these: if one was on probation, others are tried; and
         who comes from now on is a newcomer."""
         new = {peer for peer in peers if not self.is_proven(peer)}
+        self._claims = ()
         for number, stage in self._near.items():
             stage.newcomers.settle()
             if any(r.peer in new for r in self.seen.serving(number)):

@@ -20,7 +20,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
@@ -123,8 +122,6 @@ class _OpenStep:
     """Of the step, with the votes of enough electors."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
     """Each sender's last plan that we do not follow yet, and why."""
-    claims: tuple[PeerId, ...] = ()
-    """Peers that our heartbeats name as the ones that the step waits for."""
 
 
 class Seat:
@@ -270,20 +267,14 @@ class Seat:
         stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
-        moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        audited = tuple(self.auditing.agreed_with())
-        told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self.agreeing.agreed)
-
-    def _missing(self) -> tuple[PeerId, ...]:
-        """Return the peers without which our stage cannot continue: of the roll, and obstructing
-        ones."""
-        here = self._view.serving(self.place.stage)
-        there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}
-        # whoever has come back since the quorum looked is missing no more
-        missing = (peer for peer in self.quorum.missing if peer not in there)
-        named = (*self._open.claims, *missing, *self.roster.beside())
-        return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
+        return replace(
+            told,
+            leaving=self.draining.begun,
+            moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
+            missing=self.roster.missing(self.step),
+            audited=tuple(self.auditing.agreed_with()),
+            amended=self.agreeing.agreed,
+        )
 
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
@@ -406,9 +397,8 @@ class Seat:
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
-        self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        claims, last = self._open.claims, self.agreeing.steps
-        return [*self.roster.observe(claims, now, last)]
+        claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
+        return [*self.roster.observe(claims, now, self.agreeing.steps)]
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
