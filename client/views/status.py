@@ -235,7 +235,7 @@ def work(now: Snapshot) -> Iterator[Fact]:
     yield _fact(
         "given",
         words.count(done.microbatches), (" microbatches, ", "muted"),
-        words.count(done.tokens), (" tokens", "muted"), (_vouched(now), "muted"),
+        words.count(done.tokens), (" tokens", "muted"), (_place(now), "muted"),
     )  # fmt: skip
 
 
@@ -247,14 +247,11 @@ def _time(spent: TimeView) -> Line:
     )
 
 
-def _vouched(now: Snapshot) -> str:
-    """Return our place on the leaderboard, if others vouch for our work."""
-    places = enumerate(now.contributors, start=1)
-    found = next(((place, one) for place, one in places if one.peer == now.peer), None)
-    if found is None or not found[1].vouchers:
-        return ", by its own count"
-    rank, one = found
-    return f"; {one.microbatches} vouched for by others, place {rank}"
+def _place(now: Snapshot) -> str:
+    """Return our place on the leaderboard, if we are on it."""
+    places = (place for place, one in enumerate(now.contributors, start=1) if one.peer == now.peer)
+    place = next(places, None)
+    return "" if place is None else f"; place {place} in the steps closed here"
 
 
 # --- this machine ----------------------------------------------------------------------------

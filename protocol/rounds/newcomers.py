@@ -12,11 +12,10 @@ from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
+from protocol.pace import FORGET_S
 from protocol.pipeline.place import Place
 from protocol.wire.messages import Admit, Commit
 
-JOIN_TTL_S: Final = 15.0
-"""A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
 DONORS: Final = 3
 LetsIn = Callable[[PeerId, float], bool]
 
@@ -35,13 +34,13 @@ class Newcomers:
         self._observing: dict[PeerId, float] = {}
 
     def ask(self, joiner: PeerId, now: float) -> None:
-        """Note that a newcomer asks for admission."""
-        self._asking[joiner] = now + JOIN_TTL_S
+        """Note that a newcomer asks for admission; it asks again when it has heard nothing."""
+        self._asking[joiner] = now + FORGET_S
 
     def admitted(self, joiner: PeerId, now: float) -> None:
-        """Note that a leader has admitted a newcomer."""
+        """Note that a leader has admitted a newcomer; its heartbeats soon say so."""
         self._asking.pop(joiner, None)
-        self._observing[joiner] = now + JOIN_TTL_S
+        self._observing[joiner] = now + FORGET_S
 
     def observing(self, now: float) -> list[PeerId]:
         """Return the recently admitted peers, in order of peer id."""

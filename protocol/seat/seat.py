@@ -190,7 +190,7 @@ class Seat:
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
-        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
+        self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.pipeline = Pipeline(place, step, at_once=at_once)
         seen = self.pipeline.overdue, self._spoilers
@@ -216,6 +216,7 @@ class Seat:
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
+        self._obstruction = Obstruction(round_s)
         self.member = RoundMember(
             self.place,
             self.size,
@@ -234,17 +235,16 @@ class Seat:
             self.quorum,
             self.roster.lets_in,
             (
-                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.to_plan(self.step),
                 lambda: self.agreeing.agreed,
             ),
-            round_s,
+            self._obstruction.expected_s,
             self.elector.verify,
             self.era,
             self._part,
             lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
         )
         self.draining = Draining(self.pipeline, self.member)
-        self._obstruction = Obstruction(round_s)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -273,7 +273,6 @@ class Seat:
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.roster.missing(self.step),
             audited=tuple(self.auditing.agreed_with()),
-            amended=self.agreeing.agreed,
         )
 
     def why(self) -> str:
@@ -530,7 +529,7 @@ class Seat:
                 members = [PeerId(member.peer) for member in plan.members]
                 named = list(map(PeerId, plan.electors))
                 kept = self.quorum.keeps(members, named, self._view, now)
-        return returned and kept and self.agreeing.may_hold(plan, self._view)
+        return returned and kept and self.agreeing.may_hold(plan)
 
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""

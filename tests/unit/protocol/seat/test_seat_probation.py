@@ -8,10 +8,10 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S
+from protocol.pace import ASIDE_S, FORGET_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import JOIN_TTL_S, Newcomers
+from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
@@ -219,7 +219,7 @@ def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
 def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
     on = alone(NEW)
     assert all(on.lets_in(peer, 0.0) for peer in CROWD[:NEW_AT_ONCE]), "by the last leader"
-    late = JOIN_TTL_S + 1
+    late = FORGET_S + 1
     assert not on.lets_in(CROWD[-1], late)
     assert on.lets_in(NEW, late)
     assert on.lets_in(CROWD[-1], ASIDE_S)
