@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
 
@@ -294,3 +295,16 @@ class GradientAccepted:
     step: int
     microbatch: int
     rerouted: bool
+
+
+PipelineEffect = (
+    Effect
+    | Keep
+    | SendPayload
+    | DropStep
+    | Compute
+    | Fault
+    | Rerouted
+    | GradientAccepted
+    | Obstructs
+)

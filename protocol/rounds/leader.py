@@ -30,7 +30,7 @@ from protocol.ids import PeerId, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.newcomers import LetsIn, Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -90,7 +90,7 @@ class RoundLeader:
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
-        is_proven: whether a replica's work is in a step that we closed.
+        lets_in: whether a newcomer may be admitted now.
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
         expected_s: returns how long a round may take here by those before.
@@ -106,7 +106,7 @@ class RoundLeader:
         size: int,
         step: int,
         quorum: Quorum | None = None,
-        is_proven: Callable[[PeerId], bool] = lambda _peer: True,
+        lets_in: LetsIn = lambda _peer, _now: True,
         amended: tuple[Amended, Amended] = (tuple, tuple),
         expected_s: Callable[[], float] = lambda: 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
@@ -114,12 +114,12 @@ class RoundLeader:
         part: Callable[[], OwnPart] = OwnPart,
         made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
-        self._place, self._size, self._is_proven = place, size, is_proven
+        self._place, self._size = place, size
         self._part, self._made_by = part, made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, is_proven)
+        self._newcomers = Newcomers(place, lets_in)
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(expected_s), era
         self._verify = verify
@@ -593,17 +593,9 @@ class RoundLeader:
         self._newcomers.ask(joiner, now)
         return self._act(now)
 
-    def admitted(self, joiner: PeerId, now: float) -> bool:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
-        whether that counts."""
-        counts = self.lets_in(joiner, now)
-        if counts:
-            self._newcomers.admitted(joiner, now)
-        return counts
-
-    def lets_in(self, newcomer: PeerId, now: float) -> bool:
-        """Whether a newcomer may count that a leader names."""
-        return self._newcomers.lets_in(newcomer, self._serving_step(), self._held(), now)
+    def admitted(self, joiner: PeerId, now: float) -> None:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
+        self._newcomers.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""

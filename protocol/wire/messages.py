@@ -390,7 +390,7 @@ class Reduced(RoundMessage, frozen=True):
 class Ready(RoundMessage, frozen=True):
     """The member holds every reduced segment, and asks for a decree that says so."""
 
-    route = Route("seat", "on_ready", sender="stage")
+    route = Route("seat", "leader.ready", sender="stage")
 
     digest: Hash32
     """Of that decree, without losses and signatures; it covers the plan and all segments."""
@@ -414,7 +414,7 @@ class Propose(RoundMessage, frozen=True):
 class Vote(RoundMessage, frozen=True):
     """An elector's answer to an attempt."""
 
-    route = Route("seat", "on_vote")
+    route = Route("seat", "leader.vote")
 
     promised: Attempt
     """The last attempt that it takes part in; a later one than that answered is a refusal."""
@@ -466,22 +466,16 @@ class Commitment(RoundMessage, frozen=True):
 
 class AuditNotice(RoundMessage, frozen=True):
     """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
-    of the plan before the sender is Ready, so that they keep the version, too."""
+    of the plan before the sender is Ready, so that they keep the version, too; and again with the
+    result: they audit the same contribution if it does not agree."""
 
     route = Route("seat", "auditing.on_notice", sender="stage")
 
     member: PeerText
     segment: SegmentIndex | None = None
     """Whose sum is made again; None: the member owns none."""
-
-
-class AuditResult(RoundMessage, frozen=True):
-    """The end of an announced audit: others audit the same contribution if it did not agree."""
-
-    route = Route("seat", "auditing.on_result", sender="stage")
-
-    member: PeerText
-    agrees: bool
+    agrees: bool | None = None
+    """None: the audit is not over."""
 
 
 class AuditRequest(RoundMessage, frozen=True):
