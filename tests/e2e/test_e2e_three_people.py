@@ -142,7 +142,6 @@ def test_a_founder_uses_what_is_learned_while_it_trains(founder: Person) -> None
     assert "ours" in founder.ok("status")
     assert founder.ok("invite").startswith("volunteer:")
     assert founder.ok("sample", "To be", "--length", "8").startswith("To be")
-    founder.ok("chat", "--max-tokens", "4", stdin="To be\n")
     founder.trains_on()
 
 

@@ -690,7 +690,7 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
     if manifest.model.narrow is not None:
         found.append(
             "the trained model will have narrow boundaries inside: volunteer eval and sample "
-            "compute them; transformers and llama.cpp do not, so there is no export and no chat"
+            "compute them; transformers and llama.cpp do not, so there is no export"
         )
     found += warn_of_repeats(manifest, manifest.steps)
     return found
