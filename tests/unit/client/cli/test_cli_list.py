@@ -19,8 +19,7 @@ import pytest
 from client.cli.reach import machine, services
 from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
-from client.errors import ExitCode, UserError
-from client.packaging_data import service_file
+from client.errors import ExitCode
 from client.store.paths import runtime_folder
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider
@@ -54,7 +53,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("VOLUNTEER_HOME", f"{name}/mine")
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-        monkeypatch.setattr(services, "SYSTEM_UNITS", tmp_path / "systemd")
         monkeypatch.setattr(services, "SYSTEM_HOME", Path(name) / "volunteer")
         monkeypatch.setattr(machine, "ASK_S", 0.5)
         yield Path(name)
@@ -97,14 +95,6 @@ def listed(within: Within, home: Path) -> dict[str, Any] | None:
     found = [row for row in rows if row["home"] == str(home)]
     assert len(found) < 2
     return found[0] if found else None
-
-
-def install(home: Path, instance: str) -> None:
-    """Have a unit file of the system, as ``service install`` writes it."""
-    place = services.service_place("system", instance)
-    place.unit.parent.mkdir(exist_ok=True)
-    place.unit.write_text(service_file("system", None, instance))
-    assert place.home == home
 
 
 @needs_linux
@@ -181,10 +171,8 @@ def test_a_socket_of_another_user_is_named(folder: Path) -> None:
 
 
 def test_commands_find_the_volunteer_of_an_instance(within: Within, folder: Path) -> None:
-    install(folder / "volunteer-one", "one")
     with node_of(folder / "volunteer-one", FakeProvider()):
         assert "example" in within("status").stdout
-    install(folder / "volunteer-two", "two")
     with (
         node_of(folder / "volunteer-one", FakeProvider()),
         node_of(folder / "volunteer-two", FakeProvider()),
@@ -201,12 +189,6 @@ def test_without_any_it_says_how_to_start_one(
     done = within("list")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
     assert "volunteer join" in done.stderr
-
-
-def test_an_instance_of_a_name_that_cannot_be_is_a_usage_error() -> None:
-    with pytest.raises(UserError) as raised:
-        services.service_place("user", "a/b")
-    assert raised.value.exit_code == ExitCode.USAGE
 
 
 def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:
