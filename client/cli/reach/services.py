@@ -38,7 +38,7 @@ def service_sockets() -> list[Path]:
     of instances (``volunteer@NAME``), whose homes end with their name."""
     homes = [SYSTEM_HOME, *_beside(SYSTEM_HOME)]
     found = []
-    with suppress(UserError):
+    with suppress(UserError, OSError):  # no home, or one that we may not enter
         homes += _beside(user_home() / ".local" / "share" / SYSTEM_HOME.name)
         if user_unit().exists():
             usual = {k: v for k, v in os.environ.items() if k != HOME_VARIABLE}

@@ -67,15 +67,15 @@ METRICS: Final[dict[str, Metric]] = {
     "volunteer_loss": Metric("Loss of that step, nats per token.", lambda now: now.loss),
     "volunteer_held_out_version": Metric(
         "Newest version whose loss on held-out text is known.",
-        lambda now: now.held_out and now.held_out.version,
+        lambda now: now.held_out.version if now.held_out else None,
     ),
     "volunteer_held_out_loss": Metric(
         "Its loss on held-out text, nats per token.",
-        lambda now: now.held_out and now.held_out.loss,
+        lambda now: now.held_out.loss if now.held_out else None,
     ),
     "volunteer_held_out_bits_per_byte": Metric(
         "The same in bits per byte of text.",
-        lambda now: now.held_out and now.held_out.bits_per_byte,
+        lambda now: now.held_out.bits_per_byte if now.held_out else None,
     ),
     "volunteer_left_seconds": Metric(
         "About how long the run takes from now on, at the present speed.", lambda now: now.eta_s
