@@ -689,8 +689,8 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append("redundancy 1: training stops whenever a volunteer leaves")
     if manifest.model.narrow is not None:
         found.append(
-            "the trained model will have narrow boundaries inside: volunteer eval and sample "
-            "compute them; transformers and llama.cpp do not, so there is no export"
+            "the trained model will have narrow boundaries inside: volunteer sample computes them; "
+            "transformers and llama.cpp do not, so there is no export"
         )
     found += warn_of_repeats(manifest, manifest.steps)
     return found

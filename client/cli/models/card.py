@@ -1,4 +1,5 @@
-"""The model card of an export: ``README.md``, as the Hugging Face Hub shows it.
+"""The model card of an export: ``README.md``, as the Hugging Face Hub shows it, which says itself
+how a model of this library is loaded.
 
 It says what this machine knows. Names come from the manifest, which a stranger may have written:
 they are shown as code and never as markup.
@@ -7,6 +8,7 @@ they are shown as code and never as markup.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -31,38 +33,6 @@ library_name: {}
 pipeline_tag: text-generation
 ---
 """
-_GGUF = """llama-cli -m model.gguf -p "Once "
-
-ollama create mine -f Modelfile
-ollama run mine
-"""
-_PIPELINE = """
-`transformers.pipeline("text-generation", model=".")` does the same in one line.
-"""
-_WHOLE = """from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained(".")
-tokenizer = AutoTokenizer.from_pretrained(".")
-ids = tokenizer("Once ", return_tensors="pt").input_ids
-print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))
-"""
-_ADAPTER = """from peft import PeftModel
-from transformers import AutoModelForCausalLM
-
-base = AutoModelForCausalLM.from_pretrained("...")  # the model that the adapter belongs to
-model = PeftModel.from_pretrained(base, ".")
-"""
-_ADAPTER_TOKENS = """tokenizer = AutoTokenizer.from_pretrained(".")
-"""
-_CHAT = """messages = [{"role": "user", "content": "Hello"}]
-ids = tokenizer.apply_chat_template(
-    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-).input_ids
-print(tokenizer.decode(model.generate(ids, max_new_tokens=50)[0]))
-"""
-_NO_TOKENIZER = (
-    "\n`tokenizer.json` is missing: the tokenizer was not at hand when this was written.\n"
-)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -71,15 +41,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     swarm: SwarmId
     manifest: Manifest
     version: int
-    has_tokenizer: bool
     held_out: StepPoint | None = None
     """The loss that members told last; None: it is not known here."""
     amendments: Sequence[AmendmentView] = ()
     """What the founder has changed in the run."""
-    adapter_alone: bool = False
-    """Whether the adapter is exported without its base."""
-    gguf: bool = False
-    """Whether it is exported for llama.cpp."""
+    library: Literal["transformers", "peft", "gguf"] = "transformers"
+    """What loads it: an adapter without its base peft, a model for llama.cpp gguf."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""
     contributors: Sequence[ContributorView] = ()
@@ -97,39 +64,12 @@ def card(facts: Facts) -> str:
         "Data": _data(manifest),
         "Contributors": _contributors(facts),
     }
-    library = "peft" if facts.adapter_alone else "gguf" if facts.gguf else "transformers"
-    parts = [f"{_HEAD.format(library)}\n# {_code(manifest.name)}\n"]
+    parts = [f"{_HEAD.format(facts.library)}\n# {_code(manifest.name)}\n"]
     if manifest.purpose:
         parts.append(f"\nIt is for: {_code(manifest.purpose)}\n")
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
-    if facts.gguf:
-        return "".join([*parts, f"\n## Use\n\n```sh\n{_GGUF}```\n"])
-    parts.append(f"\n## Use\n\n```python\n{_use(facts)}```\n")
-    if not facts.has_tokenizer:
-        parts.append(_NO_TOKENIZER)
-    elif not facts.adapter_alone:
-        parts.append(_PIPELINE)
     return "".join(parts)
-
-
-def _use(facts: Facts) -> str:
-    """Code that writes a short text: short enough for the model."""
-    few = min(50, facts.manifest.model.longest // 2)
-    return _example(facts).replace("max_new_tokens=50", f"max_new_tokens={few}")
-
-
-def _example(facts: Facts) -> str:
-    brought = facts.manifest.data.tokenizer
-    if facts.adapter_alone:
-        use = _ADAPTER
-        if facts.has_tokenizer:
-            use = use.replace("ForCausalLM\n", "ForCausalLM, AutoTokenizer\n", 1) + _ADAPTER_TOKENS
-    else:
-        use = _WHOLE
-    if brought is None or not brought.chat or not facts.has_tokenizer:
-        return use
-    return use.split("ids = ")[0] + _CHAT
 
 
 def _model(manifest: Manifest) -> Iterator[str]:

@@ -29,7 +29,6 @@ def facts() -> Facts:
         swarm=SwarmId("ab" * 32),
         manifest=manifest,
         version=50,
-        has_tokenizer=False,
         held_out=StepPoint(49, 0.0, 1.5, 0.0),
         own_microbatches=1234,
     )
@@ -49,7 +48,7 @@ def test_it_says_whose_the_output_projection_is(facts: Facts) -> None:
 
 
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
-    text = card(msgspec.structs.replace(facts, has_tokenizer=True))
+    text = card(facts)
     manifest = facts.manifest
     tokens = 50 * manifest.microbatches_per_step * manifest.tokens_per_microbatch
     for words in (
@@ -64,8 +63,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         facts.swarm,
         "random weights",
         "a token is a byte",
-        'AutoTokenizer.from_pretrained(".")',
-        'pipeline("text-generation", model=".")',
+        "library_name: transformers",
     ):
         assert words in text, words
 
@@ -106,17 +104,6 @@ def test_names_are_never_markup(facts: Facts) -> None:
     assert "# `x' <img src=x> [a](b)`\n" in text
 
 
-def test_a_tokenizer_is_loaded_with_the_model(facts: Facts) -> None:
-    brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23")
-    data = DataSpec("books", 2000, "ef" * 32, brought)
-    text = card(renamed(facts, data=data))
-    assert 'AutoTokenizer.from_pretrained(".")' in text
-    assert "`tokenizer.json` is missing" in text
-    there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
-    assert "is missing" not in card(there)
-    assert not facts.manifest.start
-
-
 def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
     parts = Part("web", 6000, "1" * 64, 3), Part("x` <b>", 2000, "2" * 64, 1)
     data = DataSpec("mixed", 8000, "ef" * 32, parts=parts)
@@ -127,16 +114,12 @@ def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
     assert "a mixture of web 75.00%, " in said
 
 
-def test_what_learned_to_talk_is_talked_to(facts: Facts) -> None:
+def test_of_conversations_only_answers_are_learned(facts: Facts) -> None:
     brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23", ChatFormat("{{ messages }}"))
     data = DataSpec("talk", 4 * 641, "ef" * 32, brought, Answers(64, 160))
-    there = msgspec.structs.replace(renamed(facts, data=data), has_tokenizer=True)
-    text = card(there)
-    assert "only answers are learned, 25.0% of all tokens" in text
-    assert "apply_chat_template" in text
-    adapter = card(msgspec.structs.replace(there, adapter_alone=True))
-    assert "import AutoModelForCausalLM, AutoTokenizer" in adapter
-    assert adapter.index("PeftModel.from_pretrained") < adapter.index("apply_chat_template")
+    assert "only answers are learned, 25.0% of all tokens" in card(renamed(facts, data=data))
+    adapter = card(msgspec.structs.replace(facts, library="peft"))
+    assert "library_name: peft" in adapter
 
 
 def test_local_rounds_are_told_to_whoever_reads_the_card_or_joins(facts: Facts) -> None:
