@@ -211,8 +211,8 @@ def test_an_administrator_runs_it_without_a_screen(folder: Path, invite: str) ->
         listed = parsed(person.volunteer("list", "--json"))["volunteers"]
         homes = {one["home"]: one for one in listed}
         assert homes[str(person.home)]["pid"] == process.pid
-        assert homes[str(person.home)]["stages"] == [0]
-        assert homes[str(folder / "founder")]["swarm_name"] == "ours"
+        assert [seat["stage"] for seat in homes[str(person.home)]["now"]["seats"]] == [0]
+        assert homes[str(folder / "founder")]["now"]["swarm_name"] == "ours"
         _is_shown(person, homes[str(person.home)])
         person.trains_on()
         process.send_signal(signal.SIGTERM)

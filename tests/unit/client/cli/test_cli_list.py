@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -10,14 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.cli.reach import machine, services
-from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
@@ -56,13 +53,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.setattr(services, "SYSTEM_HOME", Path(name) / "volunteer")
         monkeypatch.setattr(machine, "ASK_S", 0.5)
         yield Path(name)
-
-
-class Terminal(io.StringIO):
-    """Somebody looks at it."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @contextmanager
@@ -104,8 +94,10 @@ def test_one_of_another_home_is_listed_with_its_own_answer(within: Within, folde
         assert listener(path).pid == os.getpid()
         found = json.loads(within("list", "--json").stdout)["volunteers"]
         (row,) = [row for row in found if row["socket"] == str(path)]
-        assert (row["problem"], row["state"], row["stages"]) == ("", "training", [0])
-        assert (row["swarm_name"], row["tokens_per_s"], row["memory_bytes"]) == (
+        now = row["now"]
+        assert (row["problem"], now["state"]) == ("", "training")
+        assert [seat["stage"] for seat in now["seats"]] == [0]
+        assert (now["swarm_name"], now["own_tokens_per_s"], now["rss_bytes"]) == (
             "example",
             50.0,
             1000,
@@ -121,7 +113,7 @@ def test_one_that_hangs_is_named_with_its_process(within: Within, folder: Path) 
     with silent(a_socket(home)) as process:
         row = listed(within, home)
         assert row is not None
-        assert (row["pid"], row["state"]) == (process.pid, "")
+        assert (row["pid"], row["now"]) == (process.pid, None)
         assert f"{home}: process {process.pid} listens but does not" in within("list").stdout
     assert listed(within, home) is None
 
@@ -189,15 +181,3 @@ def test_without_any_it_says_how_to_start_one(
     done = within("list")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
     assert "volunteer join" in done.stderr
-
-
-def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = import_module("client.cli.commands.list")
-    one = Volunteer(socket="", home="/srv/" + "x" * 70, swarm_name="ours")
-    wide = [*command._table([one])]
-    assert len(wide) == 2
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "80")
-    narrow = [*command._table([one])]
-    assert [line.split()[0] for line in narrow] == ["swarm", "ours", one.home]
-    assert all(len(line) <= 80 for line in narrow)
