@@ -99,10 +99,11 @@ def _hopeless(request: OpenStage, device: torch.device) -> str:
 
 def _prepare(folder: str) -> None:
     """Have torch keep what it compiles in ``folder``, and compile in this process alone."""
+    # First, for torch reads the names while it is imported: one that cannot be made breaks it.
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     from torch._inductor import config
 
     config.compile_threads = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,13 @@ def test_an_error_of_the_compiler_is_the_reason(tmp_path: Path, compiler: Any) -
     assert sent == opened(0, [2, 2]).call(ForwardTask(step=0, microbatch=0), tokens_of(0))[1]
 
 
-def test_a_folder_that_cannot_be_made_is_the_reason(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_the_reason_and_torch_is_not_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     (tmp_path / "file").touch()
     assert "uncompiled: " in compiling_worker(tmp_path / "file" / "compiled")[1]
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
 def test_other_shapes_and_documents_run_as_they_are(compiler: Any) -> None:
