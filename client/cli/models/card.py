@@ -14,13 +14,12 @@ from msgspec import Struct
 
 from client.cli.models.held_out import held_out_words
 from client.cli.terminal.mixture_text import shares
+from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
-from client.quantities import plural
 from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.specs.precision import POSSIBLE
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 
@@ -59,73 +58,32 @@ def card(facts: Facts) -> str:
     """Return the text of a model card, Markdown."""
     manifest = facts.manifest
     tells = {
-        "Model": _model(manifest),
         "Training": _training(facts),
         "Data": _data(manifest),
         "Contributors": _contributors(facts),
     }
-    parts = [f"{_HEAD.format(facts.library)}\n# {_code(manifest.name)}\n"]
-    if manifest.purpose:
-        parts.append(f"\nIt is for: {_code(manifest.purpose)}\n")
+    described = "\n".join(introduction(manifest, facts.swarm)).replace("`", "'")
+    parts = [
+        f"{_HEAD.format(facts.library)}\n# {_code(manifest.name)}\n\n"
+        f"Trained by volunteers over the Internet.\n\n```\n{described}\n```\n"
+    ]
     for title, lines in tells.items():
         parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
     return "".join(parts)
 
 
-def _model(manifest: Manifest) -> Iterator[str]:
-    model = manifest.model
-    yield (
-        f"{model.architecture}: {plural(model.layers, 'layer')} of width {model.width}, "
-        f"{plural(model.heads, 'head')}, {model.vocab:,} tokens, "
-        f"{model.parameter_count:,} parameters"
-    )
-    yield f"takes sequences of {model.longest:,} tokens; trained on those of {model.context:,}"
-    if model.tied:
-        yield "the output projection is the embedding's own matrix"
-    else:
-        yield "the output projection has weights of its own, not those of the embedding"
-
-
 def _training(facts: Facts) -> Iterator[str]:
+    """Yield what the description of the swarm does not say: how far it came, and how it went."""
     manifest, rule = facts.manifest, facts.manifest.optimizer
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    yield f"trained by volunteers over the Internet, in the swarm `{facts.swarm}`"
-    begins = "the weights of an imported model" if manifest.start else "random weights"
-    yield f"begins with {begins}; {plural(manifest.stage_count, 'pipeline stage')}"
-    if (lora := manifest.model.lora) is not None:
-        yield (
-            f"only adapters are trained (LoRA, rank {lora.rank}, alpha {lora.alpha:g}) of "
-            f"{', '.join(lora.targets)}; all else is frozen, in {lora.base}"
-        )
-    yield (
-        f"{facts.version:,} of {_steps(facts):,} steps of {batch:,} tokens, "
-        f"{facts.version * batch:,} tokens"
-    )
-    yield (f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up")
-    averaged = "gradients"
-    if (rounds := manifest.local_rounds) is not None:
-        averaged, own = "what they moved", rounds.inner_microbatches
-        momentum = f" and momentum {rounds.outer_momentum:g}" if rounds.outer_momentum else ""
-        yield (
-            f"a step is a local round: each volunteer took steps of its own, after every "
-            f"{plural(own, 'microbatch', 'microbatches')}; the mean of what they moved is applied "
-            f"at rate {rounds.outer_lr:g}{momentum}"
-        )
-    if manifest.compute != "fp32":
-        types = " or ".join(POSSIBLE[manifest.compute])
-        yield f"passes in {types}, parameters and updates in fp32"
+    steps = facts.amendments[-1].steps if facts.amendments else manifest.steps
+    yield f"in the swarm `{facts.swarm}`"
+    yield f"{facts.version:,} of {steps:,} steps, {facts.version * batch:,} tokens"
+    yield f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up"
     for one in facts.amendments:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"
-    yield (
-        f"between stages {manifest.boundary_codec}; {averaged} averaged in "
-        f"{manifest.averaging_codec} by {manifest.aggregation}"
-    )
     yield f"held-out loss: {held_out_words(manifest, facts.held_out)}"
-
-
-def _steps(facts: Facts) -> int:
-    return facts.amendments[-1].steps if facts.amendments else facts.manifest.steps
 
 
 def _rate(rule: OptimizerSpec) -> str:
@@ -137,7 +95,6 @@ def _rate(rule: OptimizerSpec) -> str:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     data = manifest.data
-    yield f"{_code(data.name)}, {human_bytes(data.size_bytes)} of tokens"
     yield f"digest `{data.digest}`"
     for part, share in zip(data.parts, shares(data.parts), strict=True):
         yield (
@@ -157,7 +114,6 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 def _contributors(facts: Facts) -> Iterator[str]:
     of_one = facts.manifest.tokens_per_microbatch
-    yield f"founded by `{facts.manifest.founder}`"
     if facts.own_microbatches:
         named = "" if facts.own is None else f", {_code(facts.own)},"
         yield (
