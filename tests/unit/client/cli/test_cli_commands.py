@@ -334,13 +334,20 @@ def test_a_service_is_written_and_not_started(
     assert invite.stat().st_mode & 0o777 == 0o600
     assert f"ExecStart={Path(sys.executable).parent}/volunteer join --headless" in unit.read_text()
     assert text not in unit.read_text()
-    within("service", "install", "--start")
-    assert "--user enable --now volunteer.service" in calls.read_text()
+    other = within("service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32))
+    assert other.returncode == ExitCode.USAGE
+    assert "for another swarm" in other.stderr
+    assert invite.read_text() == text
+    assert within("service", "install", "--swarm", text).returncode == 0, "a fresh invite"
     assert within("service", "uninstall").stdout == f"{unit}\n"
-    assert "--user disable --now volunteer.service" in calls.read_text()
+    assert calls.read_text() == "--user disable --now volunteer.service\n"
     assert not unit.exists()
     assert invite.exists()
-    assert within("service", "install", "--user", "--system").returncode == ExitCode.USAGE
+    before = sorted(home.rglob("*"))
+    dry = within("service", "install", "--swarm", text, "--dry-run")
+    assert sorted(home.rglob("*")) == before
+    assert "[Unit]" in dry.stdout
+    assert f"would write {unit}" in dry.stderr
 
 
 # --- doctor --------------------------------------------------------------------------------------

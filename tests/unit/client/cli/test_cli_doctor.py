@@ -492,7 +492,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_doctor_advises_how_to_use_all_cards(cards: None) -> None:
     told = check_gpu(Settings(device="auto"))
     assert told.words.startswith("0: Card 0, 8.00 GB free, driver 550.1; 1: Card 1, ")
-    assert (told.status, "--instance gpu1 --device cuda:1" in told.next_step) == ("ok", True)
+    assert (told.status, "--device cuda:1" in told.next_step) == ("ok", True)
     assert "config set device 0,1" in told.next_step
 
 

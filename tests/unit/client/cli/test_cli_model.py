@@ -118,7 +118,6 @@ def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_pa
     card = (out / "README.md").read_text()
     assert "held-out loss: 5.5000 nats a token, " in card
     assert swarm.manifest.data.digest in card
-    assert "max_new_tokens=8)" in card  # its context is 16
 
 
 def test_the_card_names_the_own_work_of_this_volunteer(
@@ -207,8 +206,6 @@ class TestGguf:
         assert reader.fields["general.architecture"].contents() == "gpt2"
         assert {one.tensor_type.name for one in reader.tensors} == {"F16", "F32"}
         card = (path.parent / "README.md").read_text()
-        assert "llama-cli -m model.gguf" in card
-        assert "ollama run" in card
         assert "library_name: gguf" in card
         again = within(*export)
         assert again.returncode == ExitCode.USAGE
