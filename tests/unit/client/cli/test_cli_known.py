@@ -135,7 +135,7 @@ def test_what_would_be_lost_is_asked_for(
     checkpoint.touch()
     done = within("forget", "vain")
     assert (done.returncode, checkpoint.exists()) == (ExitCode.USAGE, True)
-    assert "1 checkpoints" in done.stderr
+    assert "with 1 checkpoint?" in done.stderr
     assert within("forget", "vain", "--yes").returncode == 0
     assert not checkpoint.parent.exists()
 
