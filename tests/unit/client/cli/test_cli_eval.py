@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from client.cli.commands.create import write_swarm_file
 from client.errors import ExitCode
 from model_zoo.data import DataError
 from model_zoo.specs.model import ModelSpec
-from model_zoo.text_loss import text_loss
+from model_zoo.text_loss import TextLoss, text_loss
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
 from model_zoo.whole import build_whole
 from protocol.invite import SwarmFile
@@ -94,6 +95,27 @@ def test_a_text_on_the_command_line(within: Within, source: list[str], text: Pat
     assert answer["bits_per_byte"] == pytest.approx(answer["loss"] / np.log(2))
     shown = within("eval", "--text", str(text), *source)
     assert f"bits per byte  {answer['bits_per_byte']:.4f}" in shown.stdout
+
+
+def test_the_model_is_computed_on_the_chosen_device(
+    within: Within, source: list[str], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, used = list[str](), list[torch.device]()
+
+    def select(name: str) -> torch.device:
+        chosen.append(name)
+        return torch.device("meta")
+
+    def measure(model: nn.Module, *_: object) -> TextLoss:
+        used.extend(parameter.device for parameter in model.parameters())
+        return TextLoss(tokens=1, size_bytes=1, nats=1.0)
+
+    monkeypatch.setattr("client.compute.device.select_device", select)
+    monkeypatch.setattr("model_zoo.text_loss.text_loss", measure)
+    done = within("eval", "--text", str(text), *source, "--device", "cuda:0")
+    assert done.returncode == 0, done.stderr
+    assert chosen == ["cuda:0"]
+    assert {device.type for device in used} == {"meta"}
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,8 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
 ) -> None:
     (home / "config.toml").write_text(text)
     with node_of(home, Running(founded[0])):
-        for command in ("status", "pause", "resume"):
-            done = within(command)
+        for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
+            done = within(*command.split())
             assert done.returncode == 0, (command, done.stderr)
             assert "config.toml" in done.stderr
             assert "it counts as not set" in done.stderr
