@@ -46,7 +46,6 @@ from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.state_size import round_bytes
 from client.train.transfer.text_search import TextSearch
-from protocol.contributions.record import COUNTED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -125,15 +124,12 @@ class Engine:
             swarm,
             manifest.stage_count,
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
-            per_step=manifest.microbatches_per_step,
         )
         self.membership.proves = self._proves
         self.own_clock: Callable[[], float] = time.time
         self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
-        self.contributions = Contributions(
-            signer.peer, manifest, self.membership, self._members, self._proves
-        )
+        self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.text = TextSearch(
@@ -326,8 +322,7 @@ class Engine:
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
         self._members(self.measuring.tick(seats, now, self.wall()))
-        served = [seat.stage for seat in seats if seat.state == "serving"]
-        self.contributions.tick(served, now, self.wall())
+        self.contributions.tick(now)
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
         if self._look_due:
@@ -556,8 +551,6 @@ class Engine:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
                     self._waypoint(effect)
-                case RecordChanged() | RecordGone() if effect.kind == COUNTED:
-                    self.contributions.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():

@@ -12,17 +12,13 @@ from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
+from protocol.pace import ASIDE_S, FORGET_S
 from protocol.pipeline.place import Place
 from protocol.wire.messages import Admit, Commit
 
-JOIN_TTL_S: Final = 15.0
-"""A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
 DONORS: Final = 3
 NEW_AT_ONCE: Final = 4
 """Of those that nobody has worked with, where the stage has few replicas."""
-NEW_S: Final = 60.0
-"""For so long one of them keeps its place, even if it is set aside before: all replicas hear who is
-admitted, so the next leader does not admit others in its stead."""
 
 
 class Newcomers:
@@ -43,13 +39,13 @@ class Newcomers:
         """The admitted that nobody had worked with, and until when they keep their places."""
 
     def ask(self, joiner: PeerId, now: float) -> None:
-        """Note that a newcomer asks for admission."""
-        self._asking[joiner] = now + JOIN_TTL_S
+        """Note that a newcomer asks for admission; it asks again when it has heard nothing."""
+        self._asking[joiner] = now + FORGET_S
 
     def admitted(self, joiner: PeerId, now: float) -> None:
-        """Note that a leader has admitted a newcomer."""
+        """Note that a leader has admitted a newcomer; its heartbeats soon say so."""
         self._asking.pop(joiner, None)
-        self._observing[joiner] = now + JOIN_TTL_S
+        self._observing[joiner] = now + FORGET_S
 
     def observing(self, now: float) -> list[PeerId]:
         """Return the recently admitted peers, in order of peer id."""
@@ -124,7 +120,9 @@ class Newcomers:
         self, joiner: PeerId, serving: Collection[PeerId], others: Collection[PeerId], now: float
     ) -> bool:
         """Whether a newcomer may be admitted, now or by the leader that has done so. Of those that
-        nobody has worked with only a few are let in at a time, and keep their places.
+        nobody has worked with only a few are let in at a time, and keep their places for a while,
+        also if they are set aside: all replicas hear who is admitted, so the next leader does not
+        admit others in their stead.
 
         Only proven replicas make room: those admitted say that they serve, and would let in more of
         their kind.
@@ -138,5 +136,5 @@ class Newcomers:
         new = {peer for peer in others if not self._is_proven(peer)} | self._new.keys()
         if len(new - {joiner}) >= max(NEW_AT_ONCE, 2 * proven):
             return False
-        self._new.setdefault(joiner, now + NEW_S)
+        self._new.setdefault(joiner, now + ASIDE_S)
         return True

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
-from functools import partial
 from operator import attrgetter
 from typing import Literal
 
@@ -58,7 +57,7 @@ from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments, Unsigned
-from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
+from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
@@ -92,7 +91,6 @@ from protocol.seat.routing import (
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Standing
 from protocol.seat.telling import AGAIN_S, Telling
-from protocol.secrecy.machine import Masking, least_members
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView, leaders
 from protocol.wire.fields import Envelope
@@ -133,8 +131,6 @@ class _OpenStep:
     """Peers that our heartbeats name as the ones that the step waits for."""
     since: float | None = None
     """When it could have been closed: from then on more than one is told of our ledger."""
-    ask_at: float | None = None
-    """When to ask for the shares that still have to open the committed sum."""
 
 
 class Seat:
@@ -159,7 +155,6 @@ class Seat:
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
         audits: what audits go by; None: the run has none.
-        secret: random bytes if the run's sums are secret, else empty.
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
         at_once: tasks that the worker runs at a time.
@@ -183,7 +178,6 @@ class Seat:
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
-        secret: bytes = b"",
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
         at_once: int = 1,
@@ -209,17 +203,16 @@ class Seat:
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
-        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
+        self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.probation = Probation(place, self.quorum, proves)
         self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
         self.leasing = Leasing(place, step, self.pipeline, audited=audited)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
-        self._compose_round(promise, secret, longest_s(size, number_bytes))
-        least = least_members(secret=bool(secret))
+        self._compose_round(promise, longest_s(size, number_bytes))
         seen = self.pipeline.overdue, self._spoilers
-        self.standing = Standing(place, audits.verdicts, *seen, least, self.quorum.needs)
+        self.standing = Standing(place, audits.verdicts, *seen, self.quorum.needs)
         self._aside = self.standing.aside()
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
@@ -235,8 +228,9 @@ class Seat:
         audited = self._commitments, self.showing.tensors
         self.auditing = Auditing(self.place, terms, *audited, self.charging)
 
-    def _compose_round(self, promise: tuple[int, int], secret: bytes, round_s: float) -> None:
+    def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
+        self._obstruction = Obstruction(round_s)
         self.member = RoundMember(
             self.place,
             self.size,
@@ -244,7 +238,6 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            masking=self._masking(secret),
             commitments=self._commitments if self.auditing.active else None,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
@@ -255,19 +248,17 @@ class Seat:
             self.step,
             self.quorum,
             self.probation.is_proven,
-            least_members(secret=bool(secret)),
             (
-                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.to_plan(self.step),
                 lambda: self.agreeing.agreed,
             ),
-            round_s,
+            self._obstruction.expected_s,
             self.elector.verify,
             self.era,
             self._part,
             lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
         )
         self.draining = Draining(self.pipeline, self.member)
-        self._obstruction = Obstruction(round_s)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -293,7 +284,7 @@ class Seat:
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
         audited = tuple(self.auditing.agreed_with())
         told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self.agreeing.agreed)
+        return replace(told, audited=audited)
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return the peers without which our stage cannot continue: of the roll, and obstructing
@@ -340,7 +331,7 @@ class Seat:
         the leader's plan."""
         if self._open.unconfirmed:
             plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
+            return self._is_returned() and kept and self.agreeing.may_hold(plan)
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -374,7 +365,7 @@ class Seat:
         telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, look, self._open.ask_at, *telling, *set_aside)
+        others = (leases, look, *telling, *set_aside)
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -401,7 +392,7 @@ class Seat:
         effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            effects += self.member.forget(peer)
+            self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
         return effects
@@ -426,12 +417,6 @@ class Seat:
         """Return the replicas that served a stage until now, and do not in a new view."""
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
-
-    def _masking(self, secret: bytes) -> Masking | None:
-        """Return what keeps our contributions secret, if the run's sums are."""
-        roll = partial(attrgetter("roll"), self.quorum)
-        seen = self.place.me, secret, self._siblings, roll
-        return Masking(*seen) if secret else None
 
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
@@ -541,7 +526,6 @@ class Seat:
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
-        effects += self._ask_for_shares(now)
         return self._settle(effects, now)
 
     # --- messages --------------------------------------------------------------------------
@@ -577,7 +561,7 @@ class Seat:
         if waits and not (self._is_returned() and kept):
             self._open.unconfirmed[sender] = message, kept
             return []
-        if not self.agreeing.may_hold(message, self._view):
+        if not self.agreeing.may_hold(message):
             self._open.unconfirmed[sender] = message, kept
             return []
         if (out := self._out_of(message)) is not None:
@@ -673,18 +657,6 @@ class Seat:
         self._returned.told(message, self.step)
         return list(self.leader.tick(now))
 
-    def _ask_for_shares(self, now: float) -> list[SeatEffect]:
-        """Nobody can take a member's place once a secret sum is committed: ask again and again."""
-        said = self._open.commit
-        asked = [] if said is None or not self.serving else self.member.ask_for_shares(said)
-        due, self._open.ask_at = self._open.ask_at, now + RESEND_S if asked else None
-        if due is None or not asked:
-            return []  # they were shown a moment ago
-        if now < due:
-            self._open.ask_at = due
-            return []
-        return [*asked]
-
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
         before = self.leader.reports.get(sender)
@@ -708,19 +680,16 @@ class Seat:
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step:
+        if message.step != self.step or self._open.commit is not None:
             return []
-        if self._open.commit is not None:
-            return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
         self.elector.take(message, signed)
         self._open.commit = message
         decree = message.decree
-        effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
-        effects += self.member.committed(decree.attempt, decree.digest)
-        effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
+        effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
+        effects += self._now_confirmed(now)
         others = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
         if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"

@@ -23,10 +23,10 @@ progress without that one, the other one goes instead. A decision holds for a mi
 each time; whoever is back for ten times as long starts over, because honest machines sleep, too.
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
-No stage is left with fewer replicas than a step of it needs: one, or three whose sums are secret.
-Nor does anybody set a peer aside without which too few electors would be left to close a step,
-unless it has seen that peer's fault. A peer that turns out to be needed while it is aside comes
-back after a few seconds. Who comes back has as long to hear of it before its claims count again.
+No stage is left without a replica. Nor does anybody set a peer aside without which too few electors
+would be left to close a step, unless it has seen that peer's fault. A peer that turns out to be
+needed while it is aside comes back after a few seconds. Who comes back has as long to hear of it
+before its claims count again.
 State: who is aside, our decisions, the open disputes, and a bounded account per peer. Times are
 monotonic seconds.
 """
@@ -111,7 +111,6 @@ class Standing:
         verdicts: who is out.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
-        least: how many replicas a step of a stage needs.
         needs: whether we have a majority of the electors only with a peer (``Quorum.needs``).
     """
 
@@ -121,11 +120,9 @@ class Standing:
         verdicts: Verdicts,
         overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
-        least: int = 1,
         needs: Callable[[PeerId, Collection[PeerId], float], bool] = lambda *_: False,
     ) -> None:
-        self._least, self._needs = least, needs
-        self._overdue, self._spoilers = overdue, spoilers
+        self._overdue, self._spoilers, self._needs = overdue, spoilers, needs
         self._place, self._verdicts = place, verdicts
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -157,17 +154,17 @@ class Standing:
 
     def without(self, view: SwarmView) -> SwarmView:
         """Return the view without those set aside, in all their stages: only one that would be left
-        with too few keeps who is set aside because of another stage."""
+        empty keeps who is set aside because of another stage."""
         if not self._aside:
             return view
         stages = list(view.stages)
         for stage, replicas in enumerate(stages):
-            enough = sum(r.peer not in self._aside for r in view.serving(stage)) >= self._least
+            others = any(r.peer not in self._aside for r in view.serving(stage))
             stages[stage] = tuple(
                 r
                 for r in replicas
                 if (found := self._aside.get(r.peer)) is None
-                or not (enough or found.stage == stage)
+                or not (others or found.stage == stage)
             )
         return replace(view, stages=tuple(stages))
 
@@ -408,13 +405,13 @@ class Standing:
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.
 
-        A stage with too few replicas gets them at once. An elector comes back, one at a time, only
+        A stage without replicas gets one at once. An elector comes back, one at a time, only
         once it has been needed for a while: by then a peer that was just let back is heard again.
         """
         for stage in self._near:
             for peer in self._may_return(after, stage):
-                if self._count(stage, after) < self._least:
-                    yield from self._release(peer, after, f"stage {stage} has too few others")
+                if not self._count(stage, after):
+                    yield from self._release(peer, after, f"stage {stage} has no others")
             for peer in [p for p, a in after.items() if a.for_good and a.stage == stage]:
                 if not self._count(stage, after):
                     del after[peer]

@@ -29,8 +29,6 @@ from protocol.wire.fields import (
     PeerText,
     Reason,
     SegmentIndex,
-    Share,
-    ShareHash,
     Signature,
     SquaredNorm,
     StageIndex,
@@ -368,19 +366,6 @@ class Plan(RoundMessage, frozen=True):
     signature: Signature = b""
 
 
-class Dealing(RoundMessage, frozen=True):
-    """Where sums are secret: what a member deals to another one of the plan (``secrecy/``)."""
-
-    route = Route("seat", "member.on_dealing", sender="stage", observing=True, early=True)
-
-    hashes: Annotated[tuple[ShareHash, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    """Of the shares of the seed of its own mask, in the members' order; the same to all."""
-    share: Share = b""
-    """The receiver's share; empty for an observer."""
-    pair: Annotated[bytes, Meta(max_length=32)] = b""
-    """Seed of the mask that both have, if the receiver comes after the sender in the plan."""
-
-
 class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
     is signed in a run with audits."""
@@ -460,15 +445,6 @@ class CommitRequest(SeatMessage, frozen=True):
 
     stage: StageIndex
     step: StepIndex
-
-
-class Opening(RoundMessage, frozen=True):
-    """Where sums are secret: a member's share of every member's seed, in the plan's order, once the
-    attempt is committed."""
-
-    route = Route("seat", "member.on_opening", sender="stage", observing=True, early=True)
-
-    shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
 # --- audits ---------------------------------------------------------------------------------

@@ -317,11 +317,10 @@ def _notes(run: PlannedRun, idle: int, best: Alternative, cost: Cost) -> Iterato
     if best.replicas < run.redundancy:
         yield (f"too few machines for redundancy {run.redundancy}: some stage has {best.replicas}")
     rule = RULES[run.rule]
-    if best.replicas < rule.replicas:
-        fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
+    if best.replicas < rule.robust_from:
         yield (
             f"{run.rule}: some stage has {best.replicas} replicas, and with fewer "
-            f"than {rule.replicas} {fewer}"
+            f"than {rule.robust_from} it bounds norms and finds no liar"
         )
     if run.audit_percent:
         yield f"audits: {run.audit_percent} % of the work is done twice, by idle machines first"

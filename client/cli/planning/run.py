@@ -18,7 +18,6 @@ from client.plan.model import Placement, Run
 from client.plan.rounds import paced
 from client.quantities import plural
 from client.train.workers.opening import stage_need
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
@@ -101,8 +100,8 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     if not fits_a_frame(spec, sequences):
         problem = f"a microbatch of {sequences} sequences is too large for one message"
         raise UserError(problem, "take a smaller --microbatch", ExitCode.USAGE)
-    if run.averaging == "local" and (run.audit or RULES[run.rule].secret):
-        raise usage("with --averaging local there are no audits and no secret sums")
+    if run.averaging == "local" and run.audit:
+        raise usage("with --averaging local there are no audits")
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
@@ -143,8 +142,7 @@ def _methods(
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
-        rule = None if RULES[run.rule].secret else run.aggregation
-        local = replace(run, averaging="local", boundary_codec=codec, aggregation=rule, audit=None)
+        local = replace(run, averaging="local", boundary_codec=codec, audit=None)
         sizes = [sequences]
         if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]

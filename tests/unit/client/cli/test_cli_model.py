@@ -26,7 +26,6 @@ from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
-from protocol.contributions.account import StageAccount
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
@@ -148,10 +147,8 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    per_step = swarm.manifest.microbatches_per_step
-    stage = StageAccount(stage=0, per_step=per_step, version=5, counts={me: 7})
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
-    kept.save(KeptContributions(stages=(stage,)))
+    kept.save(KeptContributions({0: 5}, {me: 7}))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr

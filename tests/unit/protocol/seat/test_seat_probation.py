@@ -8,10 +8,10 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S
+from protocol.pace import ASIDE_S, FORGET_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
+from protocol.rounds.newcomers import NEW_AT_ONCE, Newcomers
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.probation import AT_LEAST, MAX_FAILURES, Probation
@@ -188,14 +188,14 @@ def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_oth
     newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
     for peer in CROWD[:NEW_AT_ONCE]:
         assert newcomers.lets_in(peer, [ME], (), 0.0)  # by the last leader
-    late = JOIN_TTL_S + 1
+    late = FORGET_S + 1
     newcomers.ask(CROWD[-1], late)
     newcomers.ask(NEW, late)
     newcomers.admit([ME], {ME}, 5, b"", None, late)
     assert newcomers.observing(late) == [NEW]
-    newcomers.ask(CROWD[-1], NEW_S)
-    newcomers.admit([ME], {ME}, 5, b"", None, NEW_S)
-    assert CROWD[-1] in newcomers.observing(NEW_S)
+    newcomers.ask(CROWD[-1], ASIDE_S)
+    newcomers.admit([ME], {ME}, 5, b"", None, ASIDE_S)
+    assert CROWD[-1] in newcomers.observing(ASIDE_S)
 
 
 def seat() -> Seat:
