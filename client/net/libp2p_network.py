@@ -693,8 +693,8 @@ class Libp2pNetwork:
         for text in addresses:
             with suppress(AddressError):
                 address = await numeric_host(parse_destination(text))
-                if text in self._named and not self._calls.is_in_reach(address.first_hop):
-                    self._calls.believe(address.first_hop)
+                if text in self._named:
+                    self._calls.expect(address.first_hop)
                 if self._calls.is_in_reach(address.first_hop):
                     found[text] = address
         return found

@@ -45,6 +45,7 @@ from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -504,7 +505,8 @@ def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
     """
     stages = run.stages
     if stages > spec.layers:
-        raise usage(f"{spec.layers} layers cannot be cut into {stages} stages; use fewer --stages")
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise usage(f"{problem}; use fewer --stages")
     check_stages(spec, stages)
     layers = cut(spec, None, stages)
     spec = narrowed(spec, layers, run.boundary_width)

@@ -16,6 +16,7 @@ from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
+from client.quantities import plural
 from client.train.workers.opening import stage_need
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
@@ -193,7 +194,7 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
 
     most = min(spec.layers, MAX_STAGES)
     if only is not None and only > most:
-        problem = f"{spec.layers} layers cannot be cut into {only} stages"
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
         raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)

@@ -344,6 +344,7 @@ def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() ->
     ("run", "model", "words"),
     [
         (RunChoices(stages=5), ModelChoices(), "4 layers cannot be cut into 5 stages"),
+        (RunChoices(stages=2), ModelChoices(layers=1), "1 layer cannot be cut into 2 stages"),
         (RunChoices(), ModelChoices(width=100, heads=3), "not a multiple of heads"),
         (RunChoices(), ModelChoices(kv_heads=2), "kv_heads == heads"),
         (
