@@ -125,10 +125,7 @@ def take_snapshot(
             tokens=engine.contributions.own * manifest.tokens_per_microbatch,
         ),
         contributors=contributors_view(
-            engine.contributions.contributors(),
-            engine.contributions.name,
-            manifest,
-            _step(engine, stages),
+            engine.contributions.counts(), engine.contributions.name, manifest
         ),
     )
 

@@ -27,7 +27,6 @@ from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
-from client.train.messaging.outbox import Outbox
 from client.train.messaging.slow_news import SlowNews
 from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
@@ -45,8 +44,6 @@ from client.train.swarm.views import era_followed, matching_members, may_speak, 
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
-from client.train.transfer.state_size import round_bytes
-from protocol.contributions.record import COUNTED
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -125,15 +122,12 @@ class Engine:
             swarm,
             manifest.stage_count,
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
-            per_step=manifest.microbatches_per_step,
         )
         self.membership.proves = self._proves
         self.own_clock: Callable[[], float] = time.time
         self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
-        self.contributions = Contributions(
-            signer.peer, manifest, self.membership, self._members, self._proves
-        )
+        self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.data_search = DataSearch(
@@ -163,7 +157,6 @@ class Engine:
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
         self._nursery = nursery
-        self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
@@ -220,8 +213,8 @@ class Engine:
         if self._slow_news.keeps(peer, message):
             return
         if (news := self._slow_news.along(peer, message)) is not None:
-            self._outbox.put(peer, news, b"")  # in the same write
-        if self._outbox.put(peer, message, payload):
+            self.network.post(peer, news)  # in the same write
+        if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
     def sign(self, kind: str, body: bytes) -> Envelope:
@@ -326,8 +319,7 @@ class Engine:
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
         self._members(self.measuring.tick(seats, now, self.wall()))
-        served = [seat.stage for seat in seats if seat.state == "serving"]
-        self.contributions.tick(served, now, self.wall())
+        self.contributions.tick(now)
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
         if self._look_due:
@@ -556,8 +548,6 @@ class Engine:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
                     self._waypoint(effect)
-                case RecordChanged() | RecordGone() if effect.kind == COUNTED:
-                    self.contributions.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():

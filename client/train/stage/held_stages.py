@@ -61,8 +61,6 @@ class HeldStages(StageHolder):
     ) -> None:
         stages = terms.manifest.stage_count
         super().__init__(stages)
-        self._sees = False
-        """Whether the view is one of our lineage."""
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
@@ -92,6 +90,7 @@ class HeldStages(StageHolder):
         """None: the run has no audits."""
         self._context = StageContext(
             owner,
+            self,
             terms,
             self.workers,
             TaskScheduler(terms.settings.ranks),
@@ -101,7 +100,6 @@ class HeldStages(StageHolder):
             self.audit_log,
             self.audits,
         )
-        self._allowed = False
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
 
     @property
@@ -147,10 +145,7 @@ class HeldStages(StageHolder):
         if (held := self.held.get(stage)) is not None:
             held.assign()
             return
-        held = HeldStageDriver(
-            self._context, stage, self.view, sees=self._sees, allowed=self._allowed
-        )
-        self.held[stage] = held
+        held = self.held[stage] = HeldStageDriver(self._context, stage)
         self._opened.send_nowait(held)
 
     def drain(self, stage: int, reason: str) -> None:
@@ -161,7 +156,7 @@ class HeldStages(StageHolder):
 
     def allow_training(self) -> None:
         """The swarm has started."""
-        self._allowed = True
+        self.allowed = True
         for held in self._all():
             held.allow_training()
 
@@ -172,7 +167,7 @@ class HeldStages(StageHolder):
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        self.view, self._sees = view, True
+        self.view, self.sees = view, True
         self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for held in self._all():
             held.update_view(view)
@@ -211,7 +206,7 @@ class HeldStages(StageHolder):
             self._context.terms.event_sink.gave_up(given_up)
         else:
             self._context.terms.event_sink.rolled_back(lineage.version)
-        self.view, self._sees = SwarmView(((),) * len(self.newest)), False
+        self.view, self.sees = SwarmView(((),) * len(self.newest)), False
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():
             held.begin_anew()

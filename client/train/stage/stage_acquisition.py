@@ -23,7 +23,7 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.ports import Copied, Ports
+from client.train.ports import Copied, Ports, StageHolder
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
@@ -46,7 +46,6 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
-from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
@@ -127,10 +126,6 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-def _cut_words(stage: int, devices: int) -> str:
-    return f"stage {stage} is cut over {devices} devices: each holds a part of its parameters"
-
-
 async def offer_data(terms: Terms) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     terms.shelf.leaves = terms.leaves
@@ -163,33 +158,26 @@ class StageAcquisition:
         terms: Terms,
         stage: int,
         worker: Worker,
-        view: Callable[[], SwarmView],
+        holder: StageHolder,
         waits: Waits,
     ) -> None:
-        self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
+        self._terms, self.stage, self._worker, self._holder = terms, stage, worker, holder
         self._waits = waits
         self._download: Download | None = None
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
-        self.sees = True
-        """Whether the view is one of our lineage."""
 
     # --- input -------------------------------------------------------------
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take a part of a blob that is being downloaded."""
-        offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
-        if offer is not None and not is_plausible(self._terms.manifest, offer):
-            self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+        lie = self._lie_in(message) if isinstance(message, BlobOffer) else None
+        if lie is not None:
+            self._terms.ports.perform(Penalise(peer, *lie))
             self.peer_lost(peer)
-            return
-        if isinstance(message, BlobOffer) and self._is_false_start(message):
-            self._terms.ports.perform(Penalise(peer, "start-of-wrong-size", LIE_POINTS))
-            self.peer_lost(peer)
-            return
-        if self._download is not None:
+        elif self._download is not None:
             self._download.receive(peer, message, payload)
 
     def peer_lost(self, peer: PeerId) -> None:
@@ -199,7 +187,6 @@ class StageAcquisition:
 
     def view_changed(self) -> None:
         """The view of the swarm has changed."""
-        self.sees = True
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
@@ -229,8 +216,6 @@ class StageAcquisition:
             terms.folders.compiled,
             terms.me,
         )
-        if fit.ranks > 1:
-            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))
         if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)
@@ -245,8 +230,8 @@ class StageAcquisition:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
-            way = way_in(self.stage, self._terms.me, self._view(), machine, now)
-            if self.sees and not isinstance(way, Wait):
+            way = way_in(self.stage, self._terms.me, self._holder.view, machine, now)
+            if self._holder.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):
@@ -294,7 +279,7 @@ class StageAcquisition:
         self._waits(Phase.ADMISSION)
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
-                for replica in self._view().serving(self.stage):
+                for replica in self._holder.view.serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     return await self._admitted.receive()
@@ -372,11 +357,15 @@ class StageAcquisition:
             return False
         return True
 
-    def _is_false_start(self, offer: BlobOffer) -> bool:
-        start = self._terms.manifest.start
-        if offer.kind != "start" or not start:
-            return offer.kind == "start"
-        return offer.size_bytes != start[self.stage].size_bytes
+    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
+        """Return what is wrong with an offer, and its points; None: nothing, as far as we see."""
+        manifest = self._terms.manifest
+        if offer.kind == "state" and not is_plausible(manifest, offer):
+            return "checkpoint-of-wrong-size", 20
+        size_bytes = manifest.start[self.stage].size_bytes if manifest.start else -1
+        if offer.kind == "start" and offer.size_bytes != size_bytes:
+            return "start-of-wrong-size", LIE_POINTS
+        return None
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
         rate = self._terms.amendments().rate_at(version)
@@ -496,7 +485,7 @@ class StageAcquisition:
                 donors = await self._data_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
-            leaves.at(max(self._view().committed(self.stage), terms.history.lineage.version))
+            leaves.at(max(self._holder.view.committed(self.stage), terms.history.lineage.version))
         await offer_data(terms)
         return str(leaves.folder)
 
@@ -550,7 +539,8 @@ class StageAcquisition:
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts."""
-        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.machine)
+        view, machine = self._holder.view, self._terms.history.machine
+        believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)

@@ -368,7 +368,7 @@ class ChaosWorld(ChaosSwarm):
 
     def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
         """Whether it lies now: not before all present volunteers have closed a step, because nobody
-        is trusted until then (protocol/SPEC.md, section 21)."""
+        is trusted until then (protocol/SPEC.md, section 20)."""
         if not volunteer.lies:
             return False
         self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())

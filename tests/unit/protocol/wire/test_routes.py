@@ -13,6 +13,7 @@ from client.train.swarm.reach import Reach
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
+from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
@@ -28,6 +29,7 @@ PARTS = {
     "charging": Charging,
     "chunks": ChunkServer,
     "evaluating": Evaluating,
+    "leader": RoundLeader,
     "leasing": Leasing,
     "member": RoundMember,
     "pipeline": Pipeline,

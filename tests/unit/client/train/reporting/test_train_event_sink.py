@@ -153,3 +153,5 @@ def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[E
     assert event_sink.progress is None, "what is shown next is of the other line"
     assert event_sink.given_up is not None
     assert event_sink.given_up.event == given_up
+    event_sink.gave_up(GivenUp(version=36, steps=1, members=(PEER,), reached=37, fetched=()))
+    assert event_sink.given_up.event.words.startswith("1 step made here without ")
