@@ -152,7 +152,8 @@ class Faults:
         for volunteer in swarm.present():
             seat = volunteer.seat
             known = frozenset() if seat is None else seat.quorum.electors
-            stay = [p for p in known if p != victim.peer and not swarm.volunteers[p].retired]
+            there = (swarm.volunteers[p] for p in known & swarm.volunteers.keys())
+            stay = [v for v in there if v is not victim and not v.retired]
             if known and 2 * len(stay) <= len(known):
                 return False
         return True
