@@ -148,7 +148,6 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
         swarm=swarm.swarm,
         manifest=swarm.manifest,
         version=9,
-        has_tokenizer=True,
         contributors=BOARD,
     )
     text = card(facts)
