@@ -151,7 +151,7 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
         contributors=BOARD,
     )
     text = card(facts)
-    assert "It is for: `Haiku 'in' Basque`" in text
+    assert "  for        Haiku 'in' Basque\n" in text
     assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0% of all work" in text
     assert text.count(ANNA) == 1
     assert BORIS not in text
