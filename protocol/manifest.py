@@ -23,7 +23,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import Compute
 from model_zoo.specs.slices import cut_problem, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
@@ -146,11 +146,6 @@ class Manifest(Description, frozen=True):
         return self.audit_percent / 100
 
     @property
-    def secret(self) -> bool:
-        """Whether no replica sees another's contribution to a step."""
-        return aggregations.RULES[self.aggregation].secret
-
-    @property
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         if self.local_rounds is not None:
@@ -232,7 +227,7 @@ def is_of_another_version(error: RemoteProtocolError) -> bool:
 
 def inconsistency(manifest: Manifest) -> str | None:
     """Say in words what contradicts itself in a manifest, or None."""
-    about = (_of_names, _of_rules, _of_the_model, _of_the_data, _of_secrets)
+    about = (_of_names, _of_rules, _of_the_model, _of_the_data)
     checks = (check for checks in about for check in checks(manifest))
     stages = (
         _wrong_start(manifest, number)
@@ -288,11 +283,6 @@ def _of_rules(manifest: Manifest) -> Checks:
         f"audits take for a lie what {codec} leaves for the next step: "
         "take --audit 0, or --averaging-codec s8",
     )
-    yield (
-        not local or not manifest.secret,
-        "secret sums take their scale from AdamW's second moment, which local rounds keep to "
-        "themselves: take another --aggregation",
-    )
 
 
 def _of_the_model(manifest: Manifest) -> Checks:
@@ -332,34 +322,6 @@ def _of_the_data(manifest: Manifest) -> Checks:
     yield (
         fits_a_frame(model, manifest.sequences_per_microbatch, masked=data.masked),
         "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
-    )
-
-
-def _of_secrets(manifest: Manifest) -> Checks:
-    """Sums can be secret, and contributions be masked."""
-    policy, least = manifest.policy, aggregations.RULES[manifest.aggregation].replicas
-    masked = manifest.averaging_codec == "ring16"
-    if not manifest.secret:
-        yield not masked, "ring16 is the codec of secret sums: take --aggregation secure"
-        return
-    yield (
-        policy.private,
-        "secret sums are for groups whose members are known, or invented members would be the "
-        "others in the sum: take --private",
-    )
-    yield (
-        policy.redundancy >= least,
-        f"a sum is secret among {least} volunteers of a stage: take --redundancy {least}",
-    )
-    yield (
-        not manifest.audits,
-        "an audit shows the auditor a contribution, and a secret sum shows it to nobody: leave "
-        "out --audit, or take --aggregation sum",
-    )
-    yield masked, "secret sums are sent in ring16 and no other codec"
-    yield (
-        "second_moment" in OPTIMIZERS[manifest.optimizer.name].vectors,
-        "secret sums take their scale from an optimizer's second moment: take adamw",
     )
 
 

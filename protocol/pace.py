@@ -11,6 +11,8 @@ ANSWER_S: Final = 1.0
 HEARD_S: Final = 4.0
 """By then all that are in touch have heard of what one of them has seen, and it has heard of
 them."""
+LOST_S: Final = 2 * HEARD_S
+"""What shows no effect by then was lost, or comes to nothing."""
 FORGET_S: Final = 30.0
 """What was seen so long ago says little of now."""
 ASIDE_S: Final = 60.0

@@ -12,7 +12,6 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from protocol.agreed import AgreedList
 from protocol.ids import PeerId, rank
 
 
@@ -31,8 +30,6 @@ class Replica(Struct, frozen=True):
     """Peers without which, by its claim, its stage cannot go on."""
     audited: tuple[PeerId, ...] = ()
     """Replicas of its stage whose work it has audited in agreement."""
-    amended: AgreedList = ()
-    """The amendments on which its stage had agreed at ``version``."""
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0

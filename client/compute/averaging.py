@@ -107,12 +107,8 @@ class Averager:
         replica.close()
         # sum and code one segment after the other: it is still in the cache then
         sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
-        self._begin(task.attempt, bounds, sent)
+        self._attempt = _Attempt(task.attempt, bounds, frozenset(replica.counted), sent)
         return Outcome(counted=tuple(sorted(replica.counted))), sent
-
-    def _begin(self, number: int, bounds: tuple[int, ...], sent: list[memoryview]) -> None:
-        """Remember the attempt that we have contributed to."""
-        self._attempt = _Attempt(number, bounds, frozenset(self._replica.counted), sent)
 
     def reduce(self, task: ReduceTask, payloads: Payloads) -> tuple[Outcome, list[memoryview]]:
         """Aggregate one segment over the members, in their order; remember the encoding error.

@@ -11,10 +11,9 @@ Header, 64 bytes, little-endian:
 
 S8 body: tiles of 512 blocks of 128 elements, each tile all its bf16 scales
 and then all its int8 values; the last tile is as short as it needs to be. The last dimension is
-padded to whole blocks. bf16, fp32 and ring16 bodies are the plain little-endian elements; those of
-ring16 are masked integers modulo 2^16, of which only a sum means numbers. q2, q3 and q4 bodies:
-chunk after chunk, each its bf16 scales and then its packed numbers; the last chunk is filled up. s4
-bodies are the same with blocks of 128, to which the last dimension is padded.
+padded to whole blocks. bf16 and fp32 bodies are the plain little-endian elements. q2, q3 and q4
+bodies: chunk after chunk, each its bf16 scales and then its packed numbers; the last chunk is
+filled up. s4 bodies are the same with blocks of 128, to which the last dimension is padded.
 """
 
 import struct

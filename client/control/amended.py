@@ -33,7 +33,7 @@ def amended(book: Amendments, said: Amendment, done: int, *, signed: bool) -> Am
         done: steps that the run has done.
         signed: whether it was signed.
     """
-    earliest = max(said.from_step, done + book.notice)
+    earliest = max(said.from_step, done)
     steps, optimizer = book.before(said.number)
     before = Course(optimizer)
     after = Course(optimizer, [Turn(earliest, said.optimizer)])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from client.control.snapshot import ContributorView
-from protocol.contributions.board import Contributor
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 
@@ -14,26 +13,24 @@ MAX_SHOWN: Final = 100
 
 
 def contributors_view(
-    found: Sequence[Contributor], name: Callable[[PeerId], str], manifest: Manifest, step: int
+    counts: Mapping[PeerId, int], name: Callable[[PeerId], str], manifest: Manifest
 ) -> list[ContributorView]:
-    """Return the lines of the board, at most ``MAX_SHOWN``.
+    """Return the lines of the board, the most work first, at most ``MAX_SHOWN``.
 
     Args:
-        found: the lines, the most work first.
+        counts: microbatches by member.
         name: returns a member's name; empty: it has none.
         manifest: of the run.
-        step: steps that are done.
     """
-    total = step * manifest.microbatches_per_step * manifest.stage_count
+    total = sum(counts.values())
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return [
         ContributorView(
-            peer=one.peer,
-            name=name(one.peer),
-            microbatches=one.microbatches,
-            tokens=one.microbatches * manifest.tokens_per_microbatch,
-            share=min(1.0, one.microbatches / total) if total else 0.0,
-            vouchers=one.vouchers,
-            unvouched=one.unvouched,
+            peer=peer,
+            name=name(peer),
+            microbatches=count,
+            tokens=count * manifest.tokens_per_microbatch,
+            share=count / total if total else 0.0,
         )
-        for one in found[:MAX_SHOWN]
+        for peer, count in ranked[:MAX_SHOWN]
     ]

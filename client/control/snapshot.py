@@ -387,7 +387,7 @@ class TrustView(Struct, frozen=True, kw_only=True):
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
-    """This volunteer's work for the swarm, over all its sessions, by its own count."""
+    """This volunteer's work for the swarm, over all its sessions."""
 
     microbatches: int = 0
     """Of ours in committed steps; each stage counts for itself."""
@@ -395,21 +395,17 @@ class CreditView(Struct, frozen=True, kw_only=True):
 
 
 class ContributorView(Struct, frozen=True, kw_only=True):
-    """A member's contribution to committed steps, by what other members say of it."""
+    """A member's contribution to the steps that this volunteer has closed."""
 
     peer: str
     name: str = ""
     """As it calls itself; empty: it has no name."""
     microbatches: int = 0
-    """That at least two others vouch for, in all stages; each stage counts for itself."""
+    """In all stages that it has held; each stage counts for itself."""
     tokens: int = 0
     """Of these microbatches."""
     share: float = 0.0
-    """Of the work of all stages so far, from 0 to 1."""
-    vouchers: int = 0
-    """How many others vouch for them, in the stage where they are fewest; 0: nobody does."""
-    unvouched: int = 0
-    """Microbatches beyond these that one other alone speaks of."""
+    """Of all that was counted, from 0 to 1."""
 
 
 class InviteView(Struct, frozen=True, kw_only=True):

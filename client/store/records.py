@@ -10,10 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from protocol.contributions.account import StageAccount
-from protocol.contributions.board import Vouched
 from protocol.ids import PeerId
-from protocol.limits import MAX_STAGES
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
@@ -33,11 +30,12 @@ Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
 
 
 class KeptContributions(Struct, frozen=True):
-    """Who contributed to a swarm, as this volunteer counted and heard it: accounts, the board as it
-    was last, and the names that members went by."""
+    """Who contributed to a swarm, as this volunteer counted it."""
 
-    stages: Annotated[tuple[StageAccount, ...], Meta(max_length=MAX_STAGES)] = ()
-    board: tuple[Vouched, ...] = ()
+    versions: dict[int, int] = {}
+    """By stage: up to which version is counted."""
+    counts: dict[PeerId, Count] = {}
+    """Microbatches by member."""
     names: dict[PeerId, Name] = {}
 
 

@@ -235,7 +235,7 @@ def work(now: Snapshot) -> Iterator[Fact]:
     yield _fact(
         "given",
         words.count(done.microbatches), (" microbatches, ", "muted"),
-        words.count(done.tokens), (" tokens", "muted"), (_vouched(now), "muted"),
+        words.count(done.tokens), (" tokens", "muted"), (_place(now), "muted"),
     )  # fmt: skip
 
 
@@ -247,14 +247,11 @@ def _time(spent: TimeView) -> Line:
     )
 
 
-def _vouched(now: Snapshot) -> str:
-    """Return our place on the leaderboard, if others vouch for our work."""
-    places = enumerate(now.contributors, start=1)
-    found = next(((place, one) for place, one in places if one.peer == now.peer), None)
-    if found is None or not found[1].vouchers:
-        return ", by its own count"
-    rank, one = found
-    return f"; {one.microbatches} vouched for by others, place {rank}"
+def _place(now: Snapshot) -> str:
+    """Return our place on the leaderboard, if we are on it."""
+    places = (place for place, one in enumerate(now.contributors, start=1) if one.peer == now.peer)
+    place = next(places, None)
+    return "" if place is None else f"; place {place} in the steps closed here"
 
 
 # --- this machine ----------------------------------------------------------------------------
@@ -378,10 +375,9 @@ def averaging(now: Snapshot) -> Iterator[Fact]:
     rule = RULES.get(now.aggregation)
     if rule is None or now.aggregation == DEFAULT:
         return
-    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.replicas]
+    few = [str(stage.stage) for stage in now.stages if len(stage.replicas) < rule.robust_from]
     stages = f"stage {few[0]}" if len(few) == 1 else f"stages {', '.join(few)}"
-    less = "steps close with three and no fewer" if rule.secret else "norms only"
-    lacking = f"; {stages}: {less}, fewer than {rule.replicas} volunteers" if few else ""
+    lacking = f"; {stages}: norms only, fewer than {rule.robust_from} volunteers" if few else ""
     yield _fact("averaging", f"{now.aggregation}: gradients are {rule.about}{lacking}")
 
 

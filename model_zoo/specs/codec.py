@@ -10,10 +10,8 @@ from typing import Final, Literal
 
 BoundaryCodec = Literal["s8", "s4", "bf16", "fp32"]
 """Of tensors between stages."""
-SumCodec = Literal["s8", "q4", "q3", "q2", "bf16", "fp32"]
-"""Of sums within a stage, as a founder may choose."""
-AveragingCodec = SumCodec | Literal["ring16"]
-"""``ring16``: masked integers, where sums are secret, and nowhere else."""
+AveragingCodec = Literal["s8", "q4", "q3", "q2", "bf16", "fp32"]
+"""Of sums within a stage."""
 Codec = BoundaryCodec | AveragingCodec
 
 
@@ -59,7 +57,6 @@ CODECS: Final[dict[Codec, WireCodec]] = {
     "s8": WireCodec(0, block=128, block_bytes=2 + 128),
     "bf16": WireCodec(1, element_bytes=2),
     "fp32": WireCodec(2, element_bytes=4, lossless=True),
-    "ring16": WireCodec(3, element_bytes=2),
     "s4": WireCodec(7, block=128, block_bytes=2 + 64, step=1 / 7),
     "q2": WireCodec(4, block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
     "q3": WireCodec(5, block=4096, block_bytes=2 + 1536, vectors=True, audited=False),

@@ -32,7 +32,7 @@ class Amendment(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     before: StateHash
     """Digest of the amendment before; empty for the first."""
     from_step: StepIndex
-    """The schedule holds from this step on at the earliest: members may need longer to agree."""
+    """The schedule holds from this step on; later in a stage that hears of it later."""
     steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)]
     """Of the whole run."""
     optimizer: OptimizerSpec

@@ -4,10 +4,10 @@
 signature. Of two different ones with one number neither counts, nor does any after them, unless
 the stages had agreed on one of them before: then that one stays.
 
-**Agreed.** All replicas have to use a new schedule from the same step on. So a list of (amendment,
-first step) is part of every plan of a round: what the commit of a step decides, every replica at
-the next version knows (``agreeing.py``). How long the run is changes no number of any step, so
-that follows from what is known alone.
+**Agreed.** All replicas of a stage have to use a new schedule from the same step on. So a list of
+(amendment, first step) is part of every plan of a round: what the commit of a step decides, every
+replica at the next version knows (``seat/agreeing.py``). How long the run is changes no number of
+any step, so that follows from what is known alone.
 
 State: at most two amendments of each number, and the newest list. No I/O; the driver keeps them on
 disk (``KeptAmendments``).
@@ -208,21 +208,17 @@ class Amendments:
         return len(self.chain(agreed)) >= len(agreed)
 
     def propose(self, agreed: AgreedList, step: int) -> AgreedList:
-        """Return a list with what is known beyond it, as the first stage decides at a step.
-
-        Every stage learns of it from the stage before, two steps later at most: by the first step
-        for which it counts, all of them have.
-        """
+        """Return a list with what is known beyond it, as a stage decides at a step."""
         new, last = list(agreed), agreed[-1].from_step if agreed else 0
-        earliest = step + self.notice
         for one in self.chain(agreed)[len(agreed) :]:
-            last = max(last, one.amendment.from_step, earliest)
+            last = max(last, one.amendment.from_step, step)
             new.append(AgreedAmendment(one.digest, last))
         return tuple(new)
 
     @property
     def notice(self) -> int:
-        """Steps from the one that decides on an amendment to the first for which it can hold."""
+        """Steps from the one at which an amendment is signed to the first for which it should hold:
+        by then every stage has heard of it."""
         return 2 * self._run.stage_count + 2
 
     def course(self, agreed: AgreedList | None = None) -> Course:

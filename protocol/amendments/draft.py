@@ -47,7 +47,8 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
     if steps == book.steps and optimizer == book.newest:
         raise LocalProtocolError("that is how the run is already: nothing would change")
     before = chain[-1].digest if chain else b""
-    from_step = done if changes.from_step is None else changes.from_step
+    notice = book.notice if changes.of_schedule else 0
+    from_step = max(changes.from_step or 0, done + notice)
     return Amendment(len(chain) + 1, before, from_step, steps, optimizer)
 
 

@@ -7,8 +7,8 @@ The leader whom the decree before designates begins ``free``, with attempt 1. A 
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
 the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
 elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
-``AGAIN_S``. And a decree that electors would refuse binds us only if a majority may have voted for
-it, by the answers that have come after ``AGAIN_S``. Where no majority is left, nobody closes the
+``ANSWER_S``. And a decree that electors would refuse binds us only if a majority may have voted for
+it, by the answers that have come after ``ANSWER_S``. Where no majority is left, nobody closes the
 step, and recovery begins another lineage.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -34,11 +34,9 @@ from protocol.decree.decree import (
 )
 from protocol.effects import Send
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S
 from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
-
-AGAIN_S: Final = 1.0
-"""A question or a proposal may have been lost with a link."""
 
 
 class State(enum.Enum):
@@ -193,7 +191,7 @@ class Proposer:
             self.count()
 
     def count(self) -> None:
-        """See what the promises allow, now or after ``AGAIN_S``."""
+        """See what the promises allow, now or after ``ANSWER_S``."""
         if self.state is not State.ASKING or not self._quorum.suffice(self._promised):
             return
         promises = self._promised.values()
@@ -217,7 +215,7 @@ class Proposer:
     # --- time ------------------------------------------------------------------------------
 
     def _say(self, now: float) -> list[Send]:
-        self._say_at = now + AGAIN_S
+        self._say_at = now + ANSWER_S
         proposing = self.state is State.PROPOSING
         said = Propose(self._stage, self._step, self.attempt, era=self._era)
         if proposing:
@@ -225,8 +223,8 @@ class Proposer:
         return [Send(peer, said) for peer in self.missing()]
 
     def tick(self, now: float) -> list[Send]:
-        """Say again what has not been answered, unless some have refused it, or will: whom our
-        decree leaves out is there again."""
+        """Say again what has not been answered, for it may have been lost with a link; unless some
+        have refused it, or will: whom our decree leaves out is there again."""
         waits = self.state in (State.ASKING, State.PROPOSING)
         if not waits or self._say_at is None or now < self._say_at:
             return []

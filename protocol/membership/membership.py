@@ -22,11 +22,9 @@ from typing import Final
 
 import msgspec
 
-from protocol.contributions.record import COUNTED
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import TICK_S, Detector
@@ -75,7 +73,6 @@ class Membership:
         stages: number of stages in the manifest.
         is_candidate: tells whether an author may speak for a subject (a stage, or ``epoch``).
         max_adverts: adverts stored at most.
-        per_step: microbatches per step in the manifest.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class Membership:
         stages: int,
         is_candidate: Callable[[str, PeerId], bool] = lambda _subject, _author: False,
         max_adverts: int = MAX_ADVERTS,
-        per_step: int = MAX_MICROBATCHES_PER_STEP,
     ) -> None:
         self._own = own
         self._swarm = swarm
@@ -94,13 +90,7 @@ class Membership:
         self.roster = Roster(own)
         self.detector = Detector()
         self.contacts = Contacts()
-        kinds = record_kinds(
-            stages,
-            max_adverts,
-            self._standing,
-            self._serves_last_stage,
-            per_step,
-        )
+        kinds = record_kinds(stages, max_adverts, self._standing, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
         self.records = RecordStore(swarm, own, kinds, self._is_linked, self.verdicts.__contains__)
@@ -323,7 +313,7 @@ class Membership:
         return self.records.get(POSTING, f"{stage}/{author}")
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED, COUNTED, STORED) and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))

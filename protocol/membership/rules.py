@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol import limits
-from protocol.contributions.record import COUNTED, MAX_COUNTED_BYTES, parse_counts
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
@@ -20,15 +19,12 @@ from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
 MAX_ADVERTS: Final = 8192
 MAX_STORED: Final = 1024
 """Records of stored checkpoints; in a larger swarm some copies are not advertised."""
-MAX_COUNTED_RECORDS: Final = 1024
-"""Records of who contributed; in a larger swarm some are not heard, those of linked peers are."""
 MAX_WAYPOINTS: Final = 512
 MAX_ADVERT_BYTES: Final = 4096
 MAX_LOSS_BYTES: Final = 64
 MEASURED_GAP_MS: Final = 20_000
-COUNTED_GAP_MS: Final = 10_000
-"""A record that follows its predecessor sooner is refused. The values are below the usual gaps
-because clocks and links vary."""
+"""A record that follows its predecessor sooner is refused. The value is below the usual gap because
+clocks and links vary."""
 MIN_ADVERT_TTL_S: Final = 90
 
 POSTING: Final = "posting"
@@ -46,7 +42,6 @@ def record_kinds(
     max_adverts: int,
     standing: Standing,
     serves_last_stage: Callable[[PeerId], bool],
-    per_step: int = limits.MAX_MICROBATCHES_PER_STEP,
 ) -> dict[str, Kind]:
     """Return the rules of all kinds.
 
@@ -56,7 +51,6 @@ def record_kinds(
         standing: weight of an author for a subject; decides which records are kept when a subject
             is full.
         serves_last_stage: only these peers may publish losses.
-        per_step: microbatches per step.
     """
 
     def own(parse: Callable[..., object], *terms: int) -> Check:
@@ -84,8 +78,6 @@ def record_kinds(
 
     known = frozenset(map(str, range(stages)))
     replicas, most = limits.MAX_REPLICAS_IN_ROUND, max_adverts
-    stored, counted, waypoints = MAX_STORED, MAX_COUNTED_RECORDS, MAX_WAYPOINTS
-    counts = own(parse_counts, stages, per_step)
     return {
         ADVERT: Kind(most, MAX_ADVERT_BYTES, own(parse_advert, stages), binding=True),
         PROGRESS: Kind(replicas, MAX_LOSS_BYTES, loss),
@@ -93,9 +85,10 @@ def record_kinds(
         MEASURED: Kind(
             most, MAX_MEASURED_BYTES, own(parse_measurements, stages), min_gap_ms=MEASURED_GAP_MS
         ),
-        COUNTED: Kind(min(most, counted), MAX_COUNTED_BYTES, counts, min_gap_ms=COUNTED_GAP_MS),
-        STORED: Kind(min(most, stored), MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
-        WAYPOINT: Kind(min(most, waypoints), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
+        STORED: Kind(
+            min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True
+        ),
+        WAYPOINT: Kind(min(most, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
         POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting, MAX_AUTHORS, standing),
     }
 

@@ -21,19 +21,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from protocol.effects import Effect, Explain, Send
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
-from protocol.pipeline.effects import Obstructs, PayloadKey, Rerouted, SendPayload
+from protocol.pace import ANSWER_S, LOOK_S, LOST_S
+from protocol.pipeline.effects import Obstructs, PayloadKey, PipelineEffect, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
 
 ABSENT = 3
 """So many times a holder may say that it has not got yet what we sent; then it was lost."""
-RECEIPT_S = 2 * HEARD_S
-"""A receipt is late then at the latest, however slow the line."""
 
-DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
 
 
@@ -132,7 +129,7 @@ class Deliveries:
 
     # --- what the replica tells us ---------------------------------------------------------
 
-    def start(self, step: int, microbatch: int, *, again: bool, now: float) -> list[DeliveryEffect]:
+    def start(self, step: int, microbatch: int, *, again: bool, now: float) -> list[PipelineEffect]:
         """Deliver a boundary whose bytes the driver now holds.
 
         Args:
@@ -151,7 +148,7 @@ class Deliveries:
 
     def update(
         self, rates: Rates, committed: int, now: float, *, slowest: int | None = None
-    ) -> list[DeliveryEffect]:
+    ) -> list[PipelineEffect]:
         """Take a new view of the next stage.
 
         Args:
@@ -169,19 +166,19 @@ class Deliveries:
         if rates != self._rates:
             self._rates = dict(rates)
             self.next_hop.update(rates)
-        effects: list[DeliveryEffect] = []
+        effects: list[PipelineEffect] = []
         if lost:
             self._awake.update(self._open)
         for delivery in list(self._awake.values()):
             for holder in [h for h in delivery.holders if h.peer in lost]:
-                effects += self._redo(delivery, holder, f"lost {short(holder.peer)}", now)
+                effects += self._without(delivery, holder, now, f"lost {short(holder.peer)}")
             if delivery.asked is not None:
                 delivery.asked -= lost
             elif not delivery.holders:
                 effects += self._route(delivery, now)
         return effects
 
-    def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[DeliveryEffect]:
+    def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored.
 
         Args:
@@ -226,7 +223,7 @@ class Deliveries:
 
     def redo(
         self, microbatch: int, cause: str, now: float, *, malformed_by: PeerId | None = None
-    ) -> list[DeliveryEffect]:
+    ) -> list[PipelineEffect]:
         """Fetch a gradient again, because the received one was corrupt.
 
         A replica that gave a malformed gradient would give the same again, so another one must
@@ -247,7 +244,7 @@ class Deliveries:
             if malformed_by in delivery.helpful(self._live, self._committed):
                 delivery.not_before = now + ANSWER_S
         if delivery.holders:
-            return self._redo(delivery, delivery.holders[0], cause, now)
+            return self._without(delivery, delivery.holders[0], now, cause)
         delivery.again = True
         return self._route(delivery, now)
 
@@ -271,9 +268,9 @@ class Deliveries:
 
     # --- time ------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[DeliveryEffect]:
+    def tick(self, now: float) -> list[PipelineEffect]:
         """Act on deadlines that have passed."""
-        effects: list[DeliveryEffect] = []
+        effects: list[PipelineEffect] = []
         for delivery in self._wakeful():
             if delivery.at is None or delivery.at > now:
                 continue
@@ -297,18 +294,18 @@ class Deliveries:
             del self._awake[delivery.microbatch]
         return list(self._awake.values())
 
-    def _late(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+    def _late(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """A microbatch may be late: ask its holders, and let another replica help the newest."""
         newest = delivery.holders[-1]
         late_s = self.next_hop.late_s(newest.peer, newest.queue)
-        late_s = late_s if newest.accepted else min(late_s, RECEIPT_S)
+        late_s = late_s if newest.accepted else min(late_s, LOST_S)  # however slow the line
         since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
         if now < since + late_s or (early and newest.accepted):
             delivery.at = max(now, since) + late_s if early else since + late_s
             return []
         if delivery.step < self._committed:
             return self._route(delivery, now)  # whoever counts it still has its gradient
-        delivery.at, effects = now + LOOK_S, list[DeliveryEffect]()
+        delivery.at, effects = now + LOOK_S, list[PipelineEffect]()
         if now >= delivery.ask_at:
             delivery.ask_at = now + late_s
             for holder in delivery.holders:
@@ -316,7 +313,7 @@ class Deliveries:
                 effects.append(Send(holder.peer, asks))
         return [*effects, *self._help(newest, delivery.step, since, now)]
 
-    def _help(self, late: Holder, step: int, since: float, now: float) -> list[DeliveryEffect]:
+    def _help(self, late: Holder, step: int, since: float, now: float) -> list[PipelineEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
         early, slow = step > self._slowest, late.peer
@@ -342,14 +339,14 @@ class Deliveries:
             f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen)} gets it too"
         )
         said = Explain("pipeline", words, members=(slow, chosen))
-        effects: list[DeliveryEffect] = [self._send(delivery, chosen, now), said]
+        effects: list[PipelineEffect] = [self._send(delivery, chosen, now), said]
         if nothing and late.account.struck(now):
             effects.append(Obstructs(slow, "again and again it brings none of our work"))
         return effects
 
     # --- finding a holder ------------------------------------------------------------------
 
-    def _route(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+    def _route(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """any -> asking, if a replica of the next stage may hold it already; else held."""
         self._clear(delivery)
         self._awake[delivery.microbatch] = delivery
@@ -361,7 +358,7 @@ class Deliveries:
             return []
         return self._ask(delivery, now) if delivery.again or closed else self._offer(delivery, now)
 
-    def _nobody_has(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+    def _nobody_has(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """asking -> held; a step that is closed there cannot be run again, only asked for."""
         delivery.asked = None
         if delivery.step >= self._committed:
@@ -369,7 +366,7 @@ class Deliveries:
         delivery.at = now + ANSWER_S
         return []
 
-    def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+    def _offer(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """idle | asking -> held, or idle until a replica appears or takes work."""
         unfit = self._live - delivery.helpful(self._live, self._committed)
         # what was lost once does not wait for another replica that has shown nothing yet
@@ -387,13 +384,13 @@ class Deliveries:
         sent = delivery.attempt, now, account.charged
         holder = Holder(peer, account, *sent, charged=True, alone=not again)
         delivery.holders.append(holder)
-        delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), RECEIPT_S)
+        delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), LOST_S)
         size_bytes = self._tokens_bytes(microbatch)
         message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
         return SendPayload(peer, message, keys)
 
-    def _ask(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
+    def _ask(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
         delivery.attempt += 1
         delivery.asked = delivery.helpful(self._live, self._committed)
@@ -404,7 +401,7 @@ class Deliveries:
 
     def _asked_answer(
         self, delivery: Delivery, sender: PeerId, receipt: Receipt, now: float
-    ) -> list[DeliveryEffect]:
+    ) -> list[PipelineEffect]:
         """asking -> held by a replica that knows it, or by a new one once all have said no."""
         asked = delivery.asked
         if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
@@ -424,16 +421,15 @@ class Deliveries:
 
     # --- what holders answer ---------------------------------------------------------------
 
-    def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
+    def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
         """Handle a holder without the microbatch. It may not have arrived yet, or the holder left
         its count to another replica, which is then searched."""
         holder.absent += 1
         if not holder.accepted and holder.absent < ABSENT:
             return []
-        delivery.again = True
         return self._without(delivery, holder, now)
 
-    def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
+    def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
         """held -> another replica at once, or the same after a pause."""
         if holder.accepted:
             delivery.unfit.add(holder.peer)  # it has given it back
@@ -471,27 +467,22 @@ class Deliveries:
 
     # --- losing a holder -------------------------------------------------------------------
 
-    def _without(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """A holder has lost the microbatch: its backup becomes the holder, or another is
-        searched."""
-        first = holder is delivery.holders[0]
+    def _without(
+        self, delivery: Delivery, holder: Holder, now: float, cause: str = ""
+    ) -> list[PipelineEffect]:
+        """A holder has lost the microbatch, by a ``cause`` that is reported: its backup becomes the
+        holder, or another is searched."""
+        effects, first = list[PipelineEffect](), holder is delivery.holders[0]
+        delivery.again |= first
         self._release(delivery, holder)
-        if delivery.holders and not (first and delivery.returned):
-            if delivery.at is None and not delivery.returned:  # it seemed to run in vain
-                delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
-            return []
-        return self._route(delivery, now)
-
-    def _redo(
-        self, delivery: Delivery, holder: Holder, cause: str, now: float
-    ) -> list[DeliveryEffect]:
-        """any -> asking or held; a backup is the holder now."""
-        if holder is not delivery.holders[0]:
-            return self._without(delivery, holder, now)
-        delivery.again = True
-        effects = self._without(delivery, holder, now)
-        lost = (delivery.step, delivery.microbatch, holder.peer)
-        return [*effects, Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned)]
+        if not delivery.holders or (first and delivery.returned):
+            effects = self._route(delivery, now)
+        elif delivery.at is None and not delivery.returned:  # it seemed to run in vain
+            delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
+        if first and cause:
+            lost = delivery.step, delivery.microbatch, holder.peer
+            effects.append(Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned))
+        return effects
 
     def _clear(self, delivery: Delivery) -> None:
         """any -> idle, with nothing to wait for."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
 
@@ -107,8 +108,6 @@ class ContributeTask(Struct, frozen=True, tag=True):
     step: int
     attempt: int
     bounds: tuple[int, ...]
-    masks: tuple[tuple[bytes, bool], ...] = ()
-    """Where the sum is secret: the seeds of our masks, and whether each is added."""
 
 
 class ReduceTask(Struct, frozen=True, tag=True):
@@ -152,8 +151,6 @@ class ApplyTask(Struct, frozen=True, tag=True):
     reduced: tuple[PayloadKey | None, ...] = ()
     """One per segment; None for a segment without elements."""
     sq_norms: tuple[float, ...] = ()
-    seeds: tuple[bytes, ...] = ()
-    """Where the sums are secret: the seeds of the masks that are still in them."""
     rate: float | None = None
     """The learning rate by an amendment; None: the manifest's."""
 
@@ -220,6 +217,8 @@ class Outcome(Struct, frozen=True, tag=True):
     """Of each payload the task yielded, as in its seal."""
     counted: tuple[int, ...] = ()
     """The microbatches in what ``ContributeTask`` yielded."""
+    graph_kept: bool = False
+    """Of ``ForwardTask``: the worker needs the gradient alone to run it back."""
     hash: str = ""
     """Of the version: from ``HashTask``, or with a small version itself."""
     grad_norm: float = 0.0
@@ -296,3 +295,16 @@ class GradientAccepted:
     step: int
     microbatch: int
     rerouted: bool
+
+
+PipelineEffect = (
+    Effect
+    | Keep
+    | SendPayload
+    | DropStep
+    | Compute
+    | Fault
+    | Rerouted
+    | GradientAccepted
+    | Obstructs
+)

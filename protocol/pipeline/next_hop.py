@@ -25,17 +25,12 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
-from protocol.pace import ANSWER_S, FORGET_S
+from protocol.pace import ANSWER_S, FORGET_S, LOOK_S
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 
 REST_S = 0.02
 """A replica that refuses work is left alone; each time in a row twice as long."""
-LEAST_LATE_S = 2.0
-"""Nothing is late sooner."""
-LEAST_LATE_AGAIN_S = 0.5
-"""Nor at a replica that has brought nothing lately: each that sends to it tries it again, and each
-time its stage waits."""
 MOST_TIMES = 3.0
 """What takes so many times the usual is late, however much times vary. A replica that has not shown
 what it needs may need so many times what its slowest sibling does."""
@@ -49,8 +44,6 @@ RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
 """Choices of which newcomers get a bounded share; then each counts half."""
-USUAL_S = 1.0
-"""What a microbatch is taken to need before one is measured."""
 LEAST_RATE = 1e-6
 """Lower bound of a believed rate: a microbatch would take twelve days."""
 _Open = tuple[float, bytes, PeerId]
@@ -174,7 +167,7 @@ class NextHop:
         for gone in self._accounts.keys() - rates.keys():
             del self._accounts[gone]
         known = [c.gradient.mean_s for c in self._accounts.values()]
-        hop_s = sum(known) / len(known) if known else USUAL_S
+        hop_s = sum(known) / len(known) if known else ANSWER_S
         believed = believed_rates(rates)
         for peer in rates:
             if peer not in self._accounts:
@@ -265,7 +258,8 @@ class NextHop:
 
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
-        least_s = LEAST_LATE_AGAIN_S if self[peer].strikes else LEAST_LATE_S
+        # each that sends to one that has brought nothing lately tries it, and its stage waits
+        least_s = LOOK_S if self[peer].strikes else 2 * ANSWER_S
         if (own := self[peer].gradient).measured:
             return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
         known = [c.gradient.mean_s for c in self._accounts.values() if c.gradient.measured]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from protocol import limits
-from protocol.effects import Effect, Penalise, Send
+from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.divergence import SPOILT_POINTS, Divergence
@@ -24,30 +24,18 @@ from protocol.pipeline.effects import (
     GradientAccepted,
     Keep,
     LossTask,
-    Obstructs,
     Outcome,
     PayloadKey,
-    Rerouted,
+    PipelineEffect,
     SendPayload,
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase, StepWork
-from protocol.pipeline.newcomers import Newcomers
+from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
 
-PipelineEffect = (
-    Effect
-    | Keep
-    | SendPayload
-    | DropStep
-    | Compute
-    | Fault
-    | Rerouted
-    | GradientAccepted
-    | Obstructs
-)
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
 to the node; more would let a forward overtake a backward that has just arrived. A worker that runs
@@ -60,7 +48,6 @@ class Pipeline:
     Args:
         place: where this replica stands.
         step: the step that it begins with.
-        audited: whether the run has audits.
         at_once: tasks that the worker runs at a time.
     """
 
@@ -69,7 +56,6 @@ class Pipeline:
         place: Place,
         step: int,
         *,
-        audited: bool = False,
         at_once: int = 1,
     ) -> None:
         self._place = place
@@ -78,7 +64,6 @@ class Pipeline:
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
         self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
-        self._newcomers = Newcomers(active=audited)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = False
@@ -155,15 +140,22 @@ class Pipeline:
             for microbatch in list(self._microbatches.at(before).in_flight):
                 effects += self.drop(microbatch)
         self.step, self._closed = step, False
-        self._newcomers.settle()
         return [*effects, *self._schedule(now)]
 
     def close(self) -> None:
         """Give the worker nothing more of this step: the next version is being made."""
         self._closed = True
 
-    def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
-        """Take a new view: re-route the work of lost replicas, free what no peer can ask for."""
+    def update_view(
+        self, view: SwarmView, now: float, bound: Bound = NOBODY
+    ) -> list[PipelineEffect]:
+        """Take a new view: re-route the work of lost replicas, free what no peer can ask for.
+
+        Args:
+            view: the live replicas.
+            now: monotonic seconds.
+            bound: what newcomers of the next stage may have.
+        """
         place, self._divergence.view = self._place, view
         effects: list[PipelineEffect] = []
         if not place.last:
@@ -172,7 +164,7 @@ class Pipeline:
             rates = {r.peer: r.rate for r in nexts}
             self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
             self._deliveries.next_hop.relayed(view.relayed)
-            self._deliveries.next_hop.bound(self._newcomers.update(nexts))
+            self._deliveries.next_hop.bound(bound)
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
             effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
@@ -274,7 +266,7 @@ class Pipeline:
 
     def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s receipt (``message``) at ``now`` for a boundary that we sent."""
-        return list(self._deliveries.receipt(sender, message, now))
+        return self._deliveries.receipt(sender, message, now)
 
     def backward(self, sender: PeerId, message: Backward, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s boundary gradient (``message``) at ``now``; a repetition is ignored."""
@@ -309,9 +301,8 @@ class Pipeline:
         effects: list[PipelineEffect]
         if isinstance(task, ForwardTask):
             self._microbatches.move(state, Phase.SENT)
-            effects = list(
-                self._deliveries.start(state.step, state.microbatch, again=state.again, now=now)
-            )
+            of = state.step, state.microbatch
+            effects = self._deliveries.start(*of, again=state.again, now=now)
         else:
             state.loss_sum = outcome.loss_sum
             self._microbatches.move(state, Phase.DONE)
@@ -321,7 +312,7 @@ class Pipeline:
 
     def tick(self, now: float) -> list[PipelineEffect]:
         """Act on deadlines that have passed."""
-        return list(self._deliveries.tick(now))
+        return self._deliveries.tick(now)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

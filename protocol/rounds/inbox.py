@@ -177,11 +177,9 @@ class Inbox:
         found = [self._broadcasts[entry] for entry in entries if entry in self._broadcasts]
         return found if len(found) == len(entries) else None
 
-    def apply_task(
-        self, plan: Plan, seeds: tuple[bytes, ...] = (), rate: float | None = None
-    ) -> ApplyTask:
-        """Return the task that applies all broadcasts; ``seeds`` open them, where sums are secret;
-        ``rate`` is the learning rate, if it is not the manifest's."""
+    def apply_task(self, plan: Plan, rate: float | None = None) -> ApplyTask:
+        """Return the task that applies all broadcasts; ``rate`` is the learning rate, if it is not
+        the manifest's."""
         keys: list[PayloadKey | None] = [None] * (len(plan.bounds) - 1)
         norms = [0.0] * len(keys)
         for segment in active(plan):
@@ -189,7 +187,7 @@ class Inbox:
             keys[segment] = PayloadKey(plan.step, "reduced", segment, plan.attempt, entry[2])
             norms[segment] = self._broadcasts[entry].sq_norm
         sums = tuple(keys), tuple(norms)
-        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), *sums, seeds, rate)
+        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), *sums, rate)
 
 
 def _counts(plan: Plan) -> tuple[int, ...]:

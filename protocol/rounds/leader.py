@@ -27,9 +27,10 @@ from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.newcomers import LetsIn, Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -44,18 +45,9 @@ from protocol.wire.statement import Statement, encode_statement
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
-REFUSED_S = 1.0
-"""How long a refused attempt goes on, until all have answered: every member is to see for itself
-all that is wrong in it."""
-FIRST_S = 4.0
-"""How long a lineage's first step waits for its electors to take their stages: a follower of the
-decision begins a little later than whoever has decided."""
-LAGGARD_S = 8.0
+LAGGARD_S = 2 * HEARD_S
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
-RESEND_S = 1.0
-VOTE_S = 0.25
-"""How often a quorum that is missing is looked for again: it changes with every heartbeat."""
 MOST_DOUBLINGS = 5
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 Amended = Callable[[], AgreedList]
@@ -98,11 +90,10 @@ class RoundLeader:
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
         quorum: None: no quorum is needed, as in worlds without partitions.
-        is_proven: whether a replica's work is in a step that we closed.
-        least: of how many members a plan is at least.
+        lets_in: whether a newcomer may be admitted now.
         amended: the amendments that our stage agrees on with this step, and those on which it had
             agreed at its version.
-        longest_s: a round's bytes take at most so long, on a line that is slow.
+        expected_s: returns how long a round may take here by those before.
         verify: checks a signature.
         era: lineage of the seat.
         part: returns our own replica's part in the round.
@@ -115,23 +106,22 @@ class RoundLeader:
         size: int,
         step: int,
         quorum: Quorum | None = None,
-        is_proven: Callable[[PeerId], bool] = lambda _peer: True,
-        least: int = 1,
+        lets_in: LetsIn = lambda _peer, _now: True,
         amended: tuple[Amended, Amended] = (tuple, tuple),
-        longest_s: float = 0.0,
+        expected_s: Callable[[], float] = lambda: 0.0,
         verify: Verify = lambda _peer, _kind, _body, _signature: True,
         era: int = 0,
         part: Callable[[], OwnPart] = OwnPart,
         made_by: Callable[[int], Commit | None] = lambda _version: None,
     ) -> None:
-        self._place, self._size, self._is_proven, self._least = place, size, is_proven, least
+        self._place, self._size = place, size
         self._part, self._made_by = part, made_by
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, is_proven)
+        self._newcomers = Newcomers(place, lets_in)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._patience, self._era = Patience(longest_s), era
+        self._patience, self._era = Patience(expected_s), era
         self._verify = verify
         self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
@@ -253,7 +243,7 @@ class RoundLeader:
             if not self._fits(sender):
                 self._void("ledger changed")
                 self._voided[sender] += 1
-            elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
+            elif message.promised < plan.attempt and now > self._patience.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
@@ -301,7 +291,7 @@ class RoundLeader:
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
         """
-        if self._part().closed or self._proposing or len(self._serving_step()) < self._least:
+        if self._part().closed or self._proposing or not self._serving_step():
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
@@ -364,8 +354,8 @@ class RoundLeader:
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
-        if now < self._complete_since + FIRST_S and (coming := self._coming(members, now)):
-            self._look_at = self._complete_since + FIRST_S
+        if now < self._complete_since + HEARD_S and (coming := self._coming(members, now)):
+            self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
         if not laggards or now >= self._complete_since + LAGGARD_S:
             return YES
@@ -390,7 +380,7 @@ class RoundLeader:
         answer = self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now)
         self.refused = "" if answer else answer.reason
         if not answer:
-            self._look_at = now + VOTE_S
+            self._look_at = now + LOOK_S / 2
         return answer
 
     def _left_out(self, decree: Decree) -> frozenset[PeerId]:
@@ -451,9 +441,6 @@ class RoundLeader:
         if not members:
             silent = _names(self._silent(self._serving_step()))
             return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
-        if len(members) < self._least:
-            words = f"a secret sum needs {self._least} replicas, and {len(members)} have reported"
-            return no(words)
         if now < self._not_before:
             self._look_at = self._not_before
             return no("another leader has the step")
@@ -505,7 +492,7 @@ class RoundLeader:
         if message.digest == REFUSED:
             self._refusers[sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
-                self._anew_at = now + REFUSED_S
+                self._anew_at = now + ANSWER_S
         elif not self._verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
         self._answers[sender] = message
@@ -580,14 +567,13 @@ class RoundLeader:
         """Leave the step to another for a while, if the electors have just refused our attempt."""
         if self.proposer.state is State.IDLE is not before:
             self._overtaken += 1
-            self._not_before = now + VOTE_S * (1 << min(self._overtaken, MOST_DOUBLINGS))
+            self._not_before = now + LOOK_S / 2 * (1 << min(self._overtaken, MOST_DOUBLINGS))
             if self._plan is not None:
                 self._void("leader changed")
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
         this step and the next."""
-        self._patience.decided(now)
         observers = self._newcomers.observing(now) if self._plan is None else self._plan.observers
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
@@ -607,17 +593,9 @@ class RoundLeader:
         self._newcomers.ask(joiner, now)
         return self._act(now)
 
-    def admitted(self, joiner: PeerId, now: float) -> bool:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
-        whether that counts."""
-        counts = self.lets_in(joiner, now)
-        if counts:
-            self._newcomers.admitted(joiner, now)
-        return counts
-
-    def lets_in(self, newcomer: PeerId, now: float) -> bool:
-        """Whether a newcomer may count that a leader names."""
-        return self._newcomers.lets_in(newcomer, self._serving_step(), self._held(), now)
+    def admitted(self, joiner: PeerId, now: float) -> None:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
+        self._newcomers.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""

@@ -2,9 +2,6 @@
 
     waiting -> settling -> contributing -> exchanging -> ready -> applying
 
-Where sums are secret (``masking``), ``dealing`` comes before ``contributing``, and what was summed
-is opened after the commit, before ``applying``.
-
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
 lower attempt is followed after it. Two-phase: a member that has said Ready can still be told to
 start over, and nothing is applied before the electors' decree, so a death in the middle costs one
@@ -49,13 +46,10 @@ from protocol.rounds.plans import (
 )
 from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds, most_segments
-from protocol.secrecy.machine import Masking
-from protocol.wire.messages import Commit, Dealing, Opening, Plan, Ready, Reduced, Segment
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import Decree
 
-NOT_READY: Final = frozenset(
-    {Progress.SETTLING, Progress.DEALING, Progress.CONTRIBUTING, Progress.EXCHANGING}
-)
+NOT_READY: Final = frozenset({Progress.SETTLING, Progress.CONTRIBUTING, Progress.EXCHANGING})
 """Where a member can still give an attempt up: nobody can have proposed its decree."""
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault | Unsigned
@@ -93,7 +87,6 @@ class RoundMember:
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
-        masking: keeps contributions secret; None: they are not.
         commitments: what members have committed to contribute; None: the run has no audits.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
@@ -108,12 +101,11 @@ class RoundMember:
         accumulator: Accumulator,
         loaded: bool,
         promise: tuple[int, int] = (0, 0),
-        masking: Masking | None = None,
         commitments: Commitments | None = None,
         rate: Callable[[Plan], float | None] = lambda _plan: None,
         sign: Callable[[Ready], Ready | None] = lambda ready: ready,
     ) -> None:
-        self._place, self._size, self._masking = place, size, masking
+        self._place, self._size = place, size
         self._commitments, self._rate, self._sign = commitments, rate, sign
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
@@ -126,8 +118,6 @@ class RoundMember:
         self._plan: Plan | None = None
         self._counted: frozenset[int] = frozenset()
         self._inbox = Inbox(most_segments(self._size))
-        if self._masking is not None:
-            self._masking.start_step()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
         self._spoilt: dict[PeerId, set[int]] = {}
@@ -172,16 +162,12 @@ class RoundMember:
         self.loaded = True
         return [*self.advance(), *self.try_apply()]
 
-    def forget(self, peer: PeerId) -> list[RoundEffect]:
+    def forget(self, peer: PeerId) -> None:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
         not said it."""
         self._inbox.forget(peer, self.promised)
         if self._commitments is not None:
             self._commitments.forget(peer, self.step, self.promised)
-        if self._masking is None:
-            return []
-        self._masking.forget(peer)
-        return self._give_up_secret()
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -276,10 +262,6 @@ class RoundMember:
         me = self._place.me
         if self.progress is Progress.EXCHANGING:
             return list(self._inbox.awaited(plan, me) or self._uncommitted(plan))
-        if self._masking is not None and self.progress is Progress.DEALING:
-            return [("contribution", peer) for peer in self._masking.missing()]
-        if self._masking is not None and (late := self._masking.closed_to()):
-            return [("commit", peer) for peer in late]
         if self._leader == me:
             return []
         if self.progress is Progress.SETTLING and not self._busy:
@@ -324,8 +306,6 @@ class RoundMember:
             return differs
         if mine is None:
             return self._observe(sender, plan)
-        if self._masking is not None and not self._masking.may_follow(plan):
-            return []  # it may be sound when we know our siblings better; the leader says it again
         counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
         same = self._plan is not None and _members(plan) == _members(self._plan)
         self.planned_again = sender if same and sender == self._leader else None
@@ -344,11 +324,9 @@ class RoundMember:
         return [*self._expose(), *self._try_ready()]
 
     def _expose(self) -> list[RoundEffect]:
-        """The plan says who owns which segment, and who masks for whom."""
-        plan = self._require_plan()
-        impostors = self._inbox.follow(plan, self._place.me)
-        blamed: list[RoundEffect] = list(map(blame_impostor, sorted(impostors)))
-        return [*blamed, *self._masking.follow(plan)] if self._masking is not None else blamed
+        """The plan says who owns which segment."""
+        impostors = self._inbox.follow(self._require_plan(), self._place.me)
+        return [blame_impostor(peer) for peer in sorted(impostors)]
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
@@ -371,76 +349,8 @@ class RoundMember:
         plan = self._require_plan()
         if len(plan.members) == 1 and not plan.observers:
             return self._become_ready(plan_digest(self._leader, plan, []))
-        if self._masking is not None:
-            self.progress = Progress.DEALING
-            return self._mask()
         self.progress = Progress.CONTRIBUTING
         return [Compute(ContributeTask(plan.step, plan.attempt, tuple(plan.bounds)))]
-
-    # --- secret sums -----------------------------------------------------------------------
-
-    def on_dealing(self, sender: PeerId, message: Dealing, now: float) -> list[RoundEffect]:
-        """Take what a member deals to us (it may overtake the plan)."""
-        old = message.step != self.step or message.attempt < self.promised
-        if self._masking is None or old or self.progress is Progress.APPLYING:
-            return []
-        self._masking.dealing(sender, message)
-        effects = [*self._mask(), *self._give_up_secret()]
-        return [*effects, *(self._try_ready() if self.progress is Progress.OBSERVING else [])]
-
-    def _mask(self) -> list[RoundEffect]:
-        """Encode our contribution behind its masks, once every member has dealt to us."""
-        plan, masking = self._plan, self._masking
-        if plan is None or masking is None:
-            return []
-        effects: list[RoundEffect] = []
-        for peer in masking.false_dealers():
-            effects += self._refuse(plan, f"what {short(peer)} has dealt contradicts itself")
-            effects += self._blame(plan, peer, "false-dealing", 20)
-        masks = masking.masks() if self.progress is Progress.DEALING else None
-        if masks is None:
-            return effects
-        self.progress = Progress.CONTRIBUTING
-        bounds = tuple(plan.bounds)
-        task = ContributeTask(plan.step, plan.attempt, bounds, masks)
-        return [*effects, Compute(task)]
-
-    def on_opening(self, sender: PeerId, message: Opening, now: float) -> list[RoundEffect]:
-        """Take the shares that a member shows (they may overtake the commit)."""
-        old = message.step != self.step or message.attempt < self.promised
-        if self._masking is None or old or self.progress is Progress.APPLYING:
-            return []
-        self._masking.opening(sender, message)
-        return self.try_apply()
-
-    def ask_for_shares(self, said: Commit) -> list[RoundEffect]:
-        """Say what is committed to members that have not shown their shares, and show them ours:
-        either may have been lost with a link."""
-        masking = self._masking
-        if self._commit is None or masking is None or self.progress is Progress.APPLYING:
-            return []
-        asked = masking.closed_to()
-        return [effect for p in asked for effect in (Send(p, said), *masking.show_again(p))]
-
-    def shares_again(self, peer: PeerId, attempt: int) -> list[RoundEffect]:
-        """A peer says a commit to us: if we have opened that attempt, it waits for our shares."""
-        masking = self._masking
-        return [*masking.show_again(peer)] if masking and masking.opened == attempt else []
-
-    def _open(self, masking: Masking) -> list[RoundEffect]:
-        """Our attempt is committed: show our shares, and look at those of others."""
-        effects: list[RoundEffect] = list(masking.open())
-        for peer in masking.false_openers():
-            effects.append(Penalise(peer, "false-share", 50))
-        return [*effects, *self._give_up_secret()]
-
-    def _give_up_secret(self) -> list[RoundEffect]:
-        """Too few members are left to open what is committed: nobody can make the version."""
-        masking = self._masking
-        if masking is None or self.progress is Progress.APPLYING or not masking.is_lost():
-            return []
-        words = f"too few members are left to open the sum of step {self.step}"
-        return [Fault("behind", words)]
 
     # --- exchange --------------------------------------------------------------------------
 
@@ -502,8 +412,6 @@ class RoundMember:
     def _beside(self, plan: Plan) -> bytes | None:
         """Return the digest of what members have to agree on beside the sums; None: not all of it
         is here."""
-        if self._masking is not None:
-            return self._masking.fingerprint()
         return b"" if self._commitments is None else self._commitments.fingerprint(plan)
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
@@ -536,8 +444,6 @@ class RoundMember:
         """The plan of an attempt is decreed: apply it if we hold exactly that."""
         if self.progress is Progress.APPLYING:
             return []
-        if self._masking is not None and self._masking.opened not in (None, attempt):
-            return []  # of one step, one sum is opened
         self._commit = (attempt, digest)
         return self.try_apply()
 
@@ -565,16 +471,12 @@ class RoundMember:
         if digest != self._digest:
             words = f"step {self.step} was committed with other gradients than the ones we hold"
             return [Fault("behind", words)]
-        effects = self._open(self._masking) if self._masking is not None else []
-        seeds = self._masking.seeds() if self._masking is not None else ()
-        if seeds is None:
-            return effects
         self.progress = Progress.APPLYING
         self._accumulator.close()
         rate = self._rate(plan)
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyTask(plan.step, rate=rate))]
-        return [*effects, Compute(self._inbox.apply_task(plan, seeds, rate))]
+        return [Compute(self._inbox.apply_task(plan, rate))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

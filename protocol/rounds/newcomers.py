@@ -12,17 +12,12 @@ from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
+from protocol.pace import FORGET_S
 from protocol.pipeline.place import Place
 from protocol.wire.messages import Admit, Commit
 
-JOIN_TTL_S: Final = 15.0
-"""A newcomer asks again when it has heard nothing; once admitted, its heartbeats soon say so."""
 DONORS: Final = 3
-NEW_AT_ONCE: Final = 4
-"""Of those that nobody has worked with, where the stage has few replicas."""
-NEW_S: Final = 60.0
-"""For so long one of them keeps its place, even if it is set aside before: all replicas hear who is
-admitted, so the next leader does not admit others in its stead."""
+LetsIn = Callable[[PeerId, float], bool]
 
 
 class Newcomers:
@@ -30,26 +25,22 @@ class Newcomers:
 
     Args:
         place: where this replica stands.
-        is_proven: whether a peer's work is in a step that we closed.
+        lets_in: whether a newcomer may be admitted now (``seat/roster.py``).
     """
 
-    def __init__(
-        self, place: Place, is_proven: Callable[[PeerId], bool] = lambda _peer: True
-    ) -> None:
-        self._place, self._is_proven = place, is_proven
+    def __init__(self, place: Place, lets_in: LetsIn = lambda _peer, _now: True) -> None:
+        self._place, self._lets_in = place, lets_in
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
-        self._new: dict[PeerId, float] = {}
-        """The admitted that nobody had worked with, and until when they keep their places."""
 
     def ask(self, joiner: PeerId, now: float) -> None:
-        """Note that a newcomer asks for admission."""
-        self._asking[joiner] = now + JOIN_TTL_S
+        """Note that a newcomer asks for admission; it asks again when it has heard nothing."""
+        self._asking[joiner] = now + FORGET_S
 
     def admitted(self, joiner: PeerId, now: float) -> None:
-        """Note that a leader has admitted a newcomer."""
+        """Note that a leader has admitted a newcomer; its heartbeats soon say so."""
         self._asking.pop(joiner, None)
-        self._observing[joiner] = now + JOIN_TTL_S
+        self._observing[joiner] = now + FORGET_S
 
     def observing(self, now: float) -> list[PeerId]:
         """Return the recently admitted peers, in order of peer id."""
@@ -99,9 +90,7 @@ class Newcomers:
         effects: list[Effect] = []
         for joiner in [p for p in self._asking if p not in serving and serving]:
             others = {*held, *self.observing(now)} - {joiner}
-            if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
-                continue
-            if not self.lets_in(joiner, serving, others, now):
+            if len(others) >= limits.MAX_REPLICAS_IN_ROUND or not self._lets_in(joiner, now):
                 continue
             self.admitted(joiner, now)
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
@@ -119,24 +108,3 @@ class Newcomers:
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"
             effects.append(Explain("transfer", words, members=(joiner,)))
         return effects
-
-    def lets_in(
-        self, joiner: PeerId, serving: Collection[PeerId], others: Collection[PeerId], now: float
-    ) -> bool:
-        """Whether a newcomer may be admitted, now or by the leader that has done so. Of those that
-        nobody has worked with only a few are let in at a time, and keep their places.
-
-        Only proven replicas make room: those admitted say that they serve, and would let in more of
-        their kind.
-        """
-        if self._is_proven(joiner):
-            return True
-        self._new = {
-            p: until for p, until in self._new.items() if until > now and not self._is_proven(p)
-        }
-        proven = sum(map(self._is_proven, serving))
-        new = {peer for peer in others if not self._is_proven(peer)} | self._new.keys()
-        if len(new - {joiner}) >= max(NEW_AT_ONCE, 2 * proven):
-            return False
-        self._new.setdefault(joiner, now + NEW_S)
-        return True

@@ -3,7 +3,7 @@
 Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is
 missing although nothing else is needed for it. A wait that lasts too long becomes a *claim*:
 heartbeats name the peer as missing (``SeatStatus.missing``), and the electors decide between the
-two (``seat/standing.py``). A peer that makes a claim itself is waited for until that is settled.
+two (``seat/roster.py``). A peer that makes a claim itself is waited for until that is settled.
 Items that depend on others get more time than items that do not, so that the claim names the root
 cause: a contribution before a sum, a sum before a Ready, a Ready before a commit. In stage 0 a
 replica with no work left in a step waits for those that still have some. It waits briefly once its
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from protocol.ids import PeerId
-from protocol.rounds.patience import FORGET
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
 
 Kind = Literal[
     "contribution",
@@ -55,16 +55,15 @@ and is excused from then on."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "refusal", "plan", "report"))
 SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work"))
 """These wait for all that the step needs, whichever replica has it."""
-LEAST_S: Final = 2.0
-FIRST_S: Final = 12.0
+FIRST_S: Final = 3 * HEARD_S
 """Before any round has been closed here (memory is touched, kernels are compiled), beside what the
 bytes of a round take on a slow line, and while the time of a microbatch is unknown."""
 USUAL_TIMES: Final = 2.0
+FORGET: Final = 0.7
+"""Decay of a long round's weight with each shorter one."""
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
-MOST_TASK_S: Final = 60.0
-LOOK_S: Final = 0.5
-LOST_S: Final = 6.0
+LOST_S: Final = HEARD_S + 2 * ANSWER_S
 """By then all replicas in touch have listed a lost peer, and have said so."""
 SPOILT_TIMES: Final = 2
 """Bad tensors in one step that are no accident."""
@@ -144,14 +143,17 @@ class Obstruction:
         late = {peer for (kind, peer), at in self._since.items() if now >= at + times[kind]}
         return tuple(sorted(late))
 
+    def expected_s(self) -> float:
+        """Return how long a round may take by those before; by its bytes, if there was none."""
+        return self._longest_s if self._usual_s is None else USUAL_TIMES * self._usual_s
+
     def patience_s(self, task_s: float) -> float:
         """Return how long a contribution is waited for."""
         if self._usual_s is None:
             return FIRST_S + self._longest_s
-        usual_s = USUAL_TIMES * self._usual_s
         if not task_s:
-            return max(FIRST_S, usual_s)
-        return max(LEAST_S, usual_s) + min(TASKS * task_s, MOST_TASK_S)
+            return max(FIRST_S, self.expected_s())
+        return max(2 * ANSWER_S, self.expected_s()) + TASKS * task_s
 
 
 def _of_work(peer: PeerId) -> tuple[Wait, Wait]:

@@ -41,8 +41,7 @@ def plan_digest(
         leader: the plan's author.
         plan: the plan.
         broadcasts: of all segments, in order.
-        beside: the hash of what opens them, where sums are secret; of what members have committed
-            to contribute, in a run with audits.
+        beside: the hash of what members have committed to contribute, in a run with audits.
     """
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|".encode())

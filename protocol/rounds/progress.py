@@ -8,14 +8,12 @@ import enum
 class Progress(enum.Enum):
     """``waiting``: for a plan.
 
-    ``settling``: the worker still has a task that adds to the gradient. ``dealing``: the sum is
-    secret, and not all members have dealt to us (``protocol/secrecy``). ``observing``: the plan
+    ``settling``: the worker still has a task that adds to the gradient. ``observing``: the plan
     lists us as a joining peer, we only collect and apply what is broadcast.
     """
 
     WAITING = "waiting"
     SETTLING = "settling"
-    DEALING = "dealing"
     CONTRIBUTING = "contributing"
     EXCHANGING = "exchanging"
     READY = "ready"

@@ -1,16 +1,18 @@
 """The amendments on which our stage has agreed, as one of its seats goes by them.
 
+The plan of a step adds what its leader knows to the list, each amendment with the first step for
+which it holds (``Amendments.propose``); the decree makes it so, and whoever is away learns it with
+the state. Each stage decides for itself. Its founder names a step by which all have heard of an
+amendment, so they turn together; a stage that hears of it later turns later.
+
 State: the list that the last closed step has agreed on, and whether we closed it.
 """
 
 from __future__ import annotations
 
 from protocol.agreed import AgreedList
-from protocol.amendments.agreeing import may_follow, to_agree_on, told_by
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
-from protocol.pipeline.place import Place
-from protocol.view import SwarmView
 from protocol.wire.messages import Plan
 
 
@@ -18,17 +20,14 @@ class Agreeing:
     """See the module's docstring.
 
     Args:
-        place: where this replica stands.
         amendments: what this volunteer knows of the founder's; None: nothing.
         steps: of the run without amendments.
         sure: whether we begin with the run itself. In a copy siblings may have agreed on another
             list than we knew of then, until we have closed a step.
     """
 
-    def __init__(
-        self, place: Place, amendments: Amendments | None, steps: int, *, sure: bool
-    ) -> None:
-        self._place, self._known, self.unamended_steps = place, amendments, steps
+    def __init__(self, amendments: Amendments | None, steps: int, *, sure: bool) -> None:
+        self._known, self.unamended_steps = amendments, steps
         self.agreed: AgreedList = amendments.agreed if amendments else ()
         self._sure = sure
 
@@ -43,28 +42,26 @@ class Agreeing:
         self.agreed, self._sure = agreed, True
         return self._known is not None and self._known.settle(agreed)
 
-    def to_plan(self, view: SwarmView, step: int) -> AgreedList:
+    def to_plan(self, step: int) -> AgreedList:
         """Return the amendments that we plan a step with."""
-        if self._known is None:
-            return ()
-        told = self._told(self._known, view, step)
-        return to_agree_on(self._known, self.agreed, told, step, not self._sure)
+        return self._known.propose(self.agreed, step) if self._known else ()
 
-    def may_hold(self, plan: Plan, view: SwarmView) -> Answer:
-        """Whether the amendments that a plan names may hold."""
-        if self._known is None:
-            return YES if not plan.amended else no("a plan names amendments, and we know of none")
-        lists = self.agreed, plan.amended, self._told(self._known, view, plan.step)
-        return may_follow(self._known, *lists, plan.step, not self._sure)
+    def may_hold(self, plan: Plan) -> Answer:
+        """Whether the amendments that a plan names may hold: all on which our stage has agreed, and
+        some of those that we would add."""
+        named, known = plan.amended, self._known
+        if known is None:
+            return YES if not named else no("a plan names amendments, and we know of none")
+        if not known.knows(named):
+            return no("a plan names an amendment of the founder that we have not got yet")
+        if not self._sure:
+            return YES
+        if named[: len(self.agreed)] != self.agreed:
+            return no("a plan leaves out an amendment on which our stage has agreed")
+        if named != known.propose(self.agreed, plan.step)[: len(named)]:
+            return no("a plan lets an amendment hold from another step than it may")
+        return YES
 
     def rate(self, plan: Plan) -> float | None:
         """Return the learning rate of a plan's step; None: the manifest's."""
         return self._known.rate(plan.amended, plan.step) if self._known else None
-
-    def _told(self, known: Amendments, view: SwarmView, step: int) -> AgreedList | None:
-        """Return on what most replicas of the stage before have agreed; None: ours decides."""
-        if self._place.first:
-            return None
-        before = view.serving(self._place.stage - 1)
-        lists = [r.amended for r in before if r.version >= step - 1]
-        return told_by(known, lists, len(before))

@@ -40,15 +40,12 @@ from protocol.wire.messages import (
     AuditNotice,
     AuditReply,
     AuditRequest,
-    AuditResult,
     Commitment,
     Plan,
     Segment,
     Statements,
 )
 
-WAITS_S: Final = 2 * ANSWER_S
-"""An audit's task waits so long for a worker that has nothing else to do."""
 HEEDED: Final = 4.0
 """Announced audits of one member that are heeded at once; then as many as an honest one draws. An
 announcement occupies its judges: a liar could announce audits without end, so that nobody looks
@@ -199,7 +196,10 @@ class Auditing:
         return drawn(terms.secret, digest, stage, plan.step, others, terms.budget)
 
     def on_notice(self, sender: PeerId, message: AuditNotice, now: float) -> list[SeatEffect]:
-        """Another member audits this step's contribution of a third one; not without end."""
+        """Another member audits this step's contribution of a third one, or has done so; not
+        without end."""
+        if message.agrees is not None:
+            return self._result(sender, message, message.agrees, now)
         each = Rate(min(MOST_HEEDED, NEW_TIMES * self._terms.budget), HEEDED)
         if sender in self._heeded_now or self._heeded.take({sender: each}, self._closed):
             self._heeded_now.add(sender)
@@ -266,12 +266,14 @@ class Auditing:
 
     # --- the audit ------------------------------------------------------------------------------
 
-    def on_result(self, sender: PeerId, message: AuditResult, now: float) -> list[SeatEffect]:
+    def _result(
+        self, sender: PeerId, message: AuditNotice, agrees: bool, now: float
+    ) -> list[SeatEffect]:
         """The auditor has come to a result: judge it if it has found fault."""
         audit = self._audit
         if audit is None or audit.auditor != sender or not self._is_of(message, message.member):
             return []
-        return self._perform(audit, audit.result(now, agrees=message.agrees), now)
+        return self._perform(audit, audit.result(now, agrees=agrees), now)
 
     def on_reply(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
@@ -288,7 +290,7 @@ class Auditing:
             return []
         return [Keep((key,)), *self._perform(audit, audit.shown(key, digest, now), now)]
 
-    def _is_of(self, message: AuditReply | AuditResult, member: str) -> bool:
+    def _is_of(self, message: AuditReply | AuditNotice, member: str) -> bool:
         of = None if self._audit is None else self._audit.of
         said = message.step, message.attempt, member
         return of is not None and (of.plan.step, of.plan.attempt, of.member) == said
@@ -346,7 +348,7 @@ class Auditing:
                 case Judged():
                     said += self._over(audit, effect)
                 case _:
-                    self._task = effect, now + WAITS_S
+                    self._task = effect, now + 2 * ANSWER_S
         return said
 
     def _over(self, audit: Audit, judged: Judged) -> list[SeatEffect]:
@@ -355,7 +357,8 @@ class Auditing:
         me, member, plan, grade = self._place.me, audit.of.member, audit.of.plan, judged.grade
         agrees, effects = grade in (None, Grade.AGREES), list[SeatEffect]()
         if audit.auditor == me:
-            result = AuditResult(plan.stage, plan.step, plan.attempt, member, agrees)
+            of = plan.stage, plan.step, plan.attempt, member
+            result = AuditNotice(*of, agrees=agrees)
             others = (PeerId(m.peer) for m in plan.members if m.peer not in (me, member))
             effects += [Send(peer, result) for peer in others]
         elif not audit.begun:

@@ -19,14 +19,13 @@ from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S
+from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect, SignCharge
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan
 
-TELL_AGAIN_S: Final = 3 * ANSWER_S
 TELL_TIMES: Final = 4
 PLANS: Final = 256
 """Steps of which the members are remembered: an audit may last some."""
@@ -167,5 +166,5 @@ class Charging:
                     self._told[stage, peer, signature] = told = told + 1
                 rest |= told < times
         if rest and self._again_at is None:
-            self._again_at = now + TELL_AGAIN_S
+            self._again_at = now + HEARD_S
         return effects

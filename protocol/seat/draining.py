@@ -12,7 +12,8 @@ step; so do all replicas of a stage that drain together.
 
 from __future__ import annotations
 
-from protocol.pipeline.pipeline import Pipeline, PipelineEffect
+from protocol.pipeline.effects import PipelineEffect
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.member import RoundMember
 from protocol.rounds.progress import Progress
@@ -40,7 +41,7 @@ class Draining:
     def begin(self, *, alone: bool) -> list[PipelineEffect]:
         """Take no more work; ``alone``: none of the steps after this one."""
         self._began_at = step = self._pipeline.step
-        return list(self._pipeline.refuse_from(step + 1 if alone else step))
+        return self._pipeline.refuse_from(step + 1 if alone else step)
 
     def go_on(self) -> None:
         """Those we left the work to drain as well: take the step whole in which we began to."""

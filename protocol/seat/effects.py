@@ -6,21 +6,9 @@ from dataclasses import dataclass
 
 from protocol.agreed import AgreedList
 from protocol.audit.record import Grade
-from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
-from protocol.pipeline.effects import (
-    Committed,
-    Compute,
-    DropStep,
-    Fault,
-    GradientAccepted,
-    Keep,
-    Obstructs,
-    PayloadKey,
-    Rerouted,
-    SendPayload,
-)
+from protocol.pipeline.effects import Committed, PayloadKey, PipelineEffect
 from protocol.rounds.commitments import Unsigned
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Commitment
@@ -96,7 +84,7 @@ class AgreedOn:
 
 
 SeatEffect = (
-    Effect
+    PipelineEffect
     | HeldOutLoss
     | CommitTo
     | SignCharge
@@ -104,16 +92,8 @@ SeatEffect = (
     | Contradicted
     | Contributions
     | Audited
-    | Keep
-    | SendPayload
     | Unsigned
-    | DropStep
-    | Compute
     | Committed
-    | Fault
-    | Rerouted
-    | GradientAccepted
-    | Obstructs
     | Snapshot
     | Serving
     | AgreedOn

@@ -5,7 +5,7 @@ way; it is asked for it now and then. So is a replica beside our stage that is t
 us, for it could not be without ours, and it may be an elector: we may see no sibling any more that
 sees us. The votes in the commit prove what it says (``decree``). If
 none of them answers, the next leader in line asks the electors. A replica that has the commit and
-cannot apply it for ``STUCK_S`` lacks what it takes, and fetches the state. Who has slept for so
+cannot apply it for ``LOST_S`` lacks what it takes, and fetches the state. Who has slept for so
 long that nobody has that commit any more sees that siblings are ahead and that it is out of touch
 with the electors that it knows; then it could close nothing anyway, and fetches the state, too.
 State: which of these it is and since when, and when we have asked.
@@ -19,15 +19,12 @@ from typing import Final
 
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S, HEARD_S, LOOK_S
+from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import Fault
 from protocol.wire.messages import CommitRequest
 
 ASKED: Final = 3
 """At a time."""
-UNANSWERED_S: Final = LOOK_S / 2
-"""Then the electors are asked: one that withholds the commits of its rounds delays them briefly."""
-STUCK_S: Final = 1.5 * HEARD_S
 
 
 class Following:
@@ -76,9 +73,9 @@ class Following:
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self._in_vain = not known and waited_s >= UNANSWERED_S
+        self._in_vain = not known and waited_s >= LOOK_S / 2
         self.unanswered = self._in_vain and bool(ahead)
-        patience_s = STUCK_S if known else FORGET_S if alone else math.inf
+        patience_s = LOST_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]
@@ -94,5 +91,5 @@ class Following:
             return None
         known, _ = self._how
         if known:
-            return self._since + STUCK_S
-        return self._asked_at + LOOK_S if self._in_vain else self._since + UNANSWERED_S
+            return self._since + LOST_S
+        return self._asked_at + LOOK_S if self._in_vain else self._since + LOOK_S / 2

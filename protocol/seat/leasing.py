@@ -7,12 +7,13 @@ import math
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
-from protocol.pipeline.flight import SPARE, Flight
-from protocol.pipeline.leases import Leases, Reports
-from protocol.pipeline.newcomers import Newcomers
+from protocol.pipeline.effects import PipelineEffect
+from protocol.pipeline.newcomers import Bound
 from protocol.pipeline.next_hop import believed_rates
-from protocol.pipeline.pipeline import Pipeline, PipelineEffect
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
+from protocol.seat.flight import SPARE, Flight
+from protocol.seat.leases import Leases, Reports
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -42,14 +43,10 @@ class Leasing:
         place: where this replica stands.
         step: the step that it begins with.
         pipeline: which holds what was leased.
-        audited: whether the run has audits.
     """
 
-    def __init__(
-        self, place: Place, step: int, pipeline: Pipeline, *, audited: bool = False
-    ) -> None:
-        self._place, self._pipeline = place, pipeline
-        self._newcomers, self._flight = Newcomers(active=audited), Flight()
+    def __init__(self, place: Place, step: int, pipeline: Pipeline) -> None:
+        self._place, self._pipeline, self._flight = place, pipeline, Flight()
         self._leases = Leases(step, place.per_step)
         """Used while we lead."""
         self._asked: tuple[PeerId, int] | None = None
@@ -60,12 +57,11 @@ class Leasing:
         """Begin a step; whether we lead it from the start."""
         self._asked = None
         self._flight.start_step()
-        self._newcomers.settle()
         self._leases.start_step(step, leads=leads)
 
-    def update_view(self, view: SwarmView, *, took_over: bool) -> None:
-        """Take a new view; ``took_over``: we lead the step since this view."""
-        self._leases.bound = self._newcomers.update(view.serving(self._place.stage))
+    def update_view(self, bound: Bound, *, took_over: bool) -> None:
+        """Take what newcomers of our stage may have; ``took_over``: we lead the step since now."""
+        self._leases.bound = bound
         if took_over:
             self._leases.take_over()
 
@@ -108,7 +104,10 @@ class Leasing:
             wants: whether we may take work.
         """
         self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
-        effects = self._grant(view, reports, now) if leads else []
+        effects, first = list[Send | Explain](), view.serving(0)
+        if leads:
+            here = {r.peer for r in first if r.version == self._pipeline.step}
+            effects += self._leases.grant(reports, {r.peer for r in first}, here, now)
         if wants and led_by is not None:
             effects += self._ask(led_by, view, now)
         return effects
@@ -134,13 +133,3 @@ class Leasing:
         self._asked = (leader, want)
         held = busy + len(self._pipeline.done())
         return [Send(leader, LeaseRequest(self._pipeline.step, want, held))]
-
-    def _grant(self, view: SwarmView, reports: Reports, now: float) -> list[Send | Explain]:
-        """Lease microbatches to replicas that asked."""
-        step, first, effects = self._pipeline.step, view.serving(0), list[Send | Explain]()
-        live, here = {r.peer for r in first}, {r.peer for r in first if r.version == step}
-        for grant in self._leases.grant(reports, live, here, now):
-            effects.append(Send(grant.peer, Lease(step, grant.ids, grant.again)))
-            if grant.words:
-                effects.append(Explain("pipeline", grant.words))
-        return effects

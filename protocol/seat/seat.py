@@ -15,23 +15,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
-from functools import partial
 from operator import attrgetter
 from typing import Literal
 
 from msgspec.structs import replace
 
-from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import READY, bound_by, promises_of, voters
+from protocol.decree.decree import READY, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.contacts import Contacts
+from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -58,7 +57,7 @@ from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments, Unsigned
-from protocol.rounds.leader import RESEND_S, OwnPart, RoundLeader
+from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
@@ -80,8 +79,9 @@ from protocol.seat.effects import (
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
-from protocol.seat.probation import Probation, Proves
+from protocol.seat.line import Line
 from protocol.seat.returned import ReturnedSteps
+from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -90,11 +90,9 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
-from protocol.seat.standing import Standing
-from protocol.seat.telling import AGAIN_S, Telling
-from protocol.secrecy.machine import Masking, least_members
+from protocol.seat.telling import Telling
 from protocol.verdicts import Verdict
-from protocol.view import SwarmView, leaders
+from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
@@ -111,13 +109,9 @@ from protocol.wire.messages import (
     Returned,
     RoundMessage,
     Segment,
-    Vote,
 )
-from protocol.wire.parts import Ballot, SeatStatus
+from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement, encode_statement
-
-TELL_OTHERS_S = 2 * AGAIN_S
-"""A step that is open for so long may have a leader that does not lead."""
 
 
 @dataclass(slots=True)
@@ -127,14 +121,7 @@ class _OpenStep:
     commit: Commit | None = None
     """Of the step, with the votes of enough electors."""
     unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
-    """Each sender's last plan before the stage before has all gradients, or one that leaves out
-    most electors; and whether it keeps them."""
-    claims: tuple[PeerId, ...] = ()
-    """Peers that our heartbeats name as the ones that the step waits for."""
-    since: float | None = None
-    """When it could have been closed: from then on more than one is told of our ledger."""
-    ask_at: float | None = None
-    """When to ask for the shares that still have to open the committed sum."""
+    """Each sender's last plan that we do not follow yet, and why."""
 
 
 class Seat:
@@ -159,7 +146,6 @@ class Seat:
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
         audits: what audits go by; None: the run has none.
-        secret: random bytes if the run's sums are secret, else empty.
         evaluation: how versions are evaluated; None: they are not.
         amendments: what this volunteer knows of the founder's; None: nothing.
         at_once: tasks that the worker runs at a time.
@@ -183,7 +169,6 @@ class Seat:
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
-        secret: bytes = b"",
         evaluation: Evaluation | None = None,
         amendments: Amendments | None = None,
         at_once: int = 1,
@@ -195,12 +180,8 @@ class Seat:
         """The version that we fetch, and what stands for its state."""
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
-        self._view = self._seen = self._whole = SwarmView(((),) * place.stages)
-        """Without the peers that we have set aside; without those that do not count yet; and as the
-        swarm says it is."""
-        self._led: tuple[tuple[SwarmView | None, int, frozenset[PeerId]], list[PeerId]]
-        self._led = (None, 0, frozenset()), []
-        """The leaders of our step, in order, and the inputs of that order."""
+        self._view = SwarmView(((),) * place.stages)
+        """That of the roster, as our parts know it."""
         self.made_by: tuple[int, bytes] = (0, b"")
         """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
@@ -209,18 +190,16 @@ class Seat:
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector = elector or unsigned_elector()
-        self.agreeing = Agreeing(place, amendments, steps, sure=not (serving and step))
+        self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
-        self.probation = Probation(place, self.quorum, proves)
-        self.pipeline = Pipeline(place, step, audited=audited, at_once=at_once)
-        self.leasing = Leasing(place, step, self.pipeline, audited=audited)
+        self.pipeline = Pipeline(place, step, at_once=at_once)
+        seen = self.pipeline.overdue, self._spoilers
+        self.roster = Roster(place, self.quorum, audits.verdicts, proves, *seen, audited=audited)
+        self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
+        self.leasing = Leasing(place, step, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
-        self._compose_round(promise, secret, longest_s(size, number_bytes))
-        least = least_members(secret=bool(secret))
-        seen = self.pipeline.overdue, self._spoilers
-        self.standing = Standing(place, audits.verdicts, *seen, least, self.quorum.needs)
-        self._aside = self.standing.aside()
+        self._compose_round(promise, longest_s(size, number_bytes))
         self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
         self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
         self._reports = 0
@@ -235,8 +214,9 @@ class Seat:
         audited = self._commitments, self.showing.tensors
         self.auditing = Auditing(self.place, terms, *audited, self.charging)
 
-    def _compose_round(self, promise: tuple[int, int], secret: bytes, round_s: float) -> None:
+    def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
+        self._obstruction = Obstruction(round_s)
         self.member = RoundMember(
             self.place,
             self.size,
@@ -244,7 +224,6 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            masking=self._masking(secret),
             commitments=self._commitments if self.auditing.active else None,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
@@ -254,20 +233,18 @@ class Seat:
             self.size,
             self.step,
             self.quorum,
-            self.probation.is_proven,
-            least_members(secret=bool(secret)),
+            self.roster.lets_in,
             (
-                lambda: self.agreeing.to_plan(self._view, self.step),
+                lambda: self.agreeing.to_plan(self.step),
                 lambda: self.agreeing.agreed,
             ),
-            round_s,
+            self._obstruction.expected_s,
             self.elector.verify,
             self.era,
             self._part,
             lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
         )
         self.draining = Draining(self.pipeline, self.member)
-        self._obstruction = Obstruction(round_s)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -290,20 +267,13 @@ class Seat:
         stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
-        moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        audited = tuple(self.auditing.agreed_with())
-        told = replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
-        return replace(told, audited=audited, amended=self.agreeing.agreed)
-
-    def _missing(self) -> tuple[PeerId, ...]:
-        """Return the peers without which our stage cannot continue: of the roll, and obstructing
-        ones."""
-        here = self._view.serving(self.place.stage)
-        there = {r.peer for r in here if self.step - 1 <= r.version <= self.step}
-        # whoever has come back since the quorum looked is missing no more
-        missing = (peer for peer in self.quorum.missing if peer not in there)
-        named = (*self._open.claims, *missing, *self.standing.beside())
-        return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
+        return replace(
+            told,
+            leaving=self.draining.begun,
+            moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
+            missing=self.roster.missing(self.step),
+            audited=tuple(self.auditing.agreed_with()),
+        )
 
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
@@ -339,30 +309,14 @@ class Seat:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
         if self._open.unconfirmed:
-            plan, kept = max(self._open.unconfirmed.values(), key=_attempt)
-            return self._is_returned() and kept and self.agreeing.may_hold(plan, self._view)
+            return max(self._open.unconfirmed.values(), key=_attempt)[1]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        led_by = self._leaders()
-        return led_by[0] if led_by else None
-
-    def _leaders(self) -> list[PeerId]:
-        view, step, roll = self._led[0]
-        if view is not self._view or step != self.step or roll != self.quorum.roll:
-            view, step, roll = of = self._view, self.step, self.quorum.roll
-            self._led = of, leaders(view, self.place.stage, step, among=roll)
-        return self._led[1]
-
-    def _may_lead(self, sender: PeerId) -> bool:
-        """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
-        roll = self.quorum.roll
-        return sender in roll or all(
-            replica.peer not in roll for replica in self._view.serving(self.place.stage)
-        )
+        return self._line.first(self.step)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -373,65 +327,45 @@ class Seat:
         parts = (part.next_deadline() for part in of)
         telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
-        set_aside = (self.standing.next_deadline(), self.probation.next_deadline())
-        others = (leases, look, self._open.ask_at, *telling, *set_aside)
+        others = (leases, look, *telling, self.roster.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        self._whole, self._seen = view, self.probation.without(view, now)
+        self.roster.update(view, now)
         return self._settle([*self._watch(now), *self._take_view(now)], now)
 
     def _take_view(self, now: float) -> list[SeatEffect]:
-        """See the swarm without those that are set aside."""
-        self._try_nobody_else(now)
-        view = self.standing.without(self._seen)
+        """Go by those that count now."""
+        view, bound, stage = self.roster.view, self.roster.bound, self.place.stage
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(self._whole, now)
-        effects = self._freed(self.pipeline.update_view(view, now), now)
-        effects += self.auditing.update_view(view, self._seen, now)
-        effects += self.charging.update_view(self._seen, self._whole, now)
+        self.quorum.observe(self.roster.whole, now)
+        effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
+        effects += self.auditing.update_view(view, self.roster.seen, now)
+        effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
+        self.leasing.update_view(bound(stage), took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            effects += self.member.forget(peer)
+            self.member.forget(peer)
         if not others_stay(view, self.place):
             self.draining.go_on()
         return effects
 
-    def _try_nobody_else(self, now: float) -> None:
-        """One on probation was set aside: no other takes its place for a while."""
-        aside = self.standing.aside()
-        if self.probation.failed(aside - self._aside, self._seen, now):
-            self._seen = self.probation.without(self._whole, now)
-        self._aside = aside
-        self.quorum.set_aside(aside)
-
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
-        """These count from now on, unless they are set aside: a leader or a plan names them."""
-        named = map(PeerId, peers)
-        if not self.probation.admit([p for p in named if not self.standing.is_aside(p)]):
-            return []
-        self._seen = self.probation.without(self._whole, now)
-        return self._take_view(now)
+        """These count from now on: a leader or a plan names them."""
+        return self._take_view(now) if self.roster.admit(map(PeerId, peers), now) else []
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
         after = {r.peer for r in view.serving(stage)}
         return {r.peer for r in self._view.serving(stage)} - after
-
-    def _masking(self, secret: bytes) -> Masking | None:
-        """Return what keeps our contributions secret, if the run's sums are."""
-        roll = partial(attrgetter("roll"), self.quorum)
-        seen = self.place.me, secret, self._siblings, roll
-        return Masking(*seen) if secret else None
 
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
@@ -449,7 +383,7 @@ class Seat:
         Without a majority of the electors we could not close the step anyway: then we blame nobody.
         """
         waits: list[Wait] = []
-        there = {r.peer for r in self._view.serving(self.place.stage)}
+        there = self._siblings()
         if self.serving and not self._is_over and self.quorum.holds(now):
             led_by, leases = self.current_leader(), self.place.first and bool(self.may_train())
             plan = self.member.plan_followed
@@ -458,19 +392,16 @@ class Seat:
             others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
             waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
-        siblings = self._seen.serving(self.place.stage)
+        siblings = self.roster.seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
-        self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        claims, last = self._open.claims, self.agreeing.steps
-        said = self.standing.observe(self._seen, claims, now, last)
-        self.quorum.set_aside(self.standing.aside())
-        return list(said)
+        claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
+        return [*self.roster.observe(claims, now, self.agreeing.steps)]
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
-        said = self.standing.accuse(seen.peer, seen.words, now)
+        said = self.roster.accuse(seen.peer, seen.words, now)
         return [*said, *(self._take_view(now) if said else [])]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
@@ -482,7 +413,7 @@ class Seat:
             decree = commit.decree
             self.elector.take(commit, voters(commit, frozenset(), self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
-        self.probation.admit([PeerId(peer) for peer in admit.donors])
+        self.roster.admit(map(PeerId, admit.donors), now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -506,16 +437,16 @@ class Seat:
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
         route, stage = message.route, self.place.stage
-        if not may_send(route, self._seen if route.aside else self._view, stage, sender):
+        if not may_send(route, self.roster.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
-            if refused or self.standing.is_aside(sender) or self.probation.leaves_out(sender):
+            if refused or self.roster.is_aside(sender) or self.roster.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
-            self.standing.worked(sender, now)
+            self.roster.worked(sender, now)
         return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -532,16 +463,13 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
-        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
+        if now >= min(self._obstruction.look_at, self.roster.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.probation.is_over(now):
-            self._seen = self.probation.without(self._whole, now)
-        if self.standing.without(self._seen) != self._view:
+        if self.roster.view != self._view:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
-        effects += self._ask_for_shares(now)
         return self._settle(effects, now)
 
     # --- messages --------------------------------------------------------------------------
@@ -570,21 +498,16 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._leads(sender, message):
+        if not self._line.is_attempt_of(sender, message):
             return []
-        kept = self._keeps_electors(sender, message, now)
-        waits = self.serving and not self.member.knows_commit
-        if waits and not (self._is_returned() and kept):
-            self._open.unconfirmed[sender] = message, kept
-            return []
-        if not self.agreeing.may_hold(message, self._view):
-            self._open.unconfirmed[sender] = message, kept
+        if not (answer := self._may_follow(sender, message, now)):
+            self._open.unconfirmed[sender] = message, answer
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.leader.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.roster.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -595,25 +518,18 @@ class Seat:
         self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
 
-    def _leads(self, sender: PeerId, plan: Plan) -> bool:
-        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
-        decree before designates; a later one takes the promises of a majority of the electors, that
-        have voted for nothing. So nobody leaves an attempt that may be decreed."""
-        if plan.attempt == 1:
-            return sender == self.quorum.designated
-        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
-        electors = self.quorum.electors
-        promised = promises_of(where, plan.promises, electors, self.elector.verify)
-        bound = bound_by(promised.values(), electors)
-        return not bound and self.quorum.suffice(promised)
-
-    def _keeps_electors(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether the next step could be closed with those that a plan names. Our own plan names
-        whom we see; a plan that is committed is followed all the same."""
-        if sender == self.place.me or self.member.knows_commit:
-            return YES
-        members = [PeerId(member.peer) for member in plan.members]
-        return self.quorum.keeps(members, list(map(PeerId, plan.electors)), self._view, now)
+    def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
+        """Whether we follow a plan now: the stage before has all gradients of the step, the next
+        step can be closed with the electors that it names, and its amendments may hold. Our own
+        plan names whom we see; a plan that is committed is followed all the same."""
+        returned = kept = YES
+        if self.serving and not self.member.knows_commit:
+            returned = self._is_returned()
+            if sender != self.place.me:
+                members = [PeerId(member.peer) for member in plan.members]
+                named = list(map(PeerId, plan.electors))
+                kept = self.quorum.keeps(members, named, self._view, now)
+        return returned and kept and self.agreeing.may_hold(plan)
 
     def amended(self, now: float) -> list[SeatEffect]:
         """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
@@ -625,7 +541,7 @@ class Seat:
         members = [PeerId(member.peer) for member in plan.members]
         if self.member.knows_commit or self.place.me not in members:
             return None
-        return next((peer for peer in members if self.standing.is_out(peer)), None)
+        return next((peer for peer in members if self.roster.is_out(peer)), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -656,7 +572,7 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
+        return [] if self.roster.is_aside(sender) else [*self.leader.join(sender, now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -664,26 +580,10 @@ class Seat:
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
-    def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
-        """A member holds all that the step's plan would apply."""
-        return list(self.leader.ready(sender, message, now))
-
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """Note that the stage before has all gradients; a plan may have waited for that."""
         self._returned.told(message, self.step)
         return list(self.leader.tick(now))
-
-    def _ask_for_shares(self, now: float) -> list[SeatEffect]:
-        """Nobody can take a member's place once a secret sum is committed: ask again and again."""
-        said = self._open.commit
-        asked = [] if said is None or not self.serving else self.member.ask_for_shares(said)
-        due, self._open.ask_at = self._open.ask_at, now + RESEND_S if asked else None
-        if due is None or not asked:
-            return []  # they were shown a moment ago
-        if now < due:
-            self._open.ask_at = due
-            return []
-        return [*asked]
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
@@ -702,26 +602,19 @@ class Seat:
             effects += self._take(sender, plan, now)
         return effects
 
-    def on_vote(self, sender: PeerId, message: Vote, now: float) -> list[SeatEffect]:
-        """Take an elector's answer to us, who lead."""
-        return list(self.leader.vote(sender, message, now))
-
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step:
+        if message.step != self.step or self._open.commit is not None:
             return []
-        if self._open.commit is not None:
-            return [*self.member.shares_again(sender, message.decree.attempt)]
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
         self.elector.take(message, signed)
         self._open.commit = message
         decree = message.decree
-        effects: list[SeatEffect] = [*self.member.shares_again(sender, decree.attempt)]
-        effects += self.member.committed(decree.attempt, decree.digest)
-        effects += [*self._ask_for_shares(now), *self._now_confirmed(now)]
-        others = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
+        effects += self._now_confirmed(now)
+        others = [r for r in self.roster.whole.serving(self.place.stage) if r.peer != self.place.me]
         if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
@@ -746,8 +639,9 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._may_lead(sender) and self.leader.admitted(joiner, now)):
+        if not (self._line.may_lead(sender) and self.roster.lets_in(joiner, now)):
             return []
+        self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step, joiner))
@@ -767,22 +661,21 @@ class Seat:
                 PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case ContributeTask() | ReduceTask() | DecodeTask():
+            case ContributeTask():
                 return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
+            case ReduceTask() | DecodeTask():
+                return [*self.member.computed(task, outcome)]
             case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
 
-    def _commit_to(
-        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
-    ) -> list[SeatEffect]:
+    def _commit_to(self, task: ContributeTask, outcome: Outcome) -> list[SeatEffect]:
         """Commit to our contribution, if this is one of the plan that we follow."""
         plan = self.member.plan_followed
-        if not isinstance(task, ContributeTask) or outcome.error or plan is None:
+        if outcome.error or plan is None or not self.auditing.active:
             return []
-        current = (plan.step, plan.attempt) == (task.step, task.attempt)
-        if not current or not self.auditing.active:
+        if (plan.step, plan.attempt) != (task.step, task.attempt):
             return []
         return self.showing.contributed(plan, self.member.counted_ids)
 
@@ -801,8 +694,8 @@ class Seat:
         proven replicas, because anybody may say that it serves."""
         if stage == self.place.stage:
             return self.quorum.roll
-        there = self._seen.serving(stage) if 0 <= stage < self.place.stages else ()
-        return [r.peer for r in there if self.probation.is_proven(r.peer)]
+        there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
+        return [r.peer for r in there if self.roster.is_proven(r.peer)]
 
     def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
         plan = self.member.plan_followed
@@ -834,8 +727,8 @@ class Seat:
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.standing.tick(now)]
-        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
+        said: list[SeatEffect] = [*self.roster.tick(now)]
+        if self.roster.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
         return [*said, *self._take_view(now)]
@@ -865,7 +758,7 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.probation.proved(committed.with_whom, self._seen)
+        self.roster.closed_with(committed.with_whom)
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
@@ -939,10 +832,10 @@ class Seat:
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
             self._following.caught_up()
             return []
-        siblings = [r for r in self._whole.serving(self.place.stage) if r.peer != self.place.me]
+        stage, there = self.place.stage, self.roster.whole.serving
+        siblings = [r for r in there(stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
-        near = (self.place.stage - 1, self.place.stage + 1)
-        others = (r for stage in near for r in self._whole.serving(stage))
+        others = (*there(stage - 1), *there(stage + 1))
         beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
@@ -993,7 +886,7 @@ class Seat:
         """Tell the replicas of the next stage that have not closed the step that ours has all of
         it, as far as we know."""
         whole = self.leader.whole and not self._is_over
-        after = self._seen.serving(self.place.stage + 1) if whole else ()
+        after = self.roster.seen.serving(self.place.stage + 1) if whole else ()
         open_there = [replica.peer for replica in after if replica.version <= self.step]
         said = Returned(self.place.stage + 1, self.step)
         return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
@@ -1002,10 +895,10 @@ class Seat:
         """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
         is in flight any more, for it is of use once it is complete. The state that it is of is
         known, and the step still open here."""
-        led_by, of, member = self.current_leader(), self.pipeline.work, self.member
+        of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit or led_by is None else [led_by, *self._who_else_may_lead(led_by, now)]
-        within_s = AGAIN_S if of.in_flight else 0.0
+        line = [] if unfit else self._line.told(self.step, now)
+        within_s = ANSWER_S if of.in_flight else 0.0
         told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
         if not told:
             return []
@@ -1018,7 +911,7 @@ class Seat:
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.probation.is_proven)),
+            knows=list[str](self.quorum.vouch(self._view, self.roster.is_proven)),
         )
         return [Send(peer, report) for peer, _ in told]
 
@@ -1026,32 +919,13 @@ class Seat:
         """Return the state of our own replica in the round."""
         member, returned = self.member, bool(self._is_returned())
         known, came, ready = member.knows_commit, member.received, member.ready
-        return OwnPart(known, came, returned, ready, self._asks_electors())
-
-    def _asks_electors(self) -> bool:
-        """Whether we are the first in line of those whom siblings have left behind."""
-        if not (self._following.unanswered and self.serving):
-            return False
-        stage, view = self.place.stage, self._view
-        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
-        line = leaders(view, stage, self.step, among=self.quorum.roll & here)
-        return next((peer for peer in line if peer in here), None) == self.place.me
+        left_behind = self.serving and self._following.unanswered
+        passed = left_behind and self._line.leads_those_behind(self.step)
+        return OwnPart(known, came, returned, ready, passed)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""
         return self._returned.has(self._view, self.step)
-
-    def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
-        """Return the next leaders in line that also get our ledger: one once the step has been open
-        for a while, and more as time goes on."""
-        if self._open.since is None:
-            self._open.since = now
-        open_s, count = now - self._open.since, 0
-        if open_s < TELL_OTHERS_S:
-            return []
-        while open_s >= TELL_OTHERS_S and count < limits.MAX_REPLICAS_IN_ROUND:
-            open_s, count = open_s / 2, count + 1
-        return [peer for peer in self._leaders() if peer != led_by][:count]
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from protocol.audit.commitment import piece_of, tensors_of
 from protocol.ids import PeerId
+from protocol.pace import LOST_S
 from protocol.pipeline.effects import DropStep, PayloadKey, SendPayload
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
@@ -28,9 +29,6 @@ MAX_ATTEMPTS: Final = 64
 """Contributed to, that are remembered: more than are kept for auditors."""
 MAX_ASKERS: Final = 256
 """Of all steps together; the one that was first is forgotten first."""
-KEPT_S: Final = 10.0
-"""How long payloads are kept for auditors after the neighbours have closed their step, and after
-one was shown: an auditor asks as soon as it has closed the step."""
 KEPT_STEPS: Final = 4
 """Steps that are kept so, at most; as many again that an auditor has asked for."""
 
@@ -98,7 +96,7 @@ class Showing:
         """Show an auditor what it asks for, if we have it."""
         of, kept = message, self._kept.get(message.step)
         if kept is not None:
-            kept.until = max(kept.until, now + KEPT_S)
+            kept.until = max(kept.until, now + LOST_S)
             kept.asked |= sum(one.asked for one in self._kept.values()) < KEPT_STEPS
         if not self.shows(sender, of):
             return []
@@ -139,7 +137,7 @@ class Showing:
             needed: a step that we audit ourselves.
             now: monotonic seconds.
         """
-        self._kept[step] = _Kept(now + KEPT_S)
+        self._kept[step] = _Kept(now + LOST_S)
         gone = self.tick(needed, now)
         spare = [s for s, kept in self._kept.items() if s != needed and not kept.asked]
         spare.sort(key=lambda s: (self._kept[s].until, s))
@@ -148,7 +146,7 @@ class Showing:
     def tick(self, needed: int | None, now: float) -> list[SeatEffect]:
         """Free what was kept long enough; see ``dropped``."""
         if needed in self._kept:
-            self._kept[needed].until = max(self._kept[needed].until, now + KEPT_S)
+            self._kept[needed].until = max(self._kept[needed].until, now + LOST_S)
         return self._drop([step for step, kept in self._kept.items() if kept.until <= now])
 
     def next_deadline(self) -> float | None:

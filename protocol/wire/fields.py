@@ -27,9 +27,6 @@ StateHash = Annotated[bytes, Meta(max_length=32)]
 """Hash of the parameters and optimizer state of a version; empty: unknown."""
 Signature = Annotated[bytes, Meta(max_length=64)]
 """Of the statement that a message makes (``protocol/evidence``); empty before it is sent."""
-Share = Annotated[bytes, Meta(max_length=17)]
-"""Of the seed of a mask (``secrecy/shares.py``); empty: none."""
-ShareHash = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
 """Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""

@@ -29,8 +29,6 @@ from protocol.wire.fields import (
     PeerText,
     Reason,
     SegmentIndex,
-    Share,
-    ShareHash,
     Signature,
     SquaredNorm,
     StageIndex,
@@ -368,19 +366,6 @@ class Plan(RoundMessage, frozen=True):
     signature: Signature = b""
 
 
-class Dealing(RoundMessage, frozen=True):
-    """Where sums are secret: what a member deals to another one of the plan (``secrecy/``)."""
-
-    route = Route("seat", "member.on_dealing", sender="stage", observing=True, early=True)
-
-    hashes: Annotated[tuple[ShareHash, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    """Of the shares of the seed of its own mask, in the members' order; the same to all."""
-    share: Share = b""
-    """The receiver's share; empty for an observer."""
-    pair: Annotated[bytes, Meta(max_length=32)] = b""
-    """Seed of the mask that both have, if the receiver comes after the sender in the plan."""
-
-
 class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
     is signed in a run with audits."""
@@ -405,7 +390,7 @@ class Reduced(RoundMessage, frozen=True):
 class Ready(RoundMessage, frozen=True):
     """The member holds every reduced segment, and asks for a decree that says so."""
 
-    route = Route("seat", "on_ready", sender="stage")
+    route = Route("seat", "leader.ready", sender="stage")
 
     digest: Hash32
     """Of that decree, without losses and signatures; it covers the plan and all segments."""
@@ -429,7 +414,7 @@ class Propose(RoundMessage, frozen=True):
 class Vote(RoundMessage, frozen=True):
     """An elector's answer to an attempt."""
 
-    route = Route("seat", "on_vote")
+    route = Route("seat", "leader.vote")
 
     promised: Attempt
     """The last attempt that it takes part in; a later one than that answered is a refusal."""
@@ -462,15 +447,6 @@ class CommitRequest(SeatMessage, frozen=True):
     step: StepIndex
 
 
-class Opening(RoundMessage, frozen=True):
-    """Where sums are secret: a member's share of every member's seed, in the plan's order, once the
-    attempt is committed."""
-
-    route = Route("seat", "member.on_opening", sender="stage", observing=True, early=True)
-
-    shares: Annotated[tuple[Share, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-
-
 # --- audits ---------------------------------------------------------------------------------
 
 Shown = Literal["list", "tokens", "input", "output", "grad_in", "grad_out", "segment"]
@@ -490,22 +466,16 @@ class Commitment(RoundMessage, frozen=True):
 
 class AuditNotice(RoundMessage, frozen=True):
     """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
-    of the plan before the sender is Ready, so that they keep the version, too."""
+    of the plan before the sender is Ready, so that they keep the version, too; and again with the
+    result: they audit the same contribution if it does not agree."""
 
     route = Route("seat", "auditing.on_notice", sender="stage")
 
     member: PeerText
     segment: SegmentIndex | None = None
     """Whose sum is made again; None: the member owns none."""
-
-
-class AuditResult(RoundMessage, frozen=True):
-    """The end of an announced audit: others audit the same contribution if it did not agree."""
-
-    route = Route("seat", "auditing.on_result", sender="stage")
-
-    member: PeerText
-    agrees: bool
+    agrees: bool | None = None
+    """None: the audit is not over."""
 
 
 class AuditRequest(RoundMessage, frozen=True):

@@ -89,8 +89,6 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     the electors has lost them."""
     audited: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Replicas of the stage whose work the sender has audited in agreement."""
-    amended: AgreedAmendments = ()
-    """The amendments on which its stage had agreed at this version."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -282,7 +282,7 @@ def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
         assert one.seat is not None
         now = made.now_of(one)
         made.perform(one, one.seat._settle([Obstructs(two.peer, "it is late")], now))
-        assert one.seat.standing.is_aside(two.peer)
+        assert one.seat.roster.is_aside(two.peer)
     for gone in others:
         made.crash(gone, wipe=True)
     made.advance_to(12.0)

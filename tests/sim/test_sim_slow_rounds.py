@@ -6,7 +6,7 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.ids import PeerId
-from protocol.rounds.patience import ROUND_TIMEOUT_S
+from protocol.pace import FORGET_S
 from protocol.wire.messages import Forward, Message, Segment
 
 LIMIT_S = 400.0
@@ -55,7 +55,7 @@ def run(world: SlowLines) -> None:
 def test_a_round_that_takes_longer_than_its_time_closes() -> None:
     """A leader may give up its first round; later ones get the measured time."""
     config = WorldConfig(stages=1, replicas=2, per_step=4, steps=4)
-    late_s = 1.2 * ROUND_TIMEOUT_S
+    late_s = 1.2 * FORGET_S
     world = SlowLines(config, {0: late_s})
     run(world)
     given_up = sum("nothing came for" in line for line in world.log)

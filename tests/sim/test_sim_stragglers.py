@@ -20,8 +20,8 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import WorldConfig
 from protocol.ids import short
 from protocol.pipeline.effects import PassTask, Task
-from protocol.pipeline.leases import SHARE, Leases
 from protocol.pipeline.next_hop import NextHop
+from protocol.seat.leases import SHARE, Leases
 from tests.support.cases import usual
 from tests.support.straggler_world import Slowness, StragglerWorld, even
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import (
     AuditCounts,
@@ -121,11 +119,10 @@ def people(**changes: object) -> Update:
     rows = [
         ContributorView(peer=ANNA, name="Anna's PC", microbatches=420, tokens=215_040, share=0.42),
         ContributorView(peer=ME, name="Boris", microbatches=300, tokens=153_600, share=0.3),
-        ContributorView(peer=BORIS, name="Boris", unvouched=96),
+        ContributorView(peer=BORIS, name="Boris", microbatches=96, tokens=49_152, share=0.1),
     ]
-    vouched = [structs.replace(one, vouchers=2 if one.microbatches else 0) for one in rows]
     named = {one.peer: one.name for one in rows}
-    return update(1, **{"names": named, "contributors": vouched, **changes})
+    return update(1, **{"names": named, "contributors": rows, **changes})
 
 
 def event(

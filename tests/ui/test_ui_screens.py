@@ -355,10 +355,10 @@ def test_the_leaderboard_stands_beside_who_is_here_or_behind_a_key(size: tuple[i
         await on.press("3")
         both = size == LARGE
         assert "volunteers, by state" in on.text()
-        assert ("vouched for by" in on.text()) is both
+        assert ("steps that were closed here" in on.text()) is both
         assert ("v who contributed" in on.text()) is not both
         await on.press("v")
-        for said in ("vouched for by", "Anna's PC", "2 others", "1: too few"):
+        for said in ("steps that were closed here", "Anna's PC", "42.0 %"):
             assert said in on.text()
         assert ("volunteers, by state" in on.text()) is both
         await on.press("v")
@@ -382,7 +382,7 @@ def test_an_empty_leaderboard_says_why() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:9])
         await on.press("3", "v")
-        assert "Nobody's work is vouched for yet" in on.text()
+        assert "has closed a step yet" in on.text()
 
     play(scene)
 

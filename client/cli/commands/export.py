@@ -282,7 +282,7 @@ def write_card(
     if path.exists() and not force:
         say(f"note: {path} stays as it is; --force writes a model card in its place")
         return
-    named, own = contributors_of(home, trained.swarm, trained.manifest, trained.version)
+    named, own = contributors_of(home, trained.swarm, trained.manifest)
     facts = Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,

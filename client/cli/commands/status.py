@@ -5,7 +5,7 @@ $ volunteer status --watch  # every second
 $ volunteer status --watch --plain  # a line per step, for screen readers and logs
 $ volunteer status peers  # who is near, and how far each is trusted; also stages, members
 $ volunteer status matches  # why this volunteer has its stages
-$ volunteer status leaderboard  # who contributed how much, as others counted it
+$ volunteer status leaderboard  # who contributed how much to steps closed here
 $ volunteer status --json | jq .loss  # for programs
 """
 
@@ -56,7 +56,7 @@ def status(
     section
         Show one thing: peers (who is near, which stages they hold, how far each is trusted and
         why), stages (who serves which, how fast), members (who invited whom), matches (why this
-        volunteer has its stages), or leaderboard (who contributed how much, as others counted it).
+        volunteer has its stages), or leaderboard (who contributed how much to steps closed here).
     json
         Print JSON, of peers, stages and the leaderboard that of the whole status; with --watch one
         document per line.

@@ -19,7 +19,6 @@ from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
@@ -136,7 +135,7 @@ def _chosen(
     machine: Machine | None,
 ) -> tuple[RunChoices, tuple[str, ...]]:
     every_step = replace(run, averaging="every-step")
-    if run.audit or RULES[run.rule].secret:
+    if run.audit:
         return every_step, ()
     if machine is None:
         return every_step, ("averaging: in every step; nothing was measured to choose by",)

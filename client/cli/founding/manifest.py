@@ -42,9 +42,10 @@ from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
+from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -78,10 +79,6 @@ if TYPE_CHECKING:
 UNAUDITED = (
     "no audits: which experts a token goes to depends on rounding now and then, and an honest "
     "volunteer with another machine would seem to lie"
-)
-SECRET_RULE = (
-    "updates by adamw: secret sums take their scale from its second moment, which the default of "
-    "new models, muon, does not have"
 )
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
@@ -200,10 +197,9 @@ class _Founder:
         """Return the choices with what strangers need, as far as the model allows it."""
         if self.strangers:
             run = for_strangers(run)
-        notes = (SECRET_RULE,) if RULES[run.rule].secret and run.optimizer is None else ()
         if run.audit and spec.experts is not None:
-            return replace(run, audit=None), (*notes, UNAUDITED)
-        return run, notes
+            return replace(run, audit=None), (UNAUDITED,)
+        return run, ()
 
     def _manifest(
         self, run: RunChoices, spec: ModelSpec, stages: tuple[StageCost, ...]
@@ -324,11 +320,10 @@ def _check_aggregation(name: str, microbatches: int) -> None:
     Raises:
         UserError: a step has too few microbatches.
     """
-    needed = RULES[name].replicas
-    does = "hides contributions among" if RULES[name].secret else "compares"
+    needed = RULES[name].robust_from
     if microbatches < needed:
         raise UserError(
-            f"{name} {does} {needed} volunteers of a stage or more, and {microbatches} "
+            f"{name} compares {needed} volunteers of a stage or more, and {microbatches} "
             "microbatches a step cannot be shared by so many",
             f"take --microbatches {needed} or more, many times as many if you can, or "
             "--aggregation sum",
@@ -510,7 +505,8 @@ def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
     """
     stages = run.stages
     if stages > spec.layers:
-        raise usage(f"{spec.layers} layers cannot be cut into {stages} stages; use fewer --stages")
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise usage(f"{problem}; use fewer --stages")
     check_stages(spec, stages)
     layers = cut(spec, None, stages)
     spec = narrowed(spec, layers, run.boundary_width)
@@ -616,8 +612,8 @@ def least_need(
         sequences: sequences per microbatch.
         host: whether a GPU computes, whose host has memory of its own.
     """
-    return required_bytes(
-        spec,
+    return Holding(
+        model=spec,
         layers_per_stage=layers,
         stage=stage,
         sequences=sequences,
@@ -630,7 +626,7 @@ def least_need(
         precision=run.compute_dtype,
         reruns_blocks=True,
         host=host,
-    )
+    ).need
 
 
 def usage(problem: str) -> UserError:
@@ -665,10 +661,10 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
         )
     rule = RULES[manifest.aggregation]
-    if manifest.policy.redundancy < rule.replicas:
+    if manifest.policy.redundancy < rule.robust_from:
         found.append(
-            f"{manifest.aggregation} tells who lies from {rule.replicas} volunteers to a "
-            f"stage on, and bounds only norms before; --redundancy {rule.replicas} asks for them"
+            f"{manifest.aggregation} tells who lies from {rule.robust_from} volunteers to a "
+            f"stage on, and bounds only norms before; --redundancy {rule.robust_from} asks for them"
         )
     if manifest.audits and manifest.policy.redundancy < LEAST_TO_CONVICT:
         found.append(

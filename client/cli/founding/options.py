@@ -12,10 +12,9 @@ from cyclopts import Group, Parameter, Token, validators
 from client.cli.founding.presets import PRESETS, PresetName
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
-from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import Base
-from model_zoo.specs.codec import AveragingCodec, BoundaryCodec, SumCodec
+from model_zoo.specs.codec import AveragingCodec, BoundaryCodec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
@@ -64,9 +63,9 @@ OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 AveragingName = Literal["every-step", "local"]
 NEW_MODEL_OPTIMIZER = "muon"
 """Of a model that begins with random weights."""
-EVERY_STEP_CODEC: SumCodec = "s8"
-LOCAL_CODEC: SumCodec = "q2"
-UNRETURNED_CODEC: SumCodec = "q3"
+EVERY_STEP_CODEC: AveragingCodec = "s8"
+LOCAL_CODEC: AveragingCodec = "q2"
+UNRETURNED_CODEC: AveragingCodec = "q3"
 """In local rounds where a rule does not return what encoding takes from its result: q2 takes an
 eighth of it."""
 
@@ -92,15 +91,14 @@ class PipelineChoices:
     """Numbers that a token is between two stages (default: the model's width). A quarter of the
     width learns almost as well, at a quarter of the bytes. Such a model can be sampled and measured
     here, and exported to no other program."""
-    averaging_codec: SumCodec | None = None
+    averaging_codec: AveragingCodec | None = None
     """Wire format of what volunteers of a stage average (default: s8, with local rounds q2, or q3
     where a rule bounds liars). q4, q3 and q2 take 4, 3 and 2 bits a number, and send later what
     they leave out; there are no audits with them."""
     aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
     """How the gradients of a stage's volunteers are averaged (default: sum in a private swarm, else
     centred-clipping). sum: exactly. centred-clipping: from three volunteers a stage on, a lying
-    minority moves the average little. secure: from four on, nobody sees another's gradients, only
-    their sum, so that nobody can judge them."""
+    minority moves the average little."""
     compute_dtype: Compute = PRECISION
     """Type of numbers in which passes compute. bf16 is for swarms of graphics cards; most
     processors are several times slower in it than in fp32. auto, where there are no audits: each
@@ -113,11 +111,11 @@ class PipelineChoices:
     """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
     fewer, else 2)."""
     optimizer: ChosenOptimizer = None
-    """The rule of the updates (default: muon; adamw for imported weights and secret sums)."""
+    """The rule of the updates (default: muon; adamw for imported weights)."""
     averaging: Annotated[AveragingName | None, Parameter(group=OPTIMIZER)] = None
     """every-step: the volunteers of a stage average every gradient. local: each takes steps of its
-    own, and they average these in rounds, for slow lines; without audits and secret sums (default:
-    local where averaging would take more than a tenth of the time)."""
+    own, and they average these in rounds, for slow lines; without audits (default: local where
+    averaging would take more than a tenth of the time)."""
     inner_microbatches: Annotated[OptionalCount, Parameter(group=OPTIMIZER)] = None
     """local: microbatches of a volunteer for each of its own steps (default: about sixteen steps a
     round)."""
@@ -140,21 +138,17 @@ class PipelineChoices:
 
     @property
     def sent_codec(self) -> AveragingCodec:
-        """Wire format of gradients within a stage, which a secret sum decides itself."""
-        rule = RULES[self.rule]
-        if rule.secret:
-            return "ring16"
+        """Wire format of gradients within a stage."""
         if self.averaging_codec is not None:
             return self.averaging_codec
         if self.averaging != "local":
             return EVERY_STEP_CODEC
-        return UNRETURNED_CODEC if rule.robust else LOCAL_CODEC
+        return UNRETURNED_CODEC if RULES[self.rule].robust else LOCAL_CODEC
 
     @property
     def update_rule(self) -> str:
         """Name of the optimizer of weights that begin at random."""
-        secret = RULES[self.rule].secret  # whose scale is AdamW's second moment
-        return self.optimizer or (optimizers.DEFAULT if secret else NEW_MODEL_OPTIMIZER)
+        return self.optimizer or NEW_MODEL_OPTIMIZER
 
     @property
     def local_rounds(self) -> LocalRounds | None:
@@ -299,10 +293,10 @@ class OptimizerChoices(RateChoices):
 def for_strangers(run: RunChoices) -> RunChoices:
     """Return a public swarm's choices with a robust rule and audits, where nothing is chosen; what
     local rounds contribute cannot be audited."""
-    if run.private or RULES[run.rule].secret:
+    if run.private:
         return run
     microbatches = run.microbatches or PRESETS[run.preset].microbatches_per_step
-    shared = microbatches >= RULES[ROBUST].replicas
+    shared = microbatches >= RULES[ROBUST].robust_from
     return replace(
         run,
         aggregation=run.aggregation or (ROBUST if shared else None),

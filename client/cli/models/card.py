@@ -120,20 +120,14 @@ def _contributors(facts: Facts) -> Iterator[str]:
             f"who exported this{named} computed {facts.own_microbatches:,} microbatches of "
             f"committed steps, {facts.own_microbatches * of_one:,} tokens, counted per stage"
         )
-    vouched = [one for one in facts.contributors if one.vouchers]
-    if vouched:
-        yield (
-            "microbatches of committed steps, in every pipeline stage, as at least two other "
-            "volunteers of the stage counted them:"
-        )
-    for one in vouched[:MAX_NAMED]:
+    if facts.contributors:
+        yield "microbatches of the steps that its volunteer closed, in the stages that it held:"
+    for one in facts.contributors[:MAX_NAMED]:
         called = f" {_code(one.name)}" if one.name else ""
         yield (
             f"{_code(one.peer)}{called}: {one.microbatches:,}, {one.tokens:,} tokens, "
-            f"{one.share:.1%} of all work"
+            f"{one.share:.1%}"
         )
-    if not vouched:
-        yield "nobody's work is vouched for: two others of a stage have to have counted it"
 
 
 def _code(words: str) -> str:

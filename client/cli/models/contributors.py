@@ -1,4 +1,4 @@
-"""Who contributed to a swarm, as this home has kept it: a minute ago if its volunteer runs."""
+"""Who contributed to a swarm, as this home has counted it: a minute ago if its volunteer runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from protocol.contributions.board import Board
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 
 
 def contributors_of(
-    home: Home, swarm: SwarmId, manifest: Manifest, step: int
+    home: Home, swarm: SwarmId, manifest: Manifest
 ) -> tuple[list[ContributorView], int]:
-    """Return the leaderboard after so many steps, and this volunteer's own count of its
-    microbatches in committed steps, over all its sessions."""
+    """Return the leaderboard, and this volunteer's own microbatches in committed steps, over all
+    its sessions."""
     kept = Persisted(home.folders.contributions(swarm), KeptContributions).peek()
     if kept is None:
         return [], 0
-    found = Board(kept.board).contributors(lambda _peer: False)
-    me = home.signer().peer
-    own = sum(one.counts.get(me, 0) for one in kept.stages)
-    return contributors_view(found, lambda peer: kept.names.get(peer, ""), manifest, step), own
+    found = contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)
+    return found, kept.counts.get(home.signer().peer, 0)

@@ -224,11 +224,10 @@ def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
     replicas, rule = way.replicas, RULES[run.rule]
     if replicas < run.redundancy:
         yield f"too few machines for redundancy {run.redundancy}: some stage has {replicas}"
-    if replicas < rule.replicas:
-        fewer = "no step may lose one" if rule.secret else "it bounds norms and finds no liar"
+    if replicas < rule.robust_from:
         yield (
-            f"{run.rule}: some stage has {replicas} replicas, and with fewer than "
-            f"{rule.replicas} {fewer}"
+            f"{run.rule}: some stage has {replicas} replicas, and with fewer "
+            f"than {rule.robust_from} it bounds norms and finds no liar"
         )
     if run.audited and replicas < LEAST_TO_CONVICT:
         yield f"audits: some stage has {replicas} replicas, and fewer than three expel nobody"

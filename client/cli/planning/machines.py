@@ -131,6 +131,7 @@ def this_machine(home: Home) -> Machine:
         copy_bytes_per_s=found.copy_bytes_per_s,
         on_gpu=not found.device.startswith("cpu"),
         platform=found.platform,
+        free_bytes=found.memory_available_bytes,
     )
     up, down = line_rates(kept_line(home.folders.data), settings)
     speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)

@@ -16,8 +16,8 @@ from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
+from client.quantities import plural
 from client.train.workers.opening import stage_need
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
@@ -103,8 +103,8 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     if not fits_a_frame(spec, sequences):
         problem = f"a microbatch of {sequences} sequences is too large for one message"
         raise UserError(problem, "take a smaller --microbatch", ExitCode.USAGE)
-    if run.averaging == "local" and (run.audit or RULES[run.rule].secret):
-        raise usage("with --averaging local there are no audits and no secret sums")
+    if run.averaging == "local" and run.audit:
+        raise usage("with --averaging local there are no audits")
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
@@ -144,8 +144,7 @@ def _methods(
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
-        rule = None if RULES[run.rule].secret else run.aggregation
-        local = replace(run, averaging="local", boundary_codec=codec, aggregation=rule, audit=None)
+        local = replace(run, averaging="local", boundary_codec=codec, audit=None)
         sizes = [sequences]
         if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
@@ -195,7 +194,7 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
 
     most = min(spec.layers, MAX_STAGES)
     if only is not None and only > most:
-        problem = f"{spec.layers} layers cannot be cut into {only} stages"
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
         raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)

@@ -62,7 +62,5 @@ class SimPeer:
             serves = status.state == "serving"
             said = (status.version, serves, status.rate)
             missing = tuple(map(PeerId, status.missing))
-            replicas[status.stage].append(
-                Replica(peer, *said, missing=missing, amended=status.amended)
-            )
+            replicas[status.stage].append(Replica(peer, *said, missing=missing))
         return SwarmView.of(replicas)

@@ -26,7 +26,6 @@ from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads
 from client.train.workers.tasks import payload_digest, results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from protocol.amendments.book import Beginning
@@ -81,7 +80,6 @@ class TensorSwarm:
             steps=plan.steps,
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
-            secret=RULES[self.aggregation].secret,
             amended=amended,
         )
         return TrainingWorld(config, self._open)

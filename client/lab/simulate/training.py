@@ -55,8 +55,6 @@ class WorldConfig:
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
     detect_s: Range = (0.01, 0.3)
-    secret: bool = False
-    """Whether no replica sees another's contribution."""
     amended: Beginning | None = None
     """What the founder may amend; None: the run is never amended."""
     evaluation: Evaluation | None = None
@@ -177,7 +175,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
-            secret=self.random.randbytes(32) if config.secret else b"",
             amendments=peer.amendments,
             evaluation=config.evaluation,
             elector=peer.elector,

@@ -100,7 +100,7 @@ class Amending:
         chain = self.book.chain()
         for entry, known in list(zip(self.book.agreed, chain, strict=False))[old:]:
             words = f"from step {entry.from_step:,} on: {self.words(known)}"
-            self._ports.perform(Explain("swarm", f"the stages have agreed, {words}"))
+            self._ports.perform(Explain("swarm", f"our stage has agreed, {words}"))
 
     def words(self, known: Known) -> str:
         """Return what an amendment that counts changes, in words."""

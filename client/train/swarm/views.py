@@ -70,7 +70,6 @@ def _replica(peer: PeerId, seat: SeatStatus, line: tuple[float, float]) -> Repli
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),
-        amended=seat.amended,
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
     )

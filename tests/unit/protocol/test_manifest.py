@@ -326,7 +326,7 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"ffn": 911_359}, "too large to be averaged: take more stages"),
         *(
             ({"boundary_codec": codec}, f"{codec} is for sums within a stage.*: take s8")
-            for codec in ("q2", "q3", "q4", "ring16")
+            for codec in ("q2", "q3", "q4")
         ),
         *(
             ({"averaging_codec": codec, "audit_percent": 3}, f"a lie what {codec} leaves")

@@ -100,7 +100,7 @@ class Checks:
     def adopted(self, volunteer: Volunteer, lineage: Lineage, *, ours: bool, cut_off: bool) -> None:
         """A volunteer restarts in a lineage: by its own decision, or by that of another machine. A
         volunteer that has never closed a step has no trusted peers, and one that is cut off with
-        the liar and at most one other cannot identify the liar (protocol/SPEC.md, section 21)."""
+        the liar and at most one other cannot identify the liar (protocol/SPEC.md, section 20)."""
         if ours:
             expect(lineage not in self.decided, f"I5: two lineages with one era: {lineage}")
             self.decided.add(lineage)

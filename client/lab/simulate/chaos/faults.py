@@ -147,7 +147,7 @@ class Faults:
 
     def _may_go_for_good(self, victim: Volunteer) -> bool:
         """Whether a majority of every volunteer's electors comes back in any case: members whose
-        leaving nobody saw stay electors (protocol/SPEC.md, section 21)."""
+        leaving nobody saw stay electors (protocol/SPEC.md, section 20)."""
         swarm = self._swarm
         for volunteer in swarm.present():
             seat = volunteer.seat
@@ -160,7 +160,7 @@ class Faults:
     def _is_remembered(self, victim: Volunteer) -> bool:
         """Whether most disks but the victim's know its lineage: a run that most have forgotten
         restarts from the seed, and in one in which most have never closed a step nobody is trusted
-        (protocol/SPEC.md, section 21)."""
+        (protocol/SPEC.md, section 20)."""
         swarm, era, present = self._swarm, victim.disk.lineage.era, self._swarm.present()
         others = [v for v in present if v is not victim and _follows(v, era)]
         if swarm.config.lies:
@@ -171,7 +171,7 @@ class Faults:
     def _is_followed(self, victim: Volunteer) -> bool:
         """Whether another has heard of the victim's lineage: a volunteer that rolls back alone and
         leaves before that has its undone steps repeated by others (protocol/SPEC.md, section
-        21)."""
+        20)."""
         era, present = victim.disk.lineage.era, self._swarm.present()
         return any(_follows(v, era) for v in present if v is not victim)
 

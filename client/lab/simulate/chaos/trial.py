@@ -13,9 +13,9 @@ from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
 from protocol.pace import ASIDE_S
-from protocol.recovery.machine import PATIENCE_S
+from protocol.recovery.knowledge import PATIENCE_S
 from protocol.recovery.meeting import MEET_S
-from protocol.seat.probation import MOST_DOUBLINGS
+from protocol.seat.roster import MOST_DOUBLINGS
 
 FURTHER_STEPS: Final = 2
 """Versions that every stage has to make after the last fault."""
@@ -102,12 +102,12 @@ class Trial:
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
 
     def _until_tried(self) -> None:
-        """Wait until nobody is kept from counting any more (``seat/probation.py``): whoever counts
+        """Wait until nobody is kept from counting any more (``seat/roster.py``): whoever counts
         only then is told who is charged."""
         world = self._world
         limit = world.agenda.now + PROBATION_S
         seats = [v.seat for v in self._asked() if v.seat is not None]
-        while any(seat.probation.next_deadline() is not None for seat in seats):
+        while any(seat.roster.closed_until() for seat in seats):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, "somebody never counts again")
 

@@ -131,7 +131,7 @@ def test_views_say_what_is_agreed(book: Amendments, founder: Signer) -> None:
     assert (pending.from_step, pending.steps) == (None, 400)
     book.settle(book.propose((), 10))
     [agreed] = amendment_views(book)
-    assert agreed.from_step == 16
+    assert agreed.from_step == 10
 
 
 def test_rates_are_shown_where_they_differ(book: Amendments) -> None:

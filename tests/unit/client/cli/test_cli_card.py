@@ -78,9 +78,7 @@ def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
 
 def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
     own, founder = PeerId("12D3KooWown"), facts.manifest.founder
-    many = tuple(
-        ContributorView(peer=f"12D3KooWpeer{n}", microbatches=9, vouchers=2) for n in range(130)
-    )
+    many = tuple(ContributorView(peer=f"12D3KooWpeer{n}", microbatches=9) for n in range(130))
     text = card(msgspec.structs.replace(facts, own=own, contributors=many))
     assert "who exported this, `12D3KooWown`, computed 1,234 microbatches" in text
     assert "`12D3KooWpeer99`" in text

@@ -16,7 +16,6 @@ from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import run_s
 from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import (
-    SECRET_RULE,
     Founding,
     choose_model,
     choose_optimizer,
@@ -114,8 +113,6 @@ def test_averaging_follows_the_founders_line_unless_it_is_chosen() -> None:
     assert (exact.local_rounds, exact.audits > 0) == (None, True)
     for choice in ({"averaging": "every-step"}, {"audit": 3}, {"measure": False}):
         assert settled_on(SLOW, **choice).manifest.local_rounds is None
-    secret = {"aggregation": "secure", "private": True, "redundancy": 4}
-    assert settled_on(SLOW, **secret).manifest.local_rounds is None
 
 
 def test_a_founder_is_told_why_it_averages_so_and_what_it_costs() -> None:
@@ -165,10 +162,6 @@ def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averagi
         ({"averaging": "every-step", "outer_lr": 1.0}, "--outer-lr belongs to"),
         ({"averaging": "local", "audit": 3}, "leave out --audit"),
         ({"averaging": "local", "outer_momentum": 1.0}, "0 <= outer_momentum < 1"),
-        (
-            {"averaging": "local", "aggregation": "secure", "private": True, "redundancy": 4},
-            "take another --aggregation",
-        ),
     ],
 )
 def test_local_rounds_that_make_no_sense_are_refused(
@@ -178,15 +171,9 @@ def test_local_rounds_that_make_no_sense_are_refused(
         settled_on(SLOW, **choices)
 
 
-def test_new_models_are_updated_by_muon_and_secret_sums_by_adamw() -> None:
+def test_new_models_are_updated_by_muon() -> None:
     assert settled_on(FAST).manifest.optimizer.name == "muon"
     assert settled_on(FAST, optimizer="lion").manifest.optimizer.name == "lion"
-    secret = {"aggregation": "secure", "private": True, "redundancy": 4}
-    founding = settled_on(FAST, **secret)
-    assert founding.manifest.optimizer.name == "adamw"
-    assert SECRET_RULE in founding.warnings
-    with pytest.raises(UserError, match="take adamw"):
-        settled_on(FAST, optimizer="muon", **secret)
 
 
 def test_narrow_boundaries_lie_where_the_model_is_cut() -> None:
@@ -262,47 +249,19 @@ def test_audits_need_one_type_of_numbers() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_manifest_names_the_aggregation_rule_unless_it_is_the_exact_sum(name: str) -> None:
-    replicas = max(4, RULES[name].replicas)
-    run = RunChoices(measure=False, aggregation=name, redundancy=replicas, private=True)
+    run = RunChoices(measure=False, aggregation=name, redundancy=4, private=True)
     founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
     encoded = encode_manifest(founding.manifest)
     assert decode_manifest(encoded).aggregation == name
     assert (b"aggregation" in encoded) is (name != "sum")
-    assert founding.warnings == ((SECRET_RULE,) if RULES[name].secret else ())
+    assert not founding.warnings
     assert (f"averaging  {name}" in described(founding.manifest)) is (name != "sum")
 
 
-@pytest.mark.parametrize(
-    ("choices", "words"),
-    [
-        ({"private": False}, "take --private"),
-        ({"redundancy": 3}, "--redundancy 4"),
-        ({"audit": 3}, "leave out --audit"),
-        ({"microbatches": 3}, "--microbatches 4"),
-    ],
-)
-def test_a_sum_that_could_not_be_secret_is_refused(choices: dict[str, int], words: str) -> None:
-    usual = {"private": True, "redundancy": 4, "measure": False, "aggregation": "secure"}
-    with pytest.raises(UserError) as caught:
-        _found(RunChoices(**{**usual, **choices}))  # type: ignore[arg-type]
-    assert words in f"{caught.value} {caught.value.next_step}"
-
-
-@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.secret])
-def test_secret_sums_and_audits_are_refused_together_with_the_reason(rule: str) -> None:
-    """An auditor is shown the contribution that it audits."""
-    choices = {"measure": False, "aggregation": rule, "redundancy": 8, "private": True}
-    assert not found_swarm(
-        SIGNER.peer,
-        RunChoices(**choices),  # type: ignore[arg-type]
-        ModelChoices(),
-        OptimizerChoices(),
-    ).manifest.audits
-    with pytest.raises(UserError) as caught:
-        _found(RunChoices(**choices, audit=3))  # type: ignore[arg-type]
-    said = f"{caught.value} {caught.value.next_step}"
-    assert "an audit shows the auditor a contribution" in said
-    assert "leave out --audit" in said
+def test_a_rule_that_would_have_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(UserError, match="compares 3 volunteers") as caught:
+        _found(RunChoices(measure=False, aggregation="centred-clipping", microbatches=2))
+    assert "--microbatches 3" in (caught.value.next_step or "")
 
 
 def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
@@ -348,7 +307,6 @@ def test_audits_with_two_volunteers_to_a_stage_are_said_to_convict_nobody() -> N
     [
         (RunChoices(), "centred-clipping", 3),
         (RunChoices(private=True), "sum", None),
-        (RunChoices(private=True, aggregation="secure"), "secure", None),
         (RunChoices(aggregation="sum", audit=0), "sum", 0),
         (RunChoices(audit=20), "centred-clipping", 20),
         (RunChoices(microbatches=2), "sum", 3),
@@ -386,6 +344,7 @@ def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() ->
     ("run", "model", "words"),
     [
         (RunChoices(stages=5), ModelChoices(), "4 layers cannot be cut into 5 stages"),
+        (RunChoices(stages=2), ModelChoices(layers=1), "1 layer cannot be cut into 2 stages"),
         (RunChoices(), ModelChoices(width=100, heads=3), "not a multiple of heads"),
         (RunChoices(), ModelChoices(kv_heads=2), "kv_heads == heads"),
         (

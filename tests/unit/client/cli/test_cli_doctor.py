@@ -179,14 +179,14 @@ def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
     assert "that its members run" in raised.value.next_step
 
 
-@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
 def empty_checkpoint(scene: Scene) -> None:
     folder = scene.data / "checkpoints" / ("ab" * 32)
     folder.mkdir(parents=True)
     (folder / "stage-0-v7.safetensors").touch()
 
 
-@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
 def checkpoint_with_a_damaged_header(scene: Scene) -> None:
     """As ``checkpoint ls`` sees it."""
     folder = scene.data / "checkpoints" / ("ab" * 32)

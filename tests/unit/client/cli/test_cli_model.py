@@ -26,7 +26,6 @@ from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.address import Address
-from protocol.contributions.account import StageAccount
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
@@ -121,6 +120,25 @@ def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_pa
     assert swarm.manifest.data.digest in card
 
 
+def test_a_disk_that_takes_less_than_it_is_given_is_said(
+    within: Within, swarm: SwarmFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an error has no number, so the system has no words for it."""
+
+    def fail(*_: object) -> None:
+        raise OSError("4096 bytes of 8192 were written")
+
+    monkeypatch.setattr("model_zoo.export.export_hf", fail)
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_swarm_file(tmp_path / "little.swarm", swarm)
+    source = ["--swarm", str(tmp_path / "little.swarm")]
+    source += ["--checkpoint", str(tmp_path / "checkpoints")]
+    done = within("export", "--out", str(tmp_path / "model"), *source)
+    assert done.returncode == ExitCode.RUNTIME
+    told = " ".join(done.stderr.split())
+    assert "the disk took less than it was given (4096 bytes of 8192 were written)" in told
+
+
 def test_the_card_names_the_own_work_of_this_volunteer(
     within: Within, swarm: SwarmFile, tmp_path: Path
 ) -> None:
@@ -128,10 +146,8 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    per_step = swarm.manifest.microbatches_per_step
-    stage = StageAccount(stage=0, per_step=per_step, version=5, counts={me: 7})
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
-    kept.save(KeptContributions(stages=(stage,)))
+    kept.save(KeptContributions({0: 5}, {me: 7}))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     done = within("export", "--out", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr

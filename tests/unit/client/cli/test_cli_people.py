@@ -23,7 +23,6 @@ from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.views.report import leaderboard_report, peers_report, stages_report, status_report
 from protocol.address import Address
-from protocol.contributions.board import Vouched
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
@@ -33,9 +32,9 @@ from tests.support.control_fakes import example_snapshot
 ME, ANNA, BORIS = "12D3KooWexamplepeer", "12D3KooWexample4AphPb", "12D3KooWexample9CqrSt"
 NAMES = {ANNA: "Anna", BORIS: "Anna"}
 BOARD = [
-    ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7, vouchers=2),
-    ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1, vouchers=3),
-    ContributorView(peer=BORIS, name="Anna", unvouched=30),
+    ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7),
+    ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1),
+    ContributorView(peer=BORIS, name="Anna", microbatches=30, tokens=600, share=0.05),
 ]
 FOUNDER = Signer(b"\x07" * 32)
 
@@ -69,12 +68,12 @@ def test_status_says_what_it_is_for_and_who_is_who() -> None:
     text = status_report(now)
     assert "for       Haiku in Basque" in text
     assert f"you are   My PC (lepeer), {ME}" in text
-    assert "60 vouched for by others, place 2" in text
+    assert "; place 2 in the steps closed here" in text
     for shown in (text, stages_report(now)):
         assert "◆ you 1.00/s   ● Anna (4AphPb) 1.00/s   ● Anna (9CqrSt) 1.00/s" in shown
     bare = status_report(example_snapshot())
     assert "for " not in bare.splitlines()[1]
-    assert "by its own count" in bare
+    assert "place" not in bare
 
 
 def test_peers_are_shown_with_their_names() -> None:
@@ -83,13 +82,12 @@ def test_peers_are_shown_with_their_names() -> None:
     assert "Anna" in row
 
 
-def test_the_leaderboard_marks_what_one_alone_says() -> None:
+def test_the_leaderboard_says_who_did_how_much() -> None:
     lines = leaderboard_report(BOARD, ME).splitlines()
     assert lines[1].split()[:4] == ["1", "4AphPb", "Anna", "420"]
-    assert "2 others" in lines[1]
+    assert "70.0 %" in lines[1]
     assert lines[2].split()[2] == "you"
-    assert lines[3].endswith("1: too few")
-    assert "Nobody's work is vouched for yet" in leaderboard_report([], ME)
+    assert "has closed a step yet" in leaderboard_report([], ME)
 
 
 def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
@@ -97,14 +95,14 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
 ) -> None:
     swarm, folders = founded(), home_folders(home)
     anna = PeerId(ANNA)
-    kept = KeptContributions(board=(Vouched(anna, 0, 420, 2),), names={anna: "Anna"})
+    kept = KeptContributions({0: 9}, {anna: 420}, {anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
-    (one,), own = contributors_of(find_home(), swarm.swarm, swarm.manifest, 0)
+    (one,), own = contributors_of(find_home(), swarm.swarm, swarm.manifest)
     assert own == 0
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
     folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
-    assert contributors_of(find_home(), swarm.swarm, swarm.manifest, 0) == ([], 0)
+    assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == ([], 0)
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
@@ -142,7 +140,7 @@ def test_a_purpose_that_cannot_be_shown_founds_nothing(
     assert not (home / "x.swarm").exists()
 
 
-def test_the_card_lists_those_that_are_vouched_for() -> None:
+def test_the_card_lists_who_contributed() -> None:
     swarm = founded("Haiku `in` Basque")
     facts = Facts(
         swarm=swarm.swarm,
@@ -152,9 +150,8 @@ def test_the_card_lists_those_that_are_vouched_for() -> None:
     )
     text = card(facts)
     assert "  for        Haiku 'in' Basque\n" in text
-    assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0% of all work" in text
-    assert text.count(ANNA) == 1
-    assert BORIS not in text
+    assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0%" in text
+    assert text.count(ANNA) == text.count(BORIS) == 1
 
 
 def test_a_problem_report_has_no_names_of_people() -> None:

@@ -282,6 +282,7 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
         (("--up", "0"), "leave the machine out"),
         (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
+        (("--layers", "1", "--stages", "2"), "1 layer cannot be cut into 2 stages"),
         (("--layers", "300", "--stages", "300"), "use at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
         (("--microbatches", "1000000"), "Must be <= 16384"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute.aggregation.rule import Aggregation, new_aggregation
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from model_zoo.specs.aggregation import RULES, AggregationRule
 from model_zoo.specs.state import StateSpec
 from protocol.pipeline.effects import ApplyTask, ContributeTask
@@ -20,11 +20,9 @@ from tests.support.compute_stages import (
 )
 
 SIZE = 1000
-CLEAR = [name for name, rule in RULES.items() if not rule.secret]
-"""A secret rule has no contributions to aggregate: `test_compute_masked.py`."""
 
 
-@pytest.mark.parametrize("name", CLEAR)
+@pytest.mark.parametrize("name", RULES)
 def test_a_single_contribution_is_the_result(name) -> None:
     contribution = torch.randn(SIZE)
     rule = new_aggregation(name, SIZE)
@@ -32,7 +30,7 @@ def test_a_single_contribution_is_the_result(name) -> None:
     assert torch.equal(rule.result(), contribution)
 
 
-@pytest.mark.parametrize("name", CLEAR)
+@pytest.mark.parametrize("name", RULES)
 def test_contributions_are_overwritten_and_the_result_depends_on_nothing_else(name) -> None:
     contributions, scratch, results = torch.randn(5, SIZE), torch.empty(SIZE), []
     for _ in range(2):
@@ -45,7 +43,7 @@ def test_contributions_are_overwritten_and_the_result_depends_on_nothing_else(na
     assert torch.isfinite(results[0]).all()
 
 
-@pytest.mark.parametrize("name", [name for name in CLEAR if not RULES[name].robust])
+@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].robust])
 def test_a_linear_rule_does_not_ask_who_computed_what(name) -> None:
     parts = torch.randn(4, SIZE, dtype=torch.float64).float()
     alone, split = new_aggregation(name, SIZE), new_aggregation(name, SIZE)
@@ -75,7 +73,7 @@ def other(monkeypatch):
     module = ModuleType("client.compute.aggregation.most")
     module.AGGREGATION = MostMicrobatches
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    rule = AggregationRule(robust=True)
+    rule = AggregationRule(robust_from=3)
     monkeypatch.setitem(RULES, "most", rule)
     return rule
 
@@ -116,8 +114,8 @@ def test_only_what_the_rule_allows_is_fed_back(other) -> None:
 
 def test_a_rule_that_keeps_all_contributions_needs_memory_for_them(other) -> None:
     def need(aggregation):
-        return required_bytes(
-            MODELS["gpt"],
+        return Holding(
+            model=MODELS["gpt"],
             layers_per_stage=[4],
             stage=0,
             sequences=SEQUENCES,
@@ -126,7 +124,7 @@ def test_a_rule_that_keeps_all_contributions_needs_memory_for_them(other) -> Non
             averaging_codec="s8",
             state=StateSpec(),
             aggregation=aggregation,
-        ).total_bytes
+        ).need.total_bytes
 
     size = opened(0, [4]).replica.size
     assert need("most") - need("sum") == 4 * size

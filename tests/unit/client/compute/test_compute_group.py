@@ -32,7 +32,6 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
-from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
@@ -111,60 +110,6 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
         sums.append(of_rank.replica.gradient_sum)
     expected = sums[0] + sums[1] + sums[2]
     assert torch.equal(numbers(sent, opening.parameters), expected)
-
-
-async def test_a_group_takes_part_in_secret_sums() -> None:
-    """It is the first of the members; the others are one process each. All come to one version, and
-    that is the clear sum's."""
-    members, how = 4, {"averaging": "ring16", "aggregation": "secure", "microbatches": 24}
-    alone, *others = (opened(0, [4], **how) for _ in range(members))
-    for worker in (alone, *others):
-        for m in of_step(0):
-            worker.call(LossTask(step=0, microbatch=m), tokens_of(m))
-    size = alone.replica.size
-    bounds = [size * k // members // 128 * 128 for k in range(members)] + [size]
-    own = [b"own%d" % at for at in range(members)]
-
-    def masks(me: int) -> list[tuple[bytes, bool]]:
-        near = [at for at in range(members) if at != me]
-        return [(own[me], True), *((bytes(sorted((me, at))) * 16, me < at) for at in near)]
-
-    def contribute(me: int) -> ContributeTask:
-        return ContributeTask(step=0, attempt=1, bounds=bounds, masks=masks(me))
-
-    async with ranks(2) as group:
-        await group.call(open_request(0, [4], **how))
-        await losses(group, 0)
-        reply, first = await group.call(contribute(0))
-        assert reply.counted == tuple(of_step(0))
-        sent = [first, *(worker.call(contribute(me))[1] for me, worker in enumerate(others, 1))]
-        sums = []
-        for segment in range(members):
-            microbatches = [len(of_step(0))] * members
-            request = reduce_task(
-                step=0,
-                attempt=1,
-                segment=segment,
-                microbatches=microbatches,
-                own=segment,
-            )
-            theirs = [parts[segment] for me, parts in enumerate(sent) if me != segment]
-            if segment:
-                sums.append(others[segment - 1].call(request, *theirs)[1][0])
-            else:
-                sums.append((await group.call(request, theirs))[1][0])
-        apply = ApplyTask(
-            step=0,
-            attempt=1,
-            bounds=bounds,
-            sq_norms=[0.0] * members,
-            seeds=own,
-        )
-        made, _ = await group.call(apply, sums)
-    assert {worker.call(apply, *sums)[0].hash for worker in others} == {made.hash}
-    # before the first step the scale of the integers is coarse
-    norm = float(alone.replica.gradient_sum.norm()) * members / alone.replica.step_tokens
-    assert made.grad_norm == pytest.approx(norm, rel=1e-2)
 
 
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:

@@ -36,7 +36,7 @@ def test_a_rate_ends_with_the_run_and_keeps_its_share() -> None:
     said = drafted(Changes(steps=300, lr=5e-4))
     assert (said.optimizer.lr, said.optimizer.min_lr) == (5e-4, pytest.approx(5e-5))
     assert said.optimizer.decay_steps == 300
-    assert said.from_step == 40
+    assert said.from_step == 40 + book().notice, "by then all have heard of it"
 
 
 def test_every_number_can_be_said() -> None:

@@ -18,9 +18,10 @@ from protocol.decree.decree import (
     voters,
 )
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
-from protocol.decree.proposer import AGAIN_S, Proposer, State
+from protocol.decree.proposer import Proposer, State
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
@@ -347,7 +348,7 @@ class TestWhatIsProposed:
         later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
         assert later.state is State.ASKING, "it would be refused, and not all have answered"
-        later.tick(AGAIN_S)
+        later.tick(ANSWER_S)
         later.count()
         assert later.state is State.BOUND, "the two that are silent may have voted, too"
         bound = Propose(STAGE, STEP, 2, said, later.promises, era=ERA)

@@ -7,14 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol.contributions.record import (
-    COUNTED,
-    MAX_COUNTED_BYTES,
-    Counted,
-    Counts,
-    StageCounts,
-    encode_counts,
-)
 from protocol.effects import Penalise
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
@@ -25,7 +17,7 @@ from protocol.membership.measured import (
     encode_measurements,
 )
 from protocol.membership.record import Record, seal
-from protocol.membership.rules import COUNTED_GAP_MS, MEASURED_GAP_MS, ttl_s
+from protocol.membership.rules import MEASURED_GAP_MS, ttl_s
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
 from tests.support.membership_world import World
@@ -49,11 +41,7 @@ class Kind:
 
 
 MEASURES = Measurements((Partner(peer(1), (StageRate(1, 5, 300),)),))
-COUNTS = Counts((StageCounts(1, 10, (Counted(peer(2), 40),)),))
-KINDS = (
-    Kind(MEASURED, encode_measurements(MEASURES), MAX_MEASURED_BYTES, MEASURED_GAP_MS),
-    Kind(COUNTED, encode_counts(COUNTS), MAX_COUNTED_BYTES, COUNTED_GAP_MS),
-)
+KINDS = (Kind(MEASURED, encode_measurements(MEASURES), MAX_MEASURED_BYTES, MEASURED_GAP_MS),)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 

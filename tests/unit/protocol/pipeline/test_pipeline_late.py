@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
 from protocol.pipeline.effects import Obstructs
-from protocol.pipeline.next_hop import LEAST_LATE_S, STRIKES
+from protocol.pipeline.next_hop import STRIKES
 from protocol.pipeline.timing import MIN_SAMPLES
 from protocol.wire.messages import Receipt, Verdict
 from tests.support.pipeline_deliveries import (
@@ -23,7 +23,7 @@ from tests.support.pipeline_deliveries import (
 )
 
 USUAL_S = 1.0
-LATE_S = LEAST_LATE_S
+LATE_S = 2 * ANSWER_S
 """A replica that needs a second is late then."""
 
 

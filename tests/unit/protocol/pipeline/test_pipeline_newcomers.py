@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.leases import Leases
 from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
 from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.timing import UNMEASURED_S
+from protocol.seat.leases import Leases
 from protocol.view import Replica
+from protocol.wire.messages import Lease
 
 PER_STEP = 64
 PEERS = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(2 * MAX_KNOWN)]
@@ -92,6 +94,12 @@ class Report:
     in_flight: frozenset[int] = frozenset()
 
 
+def leased(effects: Sequence[Send | Explain]) -> list[tuple[PeerId, list[int]]]:
+    """Return who is leased what."""
+    sent = [(e.peer, e.message) for e in effects if isinstance(e, Send)]
+    return [(to, m.ids) for to, m in sent if isinstance(m, Lease)]
+
+
 @dataclass
 class Step:
     """A step of stage 0 whose leader leases by a bound; replicas come back for more.
@@ -116,10 +124,9 @@ class Step:
             leases.ask(peer, 0, self.per_step if peer in greedy else 2, 0)
         while done < self.per_step:
             reports = {peer: Report(frozenset(ids)) for peer, ids in self.got.items()}
-            for grant in leases.grant(reports, self.takes, self.takes, now):
-                peer = grant.peer
-                self.got[peer] += grant.ids
-                for _ in grant.ids:
+            for peer, ids in leased(leases.grant(reports, self.takes, self.takes, now)):
+                self.got[peer] += ids
+                for _ in ids:
                     free_at[peer] = max(now, free_at[peer]) + self.takes[peer]
                     heapq.heappush(ends, (free_at[peer], peer))
             if not ends:
@@ -184,13 +191,13 @@ class TestLeases:
         leases.bound = Bound({NEW[0]: 0}, 3)
         leases.start_step(0, leads=True)
         leases.ask(NEW[0], 0, PER_STEP, 0)
-        [got] = leases.grant({}, here, here, 0.0)
-        assert len(got.ids) == PER_STEP // 4
-        reports = {NEW[0]: Report(frozenset(got.ids))}
+        [(_, got)] = leased(leases.grant({}, here, here, 0.0))
+        assert len(got) == PER_STEP // 4
+        reports = {NEW[0]: Report(frozenset(got))}
         assert leases.grant(reports, here, here, UNMEASURED_S - 0.1) == []
         assert leases.next_deadline() <= UNMEASURED_S  # type: ignore[operator]
-        [rest] = leases.grant(reports, here, here, UNMEASURED_S)
-        assert len(got.ids) + len(rest.ids) == PER_STEP
+        [(_, rest)] = leased(leases.grant(reports, here, here, UNMEASURED_S))
+        assert len(got) + len(rest) == PER_STEP
 
 
 def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 480) -> float:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.next_hop import LEAST_LATE_AGAIN_S, LEAST_LATE_S, MOST_TIMES, NextHop
+from protocol.pace import ANSWER_S, LOOK_S
+from protocol.pipeline.next_hop import MOST_TIMES, NextHop
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S, Timing
 
 
@@ -60,11 +61,11 @@ def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() ->
     hops.update(dict.fromkeys([new, fast, slow, other], 0.0))
     for _ in range(9):
         hops[fast].settle(0.1, 1, 0.0)
-    assert hops.late_s(new, 1) == hops.late_s(fast, 1) == LEAST_LATE_S
+    assert hops.late_s(new, 1) == hops.late_s(fast, 1) == 2 * ANSWER_S
     hops[other].struck(0.0)
-    assert hops.late_s(other, 1) == LEAST_LATE_AGAIN_S
+    assert hops.late_s(other, 1) == LOOK_S
     hops[other].brought(1.0)
-    assert hops.late_s(other, 1) == LEAST_LATE_S
+    assert hops.late_s(other, 1) == 2 * ANSWER_S
     for _ in range(9):
         hops[slow].settle(4.0, 1, 0.0)
     assert hops.late_s(new, 1) == MOST_TIMES * 4.0

@@ -11,20 +11,17 @@ from protocol.decree.proposer import State
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
-    FIRST_S,
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
-    REFUSED_S,
-    RESEND_S,
     OwnPart,
     RoundLeader,
 )
 from protocol.rounds.member import REFUSED
-from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
@@ -177,8 +174,8 @@ class TestVoidPlans:
 
     def test_a_round_that_hangs_is_planned_anew(self) -> None:
         made, plan = planned(*HALVES)
-        assert made.next_deadline() == ROUND_TIMEOUT_S
-        effects = list(made.tick(ROUND_TIMEOUT_S))
+        assert made.next_deadline() == FORGET_S
+        effects = list(made.tick(FORGET_S))
         assert plans(effects)[ME].attempt == plan.attempt + 1
         assert any(isinstance(effect, Explain) for effect in effects)
 
@@ -209,7 +206,7 @@ class TestVoidPlans:
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
         made, plan = planned(*HALVES)
         late = report(range(20, 24), seq=2, promised=0)
-        assert made.report(B, late, RESEND_S + 0.1) == [Send(B, plan)]
+        assert made.report(B, late, ANSWER_S + 0.1) == [Send(B, plan)]
 
     def test_different_gradients_are_never_committed(self) -> None:
         made, plan = planned(*HALVES)
@@ -267,7 +264,7 @@ class TestDecree:
         assert made.report(B, report(IDS, seq=5), 2.0) == []
         assert made.ready(B, ready(digest=b"\1" * 32), 3.0) == []
         assert made.update_view(view(ME), True, 3.0) == []
-        again = list(made.tick(10 * ROUND_TIMEOUT_S))  # said again, for it may have been lost
+        again = list(made.tick(10 * FORGET_S))  # said again, for it may have been lost
         assert set(proposals(again)) == {C, NEW}
         assert not plans(again)
         assert B in commits(list(made.vote(C, vote(voted=1), 400.0)))
@@ -368,18 +365,18 @@ class TestRefusal:
             made.ready(ME, ready(attempt), 1.0)
             assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
-        assert not made.tick(1.0 + REFUSED_S)
-        assert not made.tick(1.0 + ROUND_TIMEOUT_S), "an answer has come"
-        assert plans(list(made.tick(1.0 + 2 * ROUND_TIMEOUT_S)))
+        assert not made.tick(1.0 + ANSWER_S)
+        assert not made.tick(1.0 + FORGET_S), "an answer has come"
+        assert plans(list(made.tick(1.0 + 2 * FORGET_S)))
 
     def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
         """Else an attempt shows one liar to one member, and the members do not agree who it is."""
         others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 14)]
         made, _ = planned((ME, IDS), *((peer, ()) for peer in others))
         assert not plans(list(made.ready(others[0], ready(digest=REFUSED), 1.0)))
-        assert made.next_deadline() == 1.0 + REFUSED_S
-        assert not plans(list(made.tick(0.99 + REFUSED_S)))
-        assert plans(list(made.tick(1.0 + REFUSED_S)))
+        assert made.next_deadline() == 1.0 + ANSWER_S
+        assert not plans(list(made.tick(0.99 + ANSWER_S)))
+        assert plans(list(made.tick(1.0 + ANSWER_S)))
 
     def test_who_refuses_twice_is_waited_for_until_somebody_goes(self) -> None:
         """What it refused may have come from that one."""
@@ -388,7 +385,7 @@ class TestRefusal:
         for attempt in (1, 2):
             assert ("refusal", C) not in made.awaited(None, now, leases=False)
             made.ready(C, ready(attempt, REFUSED), now)
-            now += REFUSED_S
+            now += ANSWER_S
             made.tick(now)
         assert ("refusal", C) in made.awaited(None, now, leases=False)
         made.update_view(view(ME, C), True, 4.0)
@@ -503,8 +500,8 @@ def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage
     led.update_view(seen, True, 0.0)
     led.report(ME, report(IDS), 0.0)
     assert short(B) in led.may_plan.reason
-    assert led.next_deadline() == FIRST_S
-    led.tick(FIRST_S - 0.1)
+    assert led.next_deadline() == HEARD_S
+    led.tick(HEARD_S - 0.1)
     assert led.proposer.state is State.IDLE
-    led.tick(FIRST_S)
+    led.tick(HEARD_S)
     assert led.proposer.state is State.ASKING

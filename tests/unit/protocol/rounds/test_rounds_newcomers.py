@@ -5,9 +5,9 @@ from __future__ import annotations
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.pace import FORGET_S
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.newcomers import JOIN_TTL_S
 from protocol.rounds.reports import state_digest
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, decode_message, encode_message
@@ -107,8 +107,8 @@ def test_only_so_many_are_let_in_as_a_round_may_have() -> None:
     made = leader(ME, B)
     admitted = [peer for peer in joiners if admits(list(made.join(peer, 0.0)))]
     assert admitted == joiners[: MAX_REPLICAS_IN_ROUND - 2]
-    assert admits(list(made.tick(JOIN_TTL_S))) == []
-    assert admits(list(made.join(joiners[-1], JOIN_TTL_S + 0.1)))
+    assert admits(list(made.tick(FORGET_S))) == []
+    assert admits(list(made.join(joiners[-1], FORGET_S + 0.1)))
 
 
 def test_who_serves_already_is_not_admitted() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId
-from protocol.rounds.obstruction import FIRST_S, LEAST_S, SECONDS, TIMES, Kind, Obstruction
+from protocol.pace import ANSWER_S
+from protocol.rounds.obstruction import FIRST_S, SECONDS, TIMES, USUAL_TIMES, Kind, Obstruction
 from protocol.rounds.shards import longest_s
 
 ONE, TWO = PeerId("one"), PeerId("two")
@@ -47,7 +48,7 @@ def test_a_refusal_takes_no_round_to_be_explained() -> None:
 def test_before_the_first_round_there_is_more_time() -> None:
     assert Obstruction().patience_s(TASK_S) == FIRST_S
     assert used_to_rounds().patience_s(0.0) == FIRST_S, "nobody knows how long a microbatch takes"
-    assert LEAST_S <= used_to_rounds().patience_s(TASK_S) < FIRST_S
+    assert 2 * ANSWER_S <= used_to_rounds().patience_s(TASK_S) < FIRST_S
 
 
 def test_before_the_first_round_a_slow_line_has_its_time() -> None:
@@ -55,10 +56,23 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
     Once a round was closed, that counts."""
     whole_s = longest_s(155_000_000, 130 / 128)
     made = Obstruction(whole_s)
+    assert made.expected_s() == whole_s
     assert claimed_after(made, "contribution", 120.0) is None
     made.planned(0.0)
     made.closed(0.5)
     assert made.patience_s(TASK_S) == used_to_rounds().patience_s(TASK_S)
+
+
+@pytest.mark.parametrize("took_s", [1.0, 40.0])
+def test_what_rounds_take_is_learnt_and_forgotten(took_s: float) -> None:
+    made = Obstruction(500.0)
+    made.planned(0.0)
+    made.closed(took_s)
+    assert made.expected_s() == USUAL_TIMES * took_s
+    for _ in range(12):
+        made.planned(100.0)
+        made.closed(101.0)
+    assert made.expected_s() == USUAL_TIMES
 
 
 def test_in_the_first_round_what_comes_gives_the_rest_time() -> None:

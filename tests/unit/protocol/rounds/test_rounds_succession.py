@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.decree.proposer import AGAIN_S
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.membership.contacts import LOST_AFTER_S, Contacts
-from protocol.rounds.leader import VOTE_S, OwnPart
-from protocol.rounds.patience import ROUND_TIMEOUT_S
+from protocol.pace import ANSWER_S, FORGET_S, LOOK_S
+from protocol.rounds.leader import OwnPart
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Propose, decode_message, encode_message
 from protocol.wire.parts import Decree
@@ -85,10 +84,10 @@ class TestTakingOver:
         made = successor()
         assert made.vote(B, vote(2, 9), 1.0) == []
         assert not made.vote(C, vote(2, 9), 1.0)
-        assert not made.tick(1.0 + VOTE_S)
+        assert not made.tick(1.0 + LOOK_S / 2)
         again_at = made.next_deadline()
         assert again_at is not None
-        assert 1.0 + VOTE_S < again_at < 3.0
+        assert 1.0 + LOOK_S / 2 < again_at < 3.0
         asked = proposals(list(made.tick(again_at)))
         assert {said.attempt for said in asked.values()} == {10}
         assert plans(list(made.vote(C, vote(10), again_at)))[B].attempt == 10
@@ -106,8 +105,8 @@ class TestTakingOver:
     def test_a_refusal_counts_once_the_others_have_not_answered(self) -> None:
         made = successor()
         made.vote(B, vote(2, 9), 0.1)  # C is cut off
-        assert not made.tick(AGAIN_S - 0.1)
-        assert not made.tick(AGAIN_S)
+        assert not made.tick(ANSWER_S - 0.1)
+        assert not made.tick(ANSWER_S)
         asked = proposals(list(made.tick(made.next_deadline() or 0.0)))
         assert {said.attempt for said in asked.values()} == {10}
 
@@ -152,7 +151,7 @@ class TestTakingOver:
         made.own = bound.own = OwnPart(closed=True)
         made.update_view(view(ME), True, 0.0)
         assert made.report(ME, report(IDS), 1.0) == []
-        assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
+        assert made.tick(1.0 + FORGET_S) == []
         assert bound.vote(C, vote(2, voted=1, decree=EARLIER), 1.0) == []
 
 

@@ -20,7 +20,7 @@ from tests.support.amended_runs import Run, amendment
 from tests.support.decrees import commit_of, promised_by
 from tests.support.protocol_examples import SWARM, peer
 
-ME, LEADER, UPSTREAM, OTHER = (peer(n) for n in (1, 2, 4, 5))
+ME, LEADER, BEFORE = (peer(n) for n in (1, 2, 4))
 STAGE, STEP = 1, 3
 RUN = Run(OptimizerSpec(lr=1e-3), 100, 2)
 ONE = amendment(RUN, SWARM, lr=5e-3)
@@ -47,18 +47,10 @@ def seat(book: Amendments) -> Seat:
     made.allow_training(0.0)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.agreeing._sure = True  # it has closed steps
-    return made
-
-
-def told(seat: Seat, *lists: AgreedList, now: float = 0.0) -> list[SeatEffect]:
-    """The replicas of the stage before have agreed on these, and got all gradients of the step."""
-    both = zip((UPSTREAM, OTHER), lists, strict=True)
-    before = [Replica(sender, STEP, True, amended=amended) for sender, amended in both]
     ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
-    effects = seat.update_view(SwarmView.of([before, ours]), now)
-    for sender in (UPSTREAM, OTHER):
-        effects += seat.receive(sender, Returned(STAGE, STEP), now)
-    return effects
+    made.update_view(SwarmView.of([[Replica(BEFORE, STEP, True)], ours]), 0.0)
+    made.receive(BEFORE, Returned(STAGE, STEP), 0.0)
+    return made
 
 
 def plan(amended: AgreedList, attempt: int = 1) -> Plan:
@@ -76,48 +68,42 @@ def follows(seat: Seat, amended: AgreedList, attempt: int = 1) -> bool:
 
 
 def test_what_it_lacks_it_follows_once_it_hears_of_it(seat: Seat, book: Amendments) -> None:
-    told(seat, LATER, LATER)
-    assert not follows(seat, LATER)
+    assert not follows(seat, NAMED)
     book.take(ONE)
     seat.amended(0.6)
-    assert seat.member.plan_followed == plan(LATER)
+    assert seat.member.plan_followed == plan(NAMED)
 
 
-def test_it_waits_until_it_has_heard_what_the_leader_has_heard(
-    seat: Seat, book: Amendments
+def test_a_leader_that_has_not_heard_of_it_is_followed(seat: Seat, book: Amendments) -> None:
+    book.take(ONE)
+    assert follows(seat, ())
+
+
+@pytest.mark.parametrize("from_step", [0, STEP - 1, STEP + 1, 10**6])
+def test_it_holds_from_the_step_at_which_it_is_agreed_on(
+    seat: Seat, book: Amendments, from_step: int
 ) -> None:
     book.take(ONE)
-    told(seat, (), LATER)
-    assert not follows(seat, LATER)
-    told(seat, LATER, LATER)
-    assert seat.member.plan_followed == plan(LATER)
-
-
-def test_nothing_holds_that_nobody_before_has_agreed_on(seat: Seat, book: Amendments) -> None:
-    book.take(ONE)
-    told(seat, (), ())
-    assert not follows(seat, NAMED)
-    assert follows(seat, (), 2)
-
-
-def test_a_leader_that_leaves_it_out_is_not_followed(seat: Seat, book: Amendments) -> None:
-    book.take(ONE)
-    told(seat, NAMED, NAMED)
-    assert not follows(seat, ())
+    assert not follows(seat, (AgreedAmendment(digest_of(ONE), from_step),))
     assert follows(seat, NAMED, 2)
 
 
-def test_one_replica_of_two_keeps_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
+def test_what_is_agreed_on_is_neither_left_out_nor_put_off(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    told(seat, (), NAMED)
-    assert follows(seat, ())
+    seat.agreeing.settle(LATER)
+    for attempt, named in ((1, ()), (2, NAMED)):
+        assert not follows(seat, named, attempt)
+        assert not seat.may_close()
+    assert follows(seat, LATER, 3)
 
 
-def test_invented_amendments_keep_no_stage_from_closing(seat: Seat, book: Amendments) -> None:
+def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
+    seat: Seat, book: Amendments
+) -> None:
     book.take(ONE)
-    lie = (AgreedAmendment(bytes(32), 0),)
-    told(seat, lie, lie)
-    assert follows(seat, ())
+    seat.agreeing.agreed, seat.agreeing._sure = LATER, False
+    assert not follows(seat, (AgreedAmendment(bytes(32), 0),))
+    assert follows(seat, NAMED, 2)
 
 
 def alone(book: Amendments | None, step: int = STEP) -> Seat:
@@ -150,7 +136,7 @@ def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]
 
 
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
-    book.take(ONE)
+    book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
     seat = alone(book)
     first = book.propose((), STEP)
     task, effects = closes(seat, first)

@@ -14,6 +14,7 @@ from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
+from protocol.pace import HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -26,7 +27,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.auditing import HEEDED, Auditing
-from protocol.seat.charging import TELL_AGAIN_S, TELL_TIMES, Charging
+from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import (
     Audited,
     CommitTo,
@@ -35,7 +36,7 @@ from protocol.seat.effects import (
     SeatEffect,
     SignCharge,
 )
-from protocol.seat.showing import AGAIN, KEPT_S, KEPT_STEPS, Showing
+from protocol.seat.showing import AGAIN, KEPT_STEPS, Showing
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
@@ -44,7 +45,6 @@ from protocol.wire.messages import (
     AuditNotice,
     AuditReply,
     AuditRequest,
-    AuditResult,
     Charged,
     Commitment,
     Plan,
@@ -234,8 +234,8 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
     assert keep == Compute(KEEP)
     assert parts.auditing.computed(KEEP, Outcome(), 0.2) == []
     return shown, list(
-        parts.auditing.on_result(
-            SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3
+        parts.auditing.on_notice(
+            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3
         )
     )
 
@@ -337,8 +337,8 @@ def test_few_steps_are_kept_because_they_were_asked_for_and_for_a_while(
     ask(KEPT_STEPS, 1.0)
     gone = parts.dropped(2 * KEPT_STEPS, 1.0)
     assert gone == [DropStep(KEPT_STEPS)], "as many as are kept had been asked for before"
-    ask(2 * KEPT_STEPS, 0.5 + KEPT_S)
-    gone = parts.dropped(2 * KEPT_STEPS + 1, 0.5 + KEPT_S)
+    ask(2 * KEPT_STEPS, 0.5 + LOST_S)
+    gone = parts.dropped(2 * KEPT_STEPS + 1, 0.5 + LOST_S)
     assert DropStep(0) in gone, "nobody has come back for it"
 
 
@@ -378,8 +378,8 @@ def checking(parts: Parts) -> list[object]:
     [_, keep] = parts.auditing.closing(OWNER_ONLY)
     assert keep == Compute(keeps(segment=2))
     assert parts.auditing.computed(keeps(segment=2), Outcome(), 0.2) == []
-    result = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    return list(parts.auditing.on_result(SIBLING, result, 0.3))
+    result = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    return list(parts.auditing.on_notice(SIBLING, result, 0.3))
 
 
 def shown_by(parts: Parts, sender: int, whose: int | None) -> list[object]:
@@ -477,9 +477,9 @@ class TestAnAuditorThatCovers:
         for step in range(STEP, STEP + 100):
             tasks = self.step(parts, step, draws=False)
             kept += len(tasks)
-            agrees = AuditResult(STAGE, step, ATTEMPT, THIRD, agrees=True)
+            agrees = AuditNotice(STAGE, step, ATTEMPT, THIRD, agrees=True)
             parts.auditing.computed(keeps(step), Outcome(), 0.2)
-            parts.auditing.on_result(SIBLING, agrees, 0.3)
+            parts.auditing.on_notice(SIBLING, agrees, 0.3)
         assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
 
 
@@ -550,7 +550,7 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
         assert parts.tick(at - 0.1) == []
         assert parts.tick(at) == told
         times.append(at)
-    assert times == [TELL_AGAIN_S * n for n in range(1, TELL_TIMES)]
+    assert times == [HEARD_S * n for n in range(1, TELL_TIMES)]
     assert parts.next_deadline() is None
     assert parts.terms.open_charges() == {(STAGE, THIRD): [ME]}
 
@@ -558,11 +558,11 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
 def test_what_was_kept_for_auditors_is_dropped_after_a_while(parts: Parts) -> None:
     assert parts.dropped(3, 0.0) == []
     assert parts.dropped(4, 1.0) == []
-    assert parts.next_deadline() == KEPT_S
-    assert parts.tick(KEPT_S - 0.1) == []
-    assert parts.tick(KEPT_S) == [DropStep(3)]
-    assert parts.next_deadline() == 1.0 + KEPT_S
-    assert parts.tick(1.0 + KEPT_S) == [DropStep(4)]
+    assert parts.next_deadline() == LOST_S
+    assert parts.tick(LOST_S - 0.1) == []
+    assert parts.tick(LOST_S) == [DropStep(3)]
+    assert parts.next_deadline() == 1.0 + LOST_S
+    assert parts.tick(1.0 + LOST_S) == [DropStep(4)]
     assert parts.next_deadline() is None
 
 
@@ -575,13 +575,13 @@ def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
     parts.auditing.computed(KEEP, Outcome(), 0.0)
     assert parts.next_deadline() == STANDBY_S
     parts.dropped(STEP, 0.0)
-    assert parts.tick(KEPT_S) == [], "we may be called for it"
+    assert parts.tick(LOST_S) == [], "we may be called for it"
     for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
-        gone = parts.dropped(step, KEPT_S)
+        gone = parts.dropped(step, LOST_S)
     assert gone == [DropStep(STEP + 1)], "others make room"
     assert DropStep(STEP) in parts.tick(STANDBY_S)
-    late = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    assert parts.auditing.on_result(SIBLING, late, STANDBY_S) == []
+    late = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+    assert parts.auditing.on_notice(SIBLING, late, STANDBY_S) == []
 
 
 def test_without_audits_nobody_is_audited_or_charged() -> None:
@@ -630,8 +630,8 @@ def test_what_was_dropped_is_not_shown_any_more(parts: Parts, makes_room: bool) 
         for step in range(STEP + 1, STEP + 1 + KEPT_STEPS):
             parts.dropped(step, 1.0)
     else:
-        assert DropStep(STEP) in parts.tick(KEPT_S)
-    assert parts.showing.on_request(THIRD, request, KEPT_S + 1) == []
+        assert DropStep(STEP) in parts.tick(LOST_S)
+    assert parts.showing.on_request(THIRD, request, LOST_S + 1) == []
 
 
 def test_what_we_sign_of_a_segment_is_of_our_commitment(parts: Parts) -> None:
@@ -670,8 +670,8 @@ class TestTheStage:
 
     def kept(self, judge: Parts) -> bool:
         """Whether there still is something to judge."""
-        said = AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-        judge.auditing.on_result(SIBLING, said, 1.0)
+        said = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
+        judge.auditing.on_notice(SIBLING, said, 1.0)
         return judge.auditing.step is not None
 
     @pytest.mark.parametrize(
@@ -699,17 +699,17 @@ class TestTheStage:
     def test_nobody_else_calls_us(self, judge: Parts) -> None:
         judge.auditing.computed(KEEP, Outcome(), 0.2)
         for sender, said in (
-            (THIRD, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
-            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT, ME, agrees=True)),
-            (SIBLING, AuditResult(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
+            (THIRD, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
+            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, ME, agrees=True)),
+            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
         ):
-            assert judge.auditing.on_result(sender, said, 0.3) == []
+            assert judge.auditing.on_notice(sender, said, 0.3) == []
         assert self.kept(judge)
 
     def test_a_result_that_agrees_ends_it(self, judge: Parts) -> None:
         judge.auditing.computed(KEEP, Outcome(), 0.2)
-        judge.auditing.on_result(
-            SIBLING, AuditResult(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3
+        judge.auditing.on_notice(
+            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3
         )
         assert not self.kept(judge)
 
@@ -761,5 +761,5 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     assert isinstance(verdict, Verdict)
     assert verdict.culprit == THIRD
     assert told == [Send(beside, Charged(STAGE + 1, charge_of_third(2)))], "all have had ours"
-    assert parts.tick(TELL_AGAIN_S) == [], "it is out"
+    assert parts.tick(HEARD_S) == [], "it is out"
     assert parts.terms.open_charges() == {}

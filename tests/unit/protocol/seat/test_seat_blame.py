@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
+from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import Compute, ContributeTask, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.obstruction import FIRST_S, LEAST_S, LOST_S, TIMES
+from protocol.rounds.obstruction import FIRST_S, LOST_S, TIMES
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
@@ -61,8 +62,8 @@ class TestWithoutAMajority:
     def test_a_sibling_has_all_its_time_once_there_is_one(self) -> None:
         met = 2 * LONGEST_S
         self.wait(0, met, [SIBLING])
-        assert not self.wait(met, met + LEAST_S, [SIBLING, *BEFORE])
-        assert self.wait(met + LEAST_S, met + 2 * LONGEST_S, [SIBLING, *BEFORE])
+        assert not self.wait(met, met + 2 * ANSWER_S, [SIBLING, *BEFORE])
+        assert self.wait(met + 2 * ANSWER_S, met + 2 * LONGEST_S, [SIBLING, *BEFORE])
 
 
 def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported() -> None:

@@ -7,11 +7,11 @@ import pytest
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
+from protocol.pace import LOST_S
 from protocol.pipeline.effects import Compute, ContributeTask, DropStep
 from protocol.pipeline.place import Place
 from protocol.rounds.progress import Progress
 from protocol.seat.seat import Seat
-from protocol.seat.showing import KEPT_S
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
@@ -108,6 +108,6 @@ def test_the_plan_of_a_step_that_is_closed_is_followed_all_the_same(seat: Seat) 
 
 def test_what_is_kept_for_auditors_is_freed_once_its_time_is_over(seat: Seat) -> None:
     assert seat.showing.dropped(STEP - 2, None, 1.0) == []
-    assert DropStep(STEP - 2) not in seat.tick(1.0 + KEPT_S - 0.1)
-    assert DropStep(STEP - 2) in seat.tick(1.0 + KEPT_S)
-    assert DropStep(STEP - 2) not in seat.tick(1.0 + 2 * KEPT_S)
+    assert DropStep(STEP - 2) not in seat.tick(1.0 + LOST_S - 0.1)
+    assert DropStep(STEP - 2) in seat.tick(1.0 + LOST_S)
+    assert DropStep(STEP - 2) not in seat.tick(1.0 + 2 * LOST_S)

@@ -14,11 +14,11 @@ from protocol.decree.elector import MAX_COMMITS, Elector
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import LOST_AFTER_S, Contacts
-from protocol.pace import FORGET_S, LOOK_S
+from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect, Serving
-from protocol.seat.following import ASKED, STUCK_S, UNANSWERED_S, Following
+from protocol.seat.following import ASKED, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import (
@@ -82,10 +82,10 @@ class TestWhoIsAhead:
     def test_and_does_not_answer(self) -> None:
         self.look(0.0, SIBLING)
         assert not self.following.unanswered
-        assert self.following.next_deadline() == UNANSWERED_S
-        self.look(UNANSWERED_S - 0.01, SIBLING)
+        assert self.following.next_deadline() == LOOK_S / 2
+        self.look(LOOK_S / 2 - 0.01, SIBLING)
         assert not self.following.unanswered
-        assert self.look(UNANSWERED_S, SIBLING) == [], "it is not asked more often"
+        assert self.look(LOOK_S / 2, SIBLING) == [], "it is not asked more often"
         assert self.following.unanswered
         assert self.following.next_deadline() == LOOK_S
         assert self.look(LOOK_S, SIBLING) != []
@@ -108,9 +108,9 @@ class TestWhoIsAhead:
 
     def test_who_cannot_apply_what_is_committed_takes_its_stage_anew(self) -> None:
         assert self.look(0.0, SIBLING, known=True) == []
-        assert self.following.next_deadline() == STUCK_S
-        assert not self.is_lost(STUCK_S - 0.1, known=True)
-        assert self.is_lost(STUCK_S, known=True)
+        assert self.following.next_deadline() == LOST_S
+        assert not self.is_lost(LOST_S - 0.1, known=True)
+        assert self.is_lost(LOST_S, known=True)
         assert self.following.next_deadline() is None, "once"
 
     def test_who_slept_so_long_that_nobody_has_the_commit_takes_its_stage_anew(self) -> None:
@@ -234,7 +234,7 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
     assert asked == {SIBLING: CommitRequest(STAGE, STEP)}
     [apply] = tasks(made.receive(OTHER, said, 2.1))
     assert isinstance(apply, ApplyTask)
-    for now in (2.1 + STUCK_S, 9 * FORGET_S):
+    for now in (2.1 + LOST_S, 9 * FORGET_S):
         effects = made.tick(now)
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
         assert not sent(effects, CommitRequest)

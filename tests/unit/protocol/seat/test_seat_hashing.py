@@ -6,12 +6,11 @@ import pytest
 
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import FORGET_S
+from protocol.pace import FORGET_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Committed, Compute, Fault, HashTask, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
-from protocol.seat.following import STUCK_S
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
@@ -84,7 +83,7 @@ def test_who_is_slow_to_hash_is_not_left_behind() -> None:
     seat, _ = made_version()
     ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True)]
     seat.update_view(SwarmView.of([[Replica(BEFORE, STEP + 1, True)], ahead]), 2.0)
-    for now in (2.0 + STUCK_S, 9 * FORGET_S):
+    for now in (2.0 + LOST_S, 9 * FORGET_S):
         assert not [effect for effect in seat.tick(now) if isinstance(effect, Fault)]
     later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10 * FORGET_S)
     assert [effect.version for effect in later if isinstance(effect, Committed)] == [STEP + 1]

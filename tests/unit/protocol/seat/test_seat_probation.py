@@ -8,14 +8,15 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S
+from protocol.pace import ASIDE_S, FORGET_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import JOIN_TTL_S, NEW_AT_ONCE, NEW_S, Newcomers
+from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
-from protocol.seat.probation import AT_LEAST, MAX_FAILURES, Probation
+from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
 from protocol.wire.parts import PlanMember
@@ -42,120 +43,145 @@ def names(seen: SwarmView, stage: int) -> set[PeerId]:
     return {replica.peer for replica in seen.serving(stage)}
 
 
-def probation(*, settled: bool = True) -> Probation:
+def probation(*, settled: bool = True) -> Roster:
     place = Place(ME, 0, 2, 8)
     quorum = Quorum(ME, 0, None)
     if settled:
         quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 5, 0.0)
-    return Probation(place, quorum, PROVEN.__contains__)
+    return Roster(place, quorum, Verdicts(), PROVEN.__contains__)
+
+
+def counted(on: Roster, whole: SwarmView, now: float, stage: int) -> set[PeerId]:
+    """Return who counts in a stage, of those that membership sees."""
+    on.update(whole, now)
+    return names(on.seen, stage)
+
+
+def fail(on: Roster, peers: Collection[PeerId], now: float) -> None:
+    """Set these aside together."""
+    for peer in sorted(peers):
+        on._decide(peer, on._stages_of({peer})[-1], "it sleeps", now)
+    on.tick(now)
 
 
 def test_before_our_first_plan_everybody_counts_in_our_stage() -> None:
-    seen = probation(settled=False).without(view([ME, *CROWD]), 0.0)
-    assert names(seen, 0) == {ME, *CROWD}
+    assert counted(probation(settled=False), view([ME, *CROWD]), 0.0, 0) == {ME, *CROWD}
 
 
 def test_a_stage_in_which_nobody_is_proven_counts_whole() -> None:
-    seen = probation().without(view(beside=CROWD), 0.0)
-    assert names(seen, 1) == set(CROWD)
+    assert counted(probation(), view(beside=CROWD), 0.0, 1) == set(CROWD)
 
 
 def test_in_our_stage_a_newcomer_counts_once_it_is_admitted() -> None:
     on = probation()
-    assert names(on.without(view([ME, SIBLING, NEW, *CROWD]), 0.0), 0) == {ME, SIBLING}
-    assert on.leaves_out(NEW)
-    assert on.admit([NEW])
-    assert names(on.without(view([ME, SIBLING, NEW, *CROWD]), 0.0), 0) == {ME, SIBLING, NEW}
+    assert counted(on, view([ME, SIBLING, NEW, *CROWD]), 0.0, 0) == {ME, SIBLING}
+    assert on.waits(NEW)
+    assert on.admit([NEW], 0.0)
+    assert names(on.view, 0) == {ME, SIBLING, NEW}
+    assert not on.waits(NEW)
+    assert not on.admit([NEW], 0.0)
 
 
 def test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_count() -> None:
-    seen = probation().without(view(beside=[NEXT, *CROWD], missing=[NEXT]), 0.0)
-    tried = names(seen, 1) - {NEXT}
-    assert len(tried) == AT_LEAST
-    assert not any(replica.missing for replica in seen.serving(1))
+    on = probation()
+    tried = counted(on, view(beside=[NEXT, *CROWD], missing=[NEXT]), 0.0, 1) - {NEXT}
+    assert len(tried) == TRIED_AT_LEAST
+    assert not any(replica.missing for replica in on.seen.serving(1))
 
 
 def test_those_on_probation_may_blame_each_other_and_nobody_else() -> None:
     """Otherwise a liar among them holds up its siblings, and nobody beside them hears of it."""
     on = probation()
-    seen = on.without(view(beside=[NEXT, NEW, *CROWD], missing=[NEXT, SIBLING, NEW]), 0.0)
-    assert {r.missing for r in seen.serving(1) if r.peer in CROWD} == {(NEW,)}
+    on.update(view(beside=[NEXT, NEW, *CROWD], missing=[NEXT, SIBLING, NEW]), 0.0)
+    assert {r.missing for r in on.seen.serving(1) if r.peer in CROWD} == {(NEW,)}
 
 
 def test_a_crowd_that_was_admitted_says_nothing_of_proven_members_beside_our_stage() -> None:
     on = probation()
-    on.admit(CROWD)
-    seen = on.without(view([ME, SIBLING, *CROWD], missing=[NEXT, SIBLING]), 0.0)
-    assert names(seen, 0) >= set(CROWD)
-    assert not any(r.missing for r in seen.serving(0))
+    on.admit(CROWD, 0.0)
+    assert counted(on, view([ME, SIBLING, *CROWD], missing=[NEXT, SIBLING]), 0.0, 0) >= set(CROWD)
+    assert not any(r.missing for r in on.seen.serving(0))
 
 
 def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     on, all_of_them = probation(), view(beside=[NEXT, *CROWD])
-    first = names(on.without(all_of_them, 0.0), 1) - {NEXT}
-    assert on.failed(first, on.without(all_of_them, 0.0), 1.0)
-    assert names(on.without(all_of_them, 2.0), 1) == {NEXT}
+    first = counted(on, all_of_them, 0.0, 1) - {NEXT}
+    fail(on, first, 1.0)
+    assert counted(on, all_of_them, 2.0, 1) == {NEXT}
+    assert on.closed_until() == [1.0 + ASIDE_S]
     assert on.next_deadline() == 1.0 + ASIDE_S
-    assert on.is_over(1.0 + ASIDE_S)
-    second = names(on.without(all_of_them, 1.0 + ASIDE_S), 1) - {NEXT}
-    assert len(second) == AT_LEAST
+    on.tick(1.0 + ASIDE_S)
+    second = names(on.seen, 1) - {NEXT}
+    assert len(second) == TRIED_AT_LEAST
     assert not first & second
-    on.failed(second, on.without(all_of_them, 61.0), 61.0)
-    assert names(on.without(all_of_them, 61.0 + 1.5 * ASIDE_S), 1) == {NEXT}
+    assert on.closed_until() == []
+    fail(on, second, 61.0)
+    assert counted(on, all_of_them, 61.0 + 1.5 * ASIDE_S, 1) == {NEXT}
 
 
 def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
     on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD[:2]])
-    on.admit(CROWD[:2])
-    assert names(on.without(all_of_us, 0.0), 0) == {ME, SIBLING, *CROWD[:2]}
-    on.failed(CROWD[:2], on.without(all_of_us, 0.0), 0.0)
-    on.admit([NEW])
-    assert names(on.without(all_of_us, ASIDE_S), 0) == {ME, SIBLING, NEW}
-    assert on.admit(CROWD[:1])
-    assert names(on.without(all_of_us, ASIDE_S), 0) == {ME, SIBLING, NEW, CROWD[0]}
+    on.admit(CROWD[:2], 0.0)
+    assert counted(on, all_of_us, 0.0, 0) == {ME, SIBLING, *CROWD[:2]}
+    fail(on, CROWD[:2], 0.0)
+    on.admit([NEW, CROWD[1]], 1.0)
+    on.tick(ASIDE_S)
+    assert not on.aside()
+    assert counted(on, all_of_us, ASIDE_S, 0) == {ME, SIBLING, NEW}
+    assert on.admit(CROWD[:1], ASIDE_S)
+    assert names(on.view, 0) == {ME, SIBLING, NEW, CROWD[0]}
 
 
 def test_who_was_tried_along_with_those_that_failed_goes_on() -> None:
     """Else whoever is let in together with a crowd never closes a step."""
     on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD])
-    on.admit([NEW, *CROWD[:3]])
-    on.failed(CROWD[:3], on.without(all_of_us, 0.0), 0.0)
-    on.admit([CROWD[3]])
-    assert names(on.without(all_of_us, 1.0), 0) == {ME, SIBLING, NEW}
-    assert on.leaves_out(CROWD[3])
-    on.failed([NEW], on.without(all_of_us, 2.0), 2.0)
-    assert names(on.without(all_of_us, 3.0), 0) == {ME, SIBLING}
+    on.admit([NEW, *CROWD[:3]], 0.0)
+    on.update(all_of_us, 0.0)
+    fail(on, CROWD[:3], 0.0)
+    on.admit([CROWD[3]], 0.0)
+    assert counted(on, all_of_us, 1.0, 0) == {ME, SIBLING, NEW}
+    assert on.waits(CROWD[3])
+    fail(on, [NEW], 2.0)
+    assert counted(on, all_of_us, 3.0, 0) == {ME, SIBLING}
 
 
 def test_who_is_to_be_tried_next_waits_until_the_while_is_over() -> None:
     """Also if it had its place before, and only fetched the state meanwhile."""
     on = probation()
-    on.admit([NEW, CROWD[0]])
+    on.admit([NEW, CROWD[0]], 0.0)
     serving = view([ME, SIBLING, NEW, CROWD[0]])
     fetching = [structs.replace(r, serving=r.peer != NEW) for r in serving.stages[0]]
-    before = SwarmView.of([fetching, serving.stages[1]])
-    on.failed(CROWD[:1], on.without(before, 0.0), 0.0)
-    assert NEW not in names(on.without(serving, 1.0), 0)
-    assert NEW in names(on.without(serving, ASIDE_S), 0)
+    on.update(SwarmView.of([fetching, serving.stages[1]]), 0.0)
+    fail(on, CROWD[:1], 0.0)
+    assert NEW not in counted(on, serving, 1.0, 0)
+    assert NEW in counted(on, serving, ASIDE_S, 0)
 
 
 def test_work_that_counts_ends_the_while() -> None:
-    on, seen = probation(), view(beside=[NEXT, NEW])
-    on.failed({NEW}, seen, 0.0)
-    on.proved({NEXT, NEW}, seen)
-    assert names(on.without(seen, 1.0), 1) == {NEXT, NEW}
+    on, whole = probation(), view(beside=[NEXT, NEW, *CROWD[:2]])
+    tried = counted(on, whole, 0.0, 1) - {NEXT}
+    failed, fine = sorted(tried)
+    fail(on, [failed], 0.0)
+    assert counted(on, whole, 1.0, 1) == {NEXT, fine}
+    on.closed_with({NEXT, fine})
+    assert len(counted(on, whole, 1.0, 1)) == 1 + TRIED_AT_LEAST
 
 
 def test_that_a_proven_one_is_set_aside_closes_the_stage_to_nobody() -> None:
-    on, seen = probation(), view(beside=[NEXT, NEW])
-    assert not on.failed({NEXT}, seen, 0.0)
-    assert names(on.without(seen, 1.0), 1) == {NEXT, NEW}
+    on, whole = probation(), view(beside=[NEXT, NEW])
+    on.update(whole, 0.0)
+    fail(on, [NEXT], 0.0)
+    assert not on.closed_until()
+    assert counted(on, whole, 1.0, 1) == {NEXT, NEW}
 
 
-def test_failures_are_remembered_within_a_bound() -> None:
+def test_what_is_remembered_of_peers_is_bounded_and_who_was_admitted_goes_last() -> None:
     on = probation()
-    on.failed([PeerId(str(n)) for n in range(2 * MAX_FAILURES)], view(), 0.0)
-    assert len(on._failures) == MAX_FAILURES
+    on.admit([NEW], 0.0)
+    for number in range(2 * MAX_PEERS):
+        on.worked(PeerId(str(number)), number)
+    assert len(on._records) == MAX_PEERS
+    assert NEW in on._records
 
 
 def test_we_vouch_for_proven_peers_where_any_is() -> None:
@@ -164,8 +190,15 @@ def test_we_vouch_for_proven_peers_where_any_is() -> None:
     assert set(quorum.vouch(view(beside=CROWD[:2]), PROVEN.__contains__)) == set(CROWD[:2])
 
 
+def alone(*proven: PeerId) -> Roster:
+    """The roster of the only replica of a stage, to whom these are proven."""
+    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts(), {ME, *proven}.__contains__)
+    made.update(view([ME], []), 0.0)
+    return made
+
+
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
+    newcomers = Newcomers(Place(ME, 0, 2, 8), alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
     newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
@@ -175,27 +208,21 @@ def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> N
 
 
 def test_those_admitted_make_no_room_for_more_of_a_crowd() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME}.__contains__)
-    let_in = set[PeerId]()
-    for peer in CROWD:
-        newcomers.ask(peer, 0.0)
-        newcomers.admit([ME, *let_in], {ME, *let_in}, 5, b"", None, 0.0)
-        let_in = set(newcomers.observing(0.0))
+    on = alone()
+    let_in = {peer for peer in CROWD if on.lets_in(peer, 0.0)}
+    on.update(view([ME, *let_in], []), 1.0)
     assert len(let_in) == NEW_AT_ONCE
+    assert not any(on.lets_in(peer, 1.0) for peer in CROWD if peer not in let_in)
+    assert all(on.lets_in(peer, 1.0) for peer in let_in)
 
 
 def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_others() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), {ME, NEW}.__contains__)
-    for peer in CROWD[:NEW_AT_ONCE]:
-        assert newcomers.lets_in(peer, [ME], (), 0.0)  # by the last leader
-    late = JOIN_TTL_S + 1
-    newcomers.ask(CROWD[-1], late)
-    newcomers.ask(NEW, late)
-    newcomers.admit([ME], {ME}, 5, b"", None, late)
-    assert newcomers.observing(late) == [NEW]
-    newcomers.ask(CROWD[-1], NEW_S)
-    newcomers.admit([ME], {ME}, 5, b"", None, NEW_S)
-    assert CROWD[-1] in newcomers.observing(NEW_S)
+    on = alone(NEW)
+    assert all(on.lets_in(peer, 0.0) for peer in CROWD[:NEW_AT_ONCE]), "by the last leader"
+    late = FORGET_S + 1
+    assert not on.lets_in(CROWD[-1], late)
+    assert on.lets_in(NEW, late)
+    assert on.lets_in(CROWD[-1], ASIDE_S)
 
 
 def seat() -> Seat:
@@ -226,7 +253,7 @@ def plan(*, members: Collection[PeerId], observers: Collection[PeerId] = ()) -> 
 def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
     made = seat()
     assert names(made._view, 0) == {ME, SIBLING}
-    assert not made.standing.aside()
+    assert not made.roster.aside()
     assert made.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
     assert CROWD[0] not in made.leader.reports
     made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)

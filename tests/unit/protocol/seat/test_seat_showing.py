@@ -11,10 +11,11 @@ from protocol.audit.audit import Ask, Audit, Judged, Subject
 from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
+from protocol.pace import LOST_S
 from protocol.pipeline.effects import DropStep, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.showing import AGAIN, KEPT_S, MAX_ASKERS, Showing
+from protocol.seat.showing import AGAIN, MAX_ASKERS, Showing
 from protocol.wire.messages import AuditRequest, Commitment, Plan
 from protocol.wire.parts import PlanMember
 
@@ -108,7 +109,7 @@ def test_what_is_remembered_is_bounded(showing: Showing) -> None:
         showing.shows(PeerId(f"asker {number}"), EVERYTHING[0])
     assert len(showing._shown) <= MAX_ASKERS
     showing.dropped(STEP, None, 0.0)
-    assert showing.tick(None, KEPT_S) == [DropStep(STEP)]
+    assert showing.tick(None, LOST_S) == [DropStep(STEP)]
     assert not showing.shows(ASKER, EVERYTHING[0])
 
 

@@ -9,7 +9,7 @@ from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
-from protocol.seat.standing import Standing
+from protocol.seat.roster import Roster
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 
@@ -30,19 +30,26 @@ def view(
     )
 
 
+def observe(roster: Roster, seen: SwarmView, now: float) -> None:
+    roster.update(seen, now)
+    roster.observe((), now)
+
+
 def test_what_a_seat_decides_holds_in_that_seat() -> None:
     """A peer that obstructs one stage that we hold may do its work in the other one."""
     both, contacts = view((ME, OTHER), (ME, OTHER)), Contacts()
-    first, second = (Standing(Place(ME, stage, 2, 8), Verdicts()) for stage in (0, 1))
     quorums = [Quorum(ME, stage, contacts, electors=(ME, OTHER, THIRD)) for stage in (0, 1)]
+    first, second = (
+        Roster(Place(ME, stage, 2, 8), quorum, Verdicts(), spoilers=lambda: {OTHER})
+        for stage, quorum in enumerate(quorums)
+    )
     contacts.said(1, 0.5)
     contacts.heard(OTHER, (0, 1), 1, 1.0)
-    for standing in (first, second):
-        standing.observe(both, (), 0.0)
-    first.accuse(OTHER, "it sleeps", 1.0)
-    for quorum, standing in zip(quorums, (first, second), strict=True):
-        standing.observe(both, (), 2.0)
-        quorum.set_aside(standing.aside())
+    for roster in (first, second):
+        observe(roster, both, 0.0)
+    first.accuse(OTHER, "it lies", 1.0)
+    for roster in (first, second):
+        observe(roster, both, 2.0)
     assert (first.is_aside(OTHER), second.is_aside(OTHER)) == (True, False)
     assert not quorums[0].holds(2.0)
     assert quorums[1].holds(2.0)
@@ -58,12 +65,12 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
         (OTHER, THIRD),
         missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
     )
-    made = Standing(Place(ME, 0, 2, 8), Verdicts())
-    made.observe(seen, (), 0.0)
-    made.observe(seen, (), ANSWER_S)
+    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts())
+    observe(made, seen, 0.0)
+    observe(made, seen, ANSWER_S)
     (loser,) = made.aside()
     for now in range(2, 8):
-        made.observe(seen, (), float(now))
+        observe(made, seen, float(now))
         assert made.aside() == {loser}, "neither of the two overrules us"
 
 
@@ -71,9 +78,9 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
     first = view((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
     seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
-    made = Standing(Place(ME, 1, 2, 8), Verdicts())
-    made.observe(seen, (), 0.0)
-    made.observe(seen, (), ANSWER_S)
+    made = Roster(Place(ME, 1, 2, 8), Quorum(ME, 1, None), Verdicts())
+    observe(made, seen, 0.0)
+    observe(made, seen, ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"
 
 
@@ -83,8 +90,8 @@ def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_s
         (ME, OTHER, THIRD, FOURTH),
         missing={ME: (), OTHER: (), THIRD: (OTHER,), FOURTH: (OTHER,)},
     )
-    made = Standing(Place(ME, 1, 2, 8), Verdicts())
-    made.observe(seen, (), 0.0)
+    made = Roster(Place(ME, 1, 2, 8), Quorum(ME, 1, None), Verdicts())
+    observe(made, seen, 0.0)
     assert made.is_aside(OTHER) is False, "two of four"
     seen = view(
         (OTHER, FOURTH),
@@ -95,5 +102,5 @@ def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_s
             FIFTH: (OTHER,),
         },
     )
-    made.observe(seen, (), 0.1)
+    observe(made, seen, 0.1)
     assert made.is_aside(OTHER)

@@ -13,6 +13,7 @@ from client.train.swarm.reach import Reach
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
+from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
@@ -28,6 +29,7 @@ PARTS = {
     "charging": Charging,
     "chunks": ChunkServer,
     "evaluating": Evaluating,
+    "leader": RoundLeader,
     "leasing": Leasing,
     "member": RoundMember,
     "pipeline": Pipeline,
@@ -42,7 +44,6 @@ MAY_LOOK = {
     "client/train/engine.py": "what decides a round is signed; a commit also teaches our elector",
     "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
     "client/train/messaging/slow_news.py": "progress waits for a heartbeat to go with",
-    "client/train/recovery/buddies.py": "whether a blob is one of its copies",
     "client/train/recovery/copies.py": "whether an offer is plausible",
     "client/train/stage/failpoints.py": "where a test wants a process to die",
     "client/train/stage/held_stage.py": "an Admit is for the attempt that asked for it",
@@ -51,7 +52,7 @@ MAY_LOOK = {
     "client/train/swarm/measuring.py": "how fast links are",
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/leaf_supply.py": "the two answers that a request for leaves gets",
-    "client/train/transfer/text_search.py": "an offer or a refusal",
+    "client/train/transfer/data_search.py": "an offer or a refusal",
     "protocol/decree/elector.py": "a commit is asked for, or a vote",
     "protocol/evidence/statement.py": "what a message states",
     "protocol/membership/membership.py": "its own three",

@@ -18,48 +18,23 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, HEARD_S
+from protocol.pace import ANSWER_S, LOST_S
 from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.timing import UNMEASURED_S, Timing
-
-STRAY_S: Final = 2 * HEARD_S
-"""A leased id that its holder has not reported by then is leased again: the lease was lost."""
+from protocol.rounds.reports import Report
+from protocol.wire.messages import Lease
 
 MARGIN: Final = 1.5
 """The predicted rest of the wait must exceed the idle replica's time by this factor."""
-LEAST_GAIN_S: Final = 0.1
 SHARE: Final = 4
 """At most one in so many microbatches of a step is leased twice."""
 
 
-class HasLedger(Protocol):
-    """The part of a ledger report used here."""
-
-    @property
-    def done(self) -> frozenset[int]:
-        """Ids counted."""
-
-    @property
-    def in_flight(self) -> frozenset[int]:
-        """Ids held and not counted yet."""
-
-
-Reports = Mapping[PeerId, HasLedger]
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Microbatches that a replica gets now."""
-
-    peer: PeerId
-    ids: list[int]
-    again: bool
-    """Another replica had them before, or may have had them."""
-    words: str = ""
-    """Why, where another one still has them."""
+Reports = Mapping[PeerId, Report]
 
 
 @dataclass(slots=True)
@@ -127,7 +102,7 @@ class Leases:
         """Of these the ones that are not known to be done."""
         self._has = Counter[PeerId]()
         """How many of them each has."""
-        self._heard: dict[PeerId, HasLedger] = {}
+        self._heard: dict[PeerId, Report] = {}
         self._seconds = 0
         self._due: _Second | None = None
         self._waits_until: float | None = None
@@ -157,7 +132,7 @@ class Leases:
 
     def grant(
         self, reports: Reports, live: Collection[PeerId], here: Collection[PeerId], now: float
-    ) -> list[Grant]:
+    ) -> list[Send | Explain]:
         """Lease what is free to replicas that asked, in turn; near the end also what is late.
 
         Args:
@@ -170,14 +145,14 @@ class Leases:
         if not self._whole and not self._has_heard(here, now):
             return []
         if self._look_at is None or now >= self._look_at:
-            self._look_at = now + STRAY_S
+            self._look_at = now + LOST_S
             for m, held in list(self._held.items()):
-                if not held.reported and now >= held.at + STRAY_S:
-                    self._lose(m)
-        granted = self._hand_out(now)
+                if not held.reported and now >= held.at + LOST_S:
+                    self._lose(m)  # the lease was lost
+        granted: list[Send | Explain] = [*self._hand_out(now)]
         self._due = self._next_second()
         if self._due is not None and self._due.at <= now:
-            granted.append(self._double(self._due, now))
+            granted += self._double(self._due, now)
             self._due = self._next_second()
         return granted
 
@@ -204,7 +179,7 @@ class Leases:
         self._again.update(self._free)
         return True
 
-    def _hand_out(self, now: float) -> list[Grant]:
+    def _hand_out(self, now: float) -> list[Send]:
         """Lease what is free, one id per asker in turn. Newcomers get what they may have, and the
         rest if for a while nobody else has taken anything or has done anything."""
         if self._active_at is None and self._wants:
@@ -223,7 +198,7 @@ class Leases:
             self._wanted(peer)
             self._hold(microbatch, peer, now, whole=True)
             granted.setdefault((peer, microbatch in self._again), []).append(microbatch)
-        return [Grant(peer, ids, again) for (peer, again), ids in granted.items()]
+        return [Send(to, Lease(self.step, ids, again)) for (to, again), ids in granted.items()]
 
     def _wanted(self, peer: PeerId) -> None:
         """It gets one of those it has asked for; for the next one it waits behind the others."""
@@ -255,9 +230,7 @@ class Leases:
             for peer in gone:
                 del self._has[peer]
 
-    def _compare(
-        self, peer: PeerId, before: HasLedger | None, report: HasLedger, now: float
-    ) -> None:
+    def _compare(self, peer: PeerId, before: Report | None, report: Report, now: float) -> None:
         has = report.done | report.in_flight
         if taken := has - self._held.keys():
             self._free = [m for m in self._free if m not in taken]
@@ -315,7 +288,7 @@ class Leases:
         """Return when a lease is late enough to be given to an idle replica as well: a late one is
         expected to take about as long again, and that must be clearly more than the idle replica
         would need with such a queue. Equally fast replicas wait for the same stages behind them."""
-        return held.at + max(LEAST_GAIN_S, MARGIN * other.expected_s(held.queue))
+        return held.at + MARGIN * other.expected_s(held.queue)
 
     def _idle(self) -> PeerId | None:
         """Return the fastest replica that asks, has nothing, and whose times are known."""
@@ -329,7 +302,7 @@ class Leases:
         ]
         return min(found)[1] if found else None
 
-    def _double(self, second: _Second, now: float) -> Grant:
+    def _double(self, second: _Second, now: float) -> list[Send | Explain]:
         """Lease what one replica has to another one as well, in place of one of those it asked
         for."""
         microbatch, peer = second.microbatch, second.peer
@@ -341,4 +314,5 @@ class Leases:
             f"microbatch {microbatch}: {short(held.peer)} has had it for {now - held.at:.1f} s; "
             f"{short(peer)} has nothing left of this step and gets it too"
         )
-        return Grant(peer, [microbatch], True, words)
+        lease = Lease(self.step, [microbatch], again=True)
+        return [Send(peer, lease), Explain("pipeline", words)]

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import ANSWER_S
-from protocol.pipeline import leases as leases_module
-from protocol.pipeline.leases import STRAY_S, Grant, Leases
+from protocol.pace import ANSWER_S, LOST_S
 from protocol.pipeline.timing import Timing
+from protocol.seat import leases as leases_module
+from protocol.seat.leases import Leases
+from protocol.wire.messages import Lease
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 PER_STEP = 8
@@ -34,6 +36,12 @@ def report(done: Iterable[int] = (), held: Iterable[int] = ()) -> Report:
     return Report(frozenset(done), frozenset(held))
 
 
+def leases_of(effects: Iterable[Send | Explain]) -> list[tuple[PeerId, bool, list[int]]]:
+    """Return who gets what, and whether it was leased before."""
+    sent = [(e.peer, e.message) for e in effects if isinstance(e, Send)]
+    return [(to, m.again, m.ids) for to, m in sent if isinstance(m, Lease)]
+
+
 class Desk:
     """The leader of step 2, the replicas of its stage, and what they have reported."""
 
@@ -48,11 +56,11 @@ class Desk:
         have = len(said.done | said.in_flight) if held is None else held
         self.leases.ask(peer, STEP, want, have)
 
-    def grant(self, now: float) -> list[Grant]:
+    def grant(self, now: float) -> list[Send | Explain]:
         return self.leases.grant(self.reports, self.live, self.live, now)
 
     def granted(self, now: float) -> list[tuple[PeerId, bool, list[int]]]:
-        return [(grant.peer, grant.again, grant.ids) for grant in self.grant(now)]
+        return leases_of(self.grant(now))
 
     def lose(self, peer: PeerId) -> None:
         self.live.discard(peer)
@@ -91,7 +99,7 @@ class TestWhoGetsWhat:
             leases.ask(peer, STEP + 1, 2, 0)
         assert leases.grant({}, {A}, {A}, 0.0) == []
         leases.start_step(STEP + 1, leads=True)
-        assert [grant.ids for grant in leases.grant({}, {A}, {A}, 1.0)] == [[24, 25]], "B is dead"
+        assert leases_of(leases.grant({}, {A}, {A}, 1.0)) == [(A, False, [24, 25])], "B is dead"
 
     def test_requests_for_other_steps_are_dropped(self) -> None:
         desk = Desk()
@@ -128,11 +136,11 @@ class TestLosses:
         desk.grant(0.0)
         desk.reports[A] = report(held={17})  # 16 never arrived
         desk.ask(B, 1)
-        assert desk.granted(STRAY_S - 0.1) == [(B, False, [18])]
+        assert desk.granted(LOST_S - 0.1) == [(B, False, [18])]
         desk.reports[B] = report(held={18})
         desk.ask(B, 1)
-        assert desk.leases.next_deadline() == STRAY_S
-        assert desk.granted(2 * STRAY_S) == [(B, True, [16])]
+        assert desk.leases.next_deadline() == LOST_S
+        assert desk.granted(2 * LOST_S) == [(B, True, [16])]
 
     def test_what_its_holder_left_to_one_that_died_since_is_free(self) -> None:
         """Nobody has it any more; waiting for it to count as stray would cost its gradient."""
@@ -184,9 +192,9 @@ class TestLosses:
             assert desk.leases._has.total() == len(held), f"seed {seed}"
         desk.live, desk.reports = {A}, {A: report()}
         for _ in range(3):
-            now += STRAY_S
+            now += LOST_S
             desk.ask(A, PER_STEP)
-            got = [m for grant in desk.grant(now) for m in grant.ids]
+            got = [m for _, _, ids in desk.granted(now) for m in ids]
             has = desk.reports[A].in_flight | set(got)
             desk.reports[A] = report(held=has)
         assert has == set(IDS), f"seed {seed}"
@@ -254,9 +262,9 @@ class TestSecondLeases:
 
     def second(self, desk: Desk, now: float) -> list[int]:
         """Ids that B gets as well now."""
-        found = desk.grant(now)
-        assert all(grant.peer == B and grant.again for grant in found)
-        return [m for grant in found for m in grant.ids]
+        found = desk.granted(now)
+        assert all(peer == B and again for peer, again, _ in found)
+        return [m for _, _, ids in found for m in ids]
 
     def finishes(self, desk: Desk, peer: PeerId, *ids: int) -> None:
         said = desk.reports[peer]
@@ -265,9 +273,9 @@ class TestSecondLeases:
     def test_the_last_of_two_once_the_first_is_late_and_why(self) -> None:
         desk, now = self.led()
         assert desk.grant(now + 1.4) == [], "B needs a second for one itself"
-        [second] = desk.grant(now + 1.5)
-        assert (second.peer, second.ids, second.again) == (B, [23], True)
-        assert "nothing left" in second.words
+        effects = desk.grant(now + 1.5)
+        assert leases_of(effects) == [(B, True, [23])]
+        assert "nothing left" in next(e.words for e in effects if isinstance(e, Explain))
 
     def test_a_single_one_when_it_is_late(self) -> None:
         desk, now = self.led()

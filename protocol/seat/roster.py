@@ -1,12 +1,30 @@
-"""Standing: members of our stage and its neighbours that obstruct the run are set aside.
+"""The roster: which replicas of our stage and of those beside it count for us.
 
-A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out, in
-all its stages that have others: it leads nothing, gets no work and is in no plan. The quorum
-ignores it, so it is lost to us (``Quorum.set_aside``). Whether a step can be closed without it is
-therefore still decided only by the majority of the electors. What a seat decides holds in that
-seat: where we hold another stage, too, that one judges for itself.
+Three views of the swarm follow one from the other. ``whole`` is what membership sees. ``seen``
+lacks the replicas on probation that do not count yet, and ``view`` also those that are set aside.
 
-Somebody decides, and the others follow for as long as that one names the peer in its heartbeats:
+**Probation.** Identities are free. A replica is *proven* once a step that we closed contains its
+work, or once a plan that we followed names it among the members or electors. In a stage beside ours
+or in our own that has a proven one, the others are on probation:
+
+- no proven one, of whatever stage, is set aside for what they say, and they are no electors;
+- in our own stage they count once a leader has admitted them, or a plan names them, and until they
+  are set aside;
+- in a stage beside ours as many count as are proven there, two at least: those that were set aside
+  least often, then in an order by hash;
+- when one of them was set aside, none begins to count for a while, twice as long each time; those
+  that counted then and did not fail go on.
+
+So a crowd of them costs a stage one wait in every such while, or one for each of the few that are
+tried at a time, and whoever is tried along with them has its chance. Where nobody is proven
+everybody counts: before our first plan in a lineage, and in a stage whose replicas are all new.
+
+**Set aside.** A replica that obstructs the run is treated as if it had fallen silent. ``view``
+leaves it out, in all its stages that have others: it leads nothing, gets no work and is in no plan.
+The quorum ignores it, so it is lost to us. Whether a step can be closed without it is still decided
+only by the majority of the electors. What a seat decides holds in that seat: where we hold another
+stage, too, that one judges for itself. Somebody decides, and the others follow for as long as that
+one names the peer in its heartbeats:
 
 - What we see ourselves we decide ourselves (``accuse``). Our siblings follow once most of them say
   so, or one of them does and they wait for the peer, too.
@@ -23,12 +41,12 @@ progress without that one, the other one goes instead. A decision holds for a mi
 each time; whoever is back for ten times as long starts over, because honest machines sleep, too.
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
-No stage is left with fewer replicas than a step of it needs: one, or three whose sums are secret.
-Nor does anybody set a peer aside without which too few electors would be left to close a step,
-unless it has seen that peer's fault. A peer that turns out to be needed while it is aside comes
-back after a few seconds. Who comes back has as long to hear of it before its claims count again.
-State: who is aside, our decisions, the open disputes, and a bounded account per peer. Times are
-monotonic seconds.
+No stage is left without a replica. Nor does anybody set a peer aside without which too few
+electors would be left to close a step, unless it has seen that peer's fault. A peer that turns out
+to be needed while it is aside comes back after a few seconds. Who comes back has as long to hear of
+it before its claims count again.
+State: one bounded record per peer, who is aside, our decisions, the open disputes, and by stage how
+it goes on and until when nobody else is tried. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -39,34 +57,62 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from protocol import limits
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
-from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
+from protocol.pipeline.newcomers import NOBODY, Bound, Newcomers
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
 from protocol.verdicts import Verdicts
-from protocol.view import SwarmView
+from protocol.view import Replica, SwarmView
 
 FORGIVEN_AFTER: Final = 10.0
 """Times as long as it would be set aside next. Who obstructs its stage whenever it is forgiven does
 so every 21 minutes; without this rule it would every 16."""
 MOST_DOUBLINGS: Final = 4
-UNMENDED_S: Final = HEARD_S + 3 * ANSWER_S
-"""A stage that has not gone on for so long without one of two siblings may do better without the
-other: two of these seconds pass before the electors have followed and say so."""
+NEW_AT_ONCE: Final = 4
+"""Let in of those that nobody has worked with, where the stage has few replicas."""
+TRIED_AT_LEAST: Final = 2
+"""On probation in a stage beside ours, at a time."""
 MAX_PEERS: Final = 256
 Pair = frozenset[PeerId]
+Proves = Callable[[PeerId], bool]
 
 
 @dataclass(slots=True)
-class _Account:
-    """Our record of one peer."""
+class _Record:
+    """What we remember of one peer."""
 
     worked_at: float = -math.inf
+    """When it last gave us something of use, from a stage beside ours."""
     times: int = 0
     """How often it was set aside by us since it last started over."""
     back_at: float = -math.inf
     """When it last came back."""
+    failures: int = 0
+    """How often it was set aside while on probation."""
+    new_until: float = -math.inf
+    """It was let in though nobody had worked with it, and keeps its place until then."""
+    admitted: bool = False
+    """A leader or a plan has named it since it last failed."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """How one stage goes on."""
+
+    newcomers: Newcomers
+    risen_at: float = -math.inf
+    """When its version last rose."""
+    step_s: float = 0.0
+    """How long its last step took."""
+    closed_until: float = -math.inf
+    """Until then none on probation begins to count there."""
+    closed: int = 0
+    """How often that was so in a row."""
 
 
 @dataclass(slots=True)
@@ -103,51 +149,69 @@ class _Aside:
     for_good: bool = False
 
 
-class Standing:
+class Roster:
     """See the module's docstring.
 
     Args:
         place: where this replica stands.
+        quorum: whose roll and electors are proven; it ignores whom we set aside.
         verdicts: who is out.
+        proves: whether a step that this volunteer closed contains a peer's work; None: everybody is
+            proven, as in worlds without invented members.
         overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
-        least: how many replicas a step of a stage needs.
-        needs: whether we have a majority of the electors only with a peer (``Quorum.needs``).
+        audited: whether the run has audits.
     """
 
     def __init__(
         self,
         place: Place,
+        quorum: Quorum,
         verdicts: Verdicts,
+        proves: Proves | None = None,
         overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
-        least: int = 1,
-        needs: Callable[[PeerId, Collection[PeerId], float], bool] = lambda *_: False,
+        *,
+        audited: bool = False,
     ) -> None:
-        self._least, self._needs = least, needs
+        self._place, self._quorum, self._verdicts, self._proves = place, quorum, verdicts, proves
         self._overdue, self._spoilers = overdue, spoilers
-        self._place, self._verdicts = place, verdicts
-        self._accounts: dict[PeerId, _Account] = {}
+        self.whole = self.seen = self.view = SwarmView(((),) * place.stages)
+        self._records: dict[PeerId, _Record] = {}
         self._aside: dict[PeerId, _Aside] = {}
         self._decisions: dict[PeerId, _Decision] = {}
         self._disputes: dict[Pair, _Dispute] = {}
+        self._claims: Collection[PeerId] = ()
+        """Whom our stage waits for in this step, as we say."""
         self._claimed = frozenset[Pair]()
         """The disputes of which somebody speaks now."""
         self._few_since: float | None = None
         """Since when too few electors have been left without one that is aside."""
-        self._view, self._last = SwarmView(((),) * place.stages), limits.MAX_STEP
-        self._paces = dict[int, tuple[float, float]]()
-        """By stage: when its version last rose, and how long its last step took."""
-        self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
+        self._last, self._looked_at = limits.MAX_STEP, 0.0
+        near = range(max(0, place.stage - 1), min(place.stages, place.stage + 2))
+        self._near = {stage: _Stage(Newcomers(active=audited)) for stage in near}
 
     # --- queries ---------------------------------------------------------------------------
 
+    def is_proven(self, peer: PeerId) -> bool:
+        """Whether a peer is more to us than its own word."""
+        known = peer == self._place.me or self._quorum.names(peer)
+        return self._proves is None or known or self._proves(peer)
+
+    def waits(self, peer: PeerId) -> bool:
+        """Whether a replica is on probation and does not count yet."""
+        return any(
+            any(r.peer == peer for r in self.whole.stages[stage])
+            and all(r.peer != peer for r in self.seen.stages[stage])
+            for stage in self._near
+        )
+
     def is_aside(self, peer: PeerId) -> bool:
-        """Whether a peer counts for nothing now."""
+        """Whether a peer is set aside."""
         return peer in self._aside
 
     def aside(self) -> frozenset[PeerId]:
-        """Return the peers that count for nothing now."""
+        """Return the peers that are set aside."""
         return frozenset(self._aside)
 
     def is_out(self, peer: PeerId) -> bool:
@@ -155,61 +219,61 @@ class Standing:
         verdict = self._verdicts.of(peer)
         return verdict is not None and verdict.stage == self._place.stage
 
-    def without(self, view: SwarmView) -> SwarmView:
-        """Return the view without those set aside, in all their stages: only one that would be left
-        with too few keeps who is set aside because of another stage."""
-        if not self._aside:
-            return view
-        stages = list(view.stages)
-        for stage, replicas in enumerate(stages):
-            enough = sum(r.peer not in self._aside for r in view.serving(stage)) >= self._least
-            stages[stage] = tuple(
-                r
-                for r in replicas
-                if (found := self._aside.get(r.peer)) is None
-                or not (enough or found.stage == stage)
-            )
-        return replace(view, stages=tuple(stages))
-
     def beside(self) -> list[PeerId]:
-        """Return the peers in the stages beside ours that we have decided to set aside: heartbeats
-        say so."""
+        """Return the peers in the stages beside ours that we have decided to set aside."""
         ours = self._place.stage
         return sorted(p for p, d in self._decisions.items() if d.stage != ours and p in self._aside)
+
+    def missing(self, step: int) -> tuple[PeerId, ...]:
+        """Return whom our heartbeats name: those without which our stage cannot continue ``step``,
+        of the roll and obstructing ones, and whom we have set aside in the stages beside."""
+        here = self.view.serving(self._place.stage)
+        there = {r.peer for r in here if step - 1 <= r.version <= step}
+        # whoever has come back since the quorum looked is missing no more
+        missing = (peer for peer in self._quorum.missing if peer not in there)
+        named = (*self._claims, *missing, *self.beside())
+        return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
+
+    def bound(self, stage: int) -> Bound:
+        """Return what newcomers of a stage may have of a step."""
+        return self._near[stage].newcomers.bound if stage in self._near else NOBODY
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         ends = [min(decision.until, decision.look_at) for decision in self._decisions.values()]
         due = [self._due_at(pair) for pair in self._open()]
         few = [] if self._few_since is None else [self._few_since + HEARD_S]
-        return min((*ends, *due, *few), default=None)
+        return min((*ends, *due, *few, *self.closed_until()), default=None)
+
+    def closed_until(self) -> list[float]:
+        """Return when somebody on probation may be tried again."""
+        ends = (stage.closed_until for stage in self._near.values())
+        return [until for until in ends if until > self._looked_at]
 
     # --- inputs ----------------------------------------------------------------------------
 
-    def worked(self, peer: PeerId, now: float) -> None:
-        """A peer of a stage beside ours gave us something of use."""
-        self._account(peer).worked_at = now
+    def update(self, whole: SwarmView, now: float) -> None:
+        """Take what membership sees: the live replicas."""
+        self.whole = whole
+        self._derive(now)
 
     def observe(
-        self, view: SwarmView, claims: Iterable[PeerId], now: float, last: int = limits.MAX_STEP
+        self, claims: Collection[PeerId], now: float, last: int = limits.MAX_STEP
     ) -> list[Explain]:
-        """Take the whole ``view`` and our own ``claims``: peers that our stage waits for.
+        """Take who is missing, as others say and as we do.
 
         Args:
-            view: the live replicas, also those set aside.
-            claims: peers that our stage waits for.
+            claims: peers that our stage waits for, as we say.
             now: monotonic seconds.
             last: the run's last version: who serves it waits for nobody.
         """
-        for stage in self._near:
-            if view.committed(stage) > self._view.committed(stage):
-                at, _ = self._paces.get(stage, (now, 0.0))
-                self._paces[stage] = now, now - at
-        self._view, self._last = view, last
         me, claimed = self._place.me, dict[Pair, int]()
+        self._claims, self._last = claims, last
         for stage in self._near:
-            there = {r.peer for r in view.serving(stage)}
-            said = [(r.peer, p) for r in view.serving(stage) if r.version < last for p in r.missing]
+            there = {r.peer for r in self.seen.serving(stage)}
+            said = [
+                (r.peer, p) for r in self.seen.serving(stage) if r.version < last for p in r.missing
+            ]
             said += [(me, peer) for peer in claims] if stage == self._place.stage else []
             for peer, missing in said:
                 if peer != missing and missing in there:
@@ -218,6 +282,53 @@ class Standing:
             self._disputes.setdefault(pair, _Dispute(stage, now))
         self._claimed = frozenset(claimed)
         return self.tick(now)
+
+    def worked(self, peer: PeerId, now: float) -> None:
+        """A peer of a stage beside ours gave us something of use."""
+        self._record(peer).worked_at = now
+
+    def closed_with(self, peers: Collection[PeerId]) -> None:
+        """A step was closed with the work of these: if one was on probation, others are tried; and
+        who comes from now on is a newcomer."""
+        new = {peer for peer in peers if not self.is_proven(peer)}
+        self._claims = ()
+        for number, stage in self._near.items():
+            stage.newcomers.settle()
+            if any(r.peer in new for r in self.seen.serving(number)):
+                stage.closed_until, stage.closed = -math.inf, 0
+
+    def admit(self, peers: Iterable[PeerId], now: float) -> bool:
+        """A leader has admitted these, or a plan that we follow names them: they count from now on,
+        unless they are set aside. Return whether one of them does only now."""
+        named = [peer for peer in peers if peer not in self._aside]
+        for peer in named:
+            self._record(peer).admitted = True
+        if not any(map(self.waits, named)):
+            return False
+        self._derive(now)
+        return True
+
+    def lets_in(self, peer: PeerId, now: float) -> bool:
+        """Whether a newcomer may be admitted, by us or by the leader that has done so.
+
+        Of those that nobody has worked with only a few are let in at a time. Each keeps its place
+        for a while, even if it is set aside before: all replicas hear who is admitted, so the next
+        leader does not admit others in its stead. Only proven replicas make room: those admitted
+        say that they serve, and would let in more of their kind.
+        """
+        if self.is_proven(peer):
+            return True
+        here, stage = self.view.stages[self._place.stage], self._place.stage
+        holders = {r.peer for r in here} | {
+            other for other, record in self._records.items() if record.new_until > now
+        }
+        new = {other for other in holders - {peer} if not self.is_proven(other)}
+        proven = sum(self.is_proven(r.peer) for r in self.view.serving(stage))
+        if len(new) >= max(NEW_AT_ONCE, 2 * proven):
+            return False
+        if (record := self._record(peer)).new_until <= now:
+            record.new_until = now + ASIDE_S
+        return True
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set ``peer`` aside at ``now`` for our own observation ``why``."""
@@ -246,34 +357,101 @@ class Standing:
             for pair in sorted(due, key=lambda pair: (pair.isdisjoint(known), sorted(pair))):
                 self._judge(pair, now)
             said += self._settle(now)
+        if any(until <= now for until in self.closed_until()):
+            self._derive(now)
         return said
+
+    # --- who counts ------------------------------------------------------------------------
+
+    def _derive(self, now: float) -> None:
+        """Make the views of those that count."""
+        before, stages, self._looked_at = self.seen, list(self.whole.stages), now
+        for number in self._near if self._proves is not None else ():
+            stages[number] = self._counted(number, now)
+        self.seen = replace(self.whole, stages=tuple(stages))
+        self.view = self._without_aside()
+        for number, stage in self._near.items():
+            if self.seen.committed(number) > before.committed(number):
+                since = now if stage.risen_at == -math.inf else stage.risen_at
+                stage.risen_at, stage.step_s = now, now - since
+            stage.newcomers.update(self.view.serving(number))
+
+    def _counted(self, stage: int, now: float) -> tuple[Replica, ...]:
+        """Return the replicas of a stage without those on probation that do not count yet."""
+        here, own = self.whole.stages[stage], stage == self._place.stage
+        proven = {r.peer for r in here if self.is_proven(r.peer)}
+        if not (self._quorum.settled if own else proven):
+            return here
+        new = [r for r in here if r.peer not in proven]
+        if now < self._near[stage].closed_until:
+            tried = {r.peer for r in self.seen.serving(stage)} - self._aside.keys()
+            new = [r for r in new if r.peer in tried or not r.serving]
+        peers = [r.peer for r in new if not own or self._of(r.peer).admitted]
+        if not own:
+            peers.sort(key=lambda p: (self._of(p).failures, rank("probation", stage, p)))
+            peers = peers[: max(TRIED_AT_LEAST, len(proven))]
+        counts = proven.union(peers)
+        return tuple(r if r.peer in proven else self._quiet(r) for r in here if r.peer in counts)
+
+    def _quiet(self, replica: Replica) -> Replica:
+        """Return a replica without what it says of proven ones, in whatever stage."""
+        others = (peer for peer in replica.missing if not self.is_proven(peer))
+        return structs.replace(replica, missing=tuple(others))
+
+    def _without_aside(self) -> SwarmView:
+        """Return who is seen without those set aside, in all their stages: only one that would be
+        left empty keeps who is set aside because of another stage."""
+        if not self._aside:
+            return self.seen
+        stages = list(self.seen.stages)
+        for stage, replicas in enumerate(stages):
+            others = self._count(stage, self._aside) > 0
+            stages[stage] = tuple(
+                r
+                for r in replicas
+                if (found := self._aside.get(r.peer)) is None
+                or not (others or found.stage == stage)
+            )
+        return replace(self.seen, stages=tuple(stages))
+
+    def _failed(self, peers: Iterable[PeerId], now: float) -> None:
+        """These were set aside: one on probation has to be admitted again, and nobody else is tried
+        for a while."""
+        new = {peer for peer in peers if not self.is_proven(peer)}
+        for peer in new:
+            record = self._record(peer)
+            record.admitted, record.failures = False, record.failures + 1
+        for number, stage in self._near.items():
+            if any(r.peer in new for r in self.seen.serving(number)):
+                stage.closed_until = now + _doubled(stage.closed)
+                stage.closed += 1
 
     # --- our decisions ---------------------------------------------------------------------
 
     def _decide(
         self, peer: PeerId, stage: int, why: str, now: float, other: PeerId | None = None
     ) -> None:
-        account = self._account(peer)
-        if now >= account.back_at + FORGIVEN_AFTER * _doubled(account.times):
-            account.times = 0
-        until, version = now + _doubled(account.times), self._view.committed(stage)
+        record = self._record(peer)
+        if now >= record.back_at + FORGIVEN_AFTER * _doubled(record.times):
+            record.times = 0
+        until, version = now + _doubled(record.times), self.seen.committed(stage)
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
 
     def _let_back(self, peer: PeerId) -> None:
         del self._decisions[peer]
-        self._account(peer).times += 1
+        self._record(peer).times += 1
 
     def _look_again(self, peer: PeerId, decision: _Decision, now: float) -> None:
         """Without one of two siblings their stage should have gone on; else the other one goes."""
-        other, version = decision.other, self._view.committed(decision.stage)
+        other, version = decision.other, self.seen.committed(decision.stage)
         look_at = now + self._unmended_s(decision.stage)
         self._decisions[peer] = replace(decision, version=version, look_at=look_at)
         if other is None or other == self._place.me or other in self._aside:
             return
         if decision.version < version or version >= self._last:
             return  # it has gone on, or there is nothing to go on with
-        versions = {r.peer: r.version for r in self._view.serving(decision.stage)}
+        versions = {r.peer: r.version for r in self.seen.serving(decision.stage)}
         if peer in self._spoilers() or versions.get(peer, version) < max(
             versions.values(), default=0
         ):
@@ -298,7 +476,7 @@ class Standing:
         judges = self._judges(pair, dispute.stage)
         known = me in pair and not pair.isdisjoint(self._spoilers())
         waits = judges and me not in judges and not known
-        heard = max(self._account(peer).back_at for peer in pair) + HEARD_S
+        heard = max(self._of(peer).back_at for peer in pair) + HEARD_S
         return max(dispute.since, heard) + (HEARD_S if waits else ANSWER_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
@@ -317,19 +495,19 @@ class Standing:
         """Return the loser of a dispute; of ourselves and another, the other."""
         if self._place.me in pair:
             return next(iter(pair - {self._place.me}))
-        latest = max(self._account(peer).worked_at for peer in pair)
+        latest = max(self._of(peer).worked_at for peer in pair)
         disputes = Counter(peer for pair in self._open() for peer in pair)
         spoilers = self._spoilers()
 
         def blame(peer: PeerId) -> tuple[bool, int, bool, bytes]:
-            idle = self._account(peer).worked_at < latest - ANSWER_S
+            idle = self._of(peer).worked_at < latest - ANSWER_S
             return peer in spoilers, disputes[peer], idle, rank("standing", peer)
 
         return max(pair, key=blame)
 
     def _judges(self, pair: Pair, stage: int) -> list[PeerId]:
         """Return who serves beside a stage; the two may do so themselves, and judge nothing."""
-        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
+        beside = (*self.seen.serving(stage - 1), *self.seen.serving(stage + 1))
         return [r.peer for r in beside if r.peer not in pair]
 
     def _judged(self, pair: Pair) -> PeerId | None:
@@ -344,7 +522,7 @@ class Standing:
         """Return the peers that a replica of a stage beside a dispute says it has set aside."""
         if judge == self._place.me:
             return frozenset(self._decisions)
-        stages = map(self._view.serving, range(self._place.stages))
+        stages = map(self.seen.serving, range(self._place.stages))
         found = (r.missing for stage in stages for r in stage if r.peer == judge)
         return frozenset(next(found, ()))
 
@@ -366,22 +544,25 @@ class Standing:
             since = before[peer].since if peer in before else now
             after[peer] = replace(found, since=since)
         said = [*self._let_enough_back(after, now)]
-        self._aside = after
-        for peer in before.keys() - after.keys() - {e.members[0] for e in said}:
-            said.append(_back(peer, before[peer].back))
-        for peer in before.keys() - after.keys():
-            self._account(peer).back_at = now
-        for peer in sorted(after.keys() - before.keys()):
+        self._aside, new, back = after, after.keys() - before.keys(), before.keys() - after.keys()
+        said += [_back(p, before[p].back) for p in back - {e.members[0] for e in said}]
+        for peer in back:
+            self._record(peer).back_at = now
+        for peer in sorted(new):
             stage, why = after[peer].stage, after[peer].why
             words = f"{short(peer)} of stage {stage} is set aside{self._long(peer)}: {why}"
             said.append(Explain("membership", words, "warning", (peer,)))
+        if new or back:
+            self._failed(new, now)
+            self._quorum.set_aside(self.aside())
+            self._derive(now)
         return said
 
     def _wanted(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
         """Return who is to be aside, by whose decision, the weightiest first."""
         for verdict in self._verdicts.voted:
             stage, peer = verdict.stage, verdict.culprit
-            if stage in self._near and any(r.peer == peer for r in self._view.serving(stage)):
+            if stage in self._near and any(r.peer == peer for r in self.seen.serving(stage)):
                 yield peer, _Aside(stage, verdict.words, "", for_good=True)
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
@@ -394,7 +575,7 @@ class Standing:
     def _by_siblings(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
         """A peer of a neighbouring stage that most of our stage have set aside: otherwise it would
         obstruct our stage through us alone. One witness is enough if we wait for the peer, too."""
-        ours = self._view.serving(self._place.stage)
+        ours = self.seen.serving(self._place.stage)
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
         overdue, words = self._overdue(), "others of our stage have set it aside"
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
@@ -408,16 +589,16 @@ class Standing:
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.
 
-        A stage with too few replicas gets them at once. An elector comes back, one at a time, only
+        A stage without replicas gets one at once. An elector comes back, one at a time, only
         once it has been needed for a while: by then a peer that was just let back is heard again.
         """
         for stage in self._near:
-            for peer in self._may_return(after, stage):
-                if self._count(stage, after) < self._least:
-                    yield from self._release(peer, after, f"stage {stage} has too few others")
-            for peer in [p for p, a in after.items() if a.for_good and a.stage == stage]:
-                if not self._count(stage, after):
-                    del after[peer]
+            if self._count(stage, after):
+                continue
+            if back := self._may_return(after, stage):
+                yield from self._release(back[0], after, f"stage {stage} has no others")
+            elif out := [p for p, a in after.items() if a.for_good and a.stage == stage]:
+                del after[out[0]]
         waiting = (peer for stage in self._near for peer in self._may_return(after, stage))
         known = (peer for peer in waiting if peer in self._aside)
         needed = next((p for p in known if self._is_elector_needed(p, now)), None)
@@ -437,7 +618,7 @@ class Standing:
 
     def _may_return(self, after: Mapping[PeerId, _Aside], stage: int) -> list[PeerId]:
         """Return whom a stage may have back before the time, the first to be set aside first."""
-        there = {r.peer for r in self._view.serving(stage)}
+        there = {r.peer for r in self.seen.serving(stage)}
         found = {
             peer: aside.since
             for peer, aside in after.items()
@@ -446,11 +627,11 @@ class Standing:
         return sorted(found, key=lambda peer: (found[peer], peer))
 
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
-        return self._needs(peer, self._aside, now) and peer not in self._spoilers()
+        return self._quorum.needs(peer, self._aside, now) and peer not in self._spoilers()
 
     def _count(self, stage: int, aside: Collection[PeerId]) -> int:
         """Return how many replicas of a stage are not set aside."""
-        return sum(r.peer not in aside for r in self._view.serving(stage))
+        return sum(r.peer not in aside for r in self.seen.serving(stage))
 
     def _long(self, peer: PeerId) -> str:
         own = self._decisions.get(peer)
@@ -458,22 +639,32 @@ class Standing:
             return " for good"
         return "" if own is None else f" for {own.until - own.since:.0f} s"
 
-    # --- accounts --------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------
 
     def _unmended_s(self, stage: int) -> float:
-        return max(UNMENDED_S, 2 * self._paces.get(stage, (0.0, 0.0))[1])
+        """Return how long a stage may take to go on without one of two siblings; then it may do
+        better without the other. Some of it passes before the electors have followed."""
+        return max(LOST_S, 2 * self._near[stage].step_s)
 
     def _stages_of(self, peers: Collection[PeerId]) -> list[int]:
         """Return which of our stage, the one before and the one after all of these peers serve."""
-        near = (self._place.stage, self._place.stage - 1, self._place.stage + 1)
-        serving = {s: {r.peer for r in self._view.serving(s)} for s in near if s >= 0}
+        near = sorted(self._near, key=lambda stage: stage != self._place.stage)
+        serving = {s: {r.peer for r in self.seen.serving(s)} for s in near}
         return [stage for stage, there in serving.items() if there.issuperset(peers)]
 
-    def _account(self, peer: PeerId) -> _Account:
-        if peer not in self._accounts and len(self._accounts) >= MAX_PEERS:
-            idle = [p for p in self._accounts if not self.is_aside(p)]
-            del self._accounts[min(idle, key=lambda p: self._accounts[p].worked_at)]
-        return self._accounts.setdefault(peer, _Account())
+    def _of(self, peer: PeerId) -> _Record:
+        return self._records.get(peer) or _Record()
+
+    def _record(self, peer: PeerId) -> _Record:
+        """Return what we remember of a peer, from now on; who was admitted is forgotten last."""
+        if peer not in self._records and len(self._records) >= MAX_PEERS:
+            idle = [
+                (r.admitted, r.new_until, r.worked_at, p)
+                for p, r in self._records.items()
+                if not self.is_aside(p)
+            ]
+            del self._records[min(idle)[-1]]
+        return self._records.setdefault(peer, _Record())
 
 
 def _back(peer: PeerId, why: str) -> Explain:

@@ -11,7 +11,7 @@ import math
 
 import pytest
 
-from protocol.pipeline.flight import Flight
+from protocol.seat.flight import Flight
 
 FLOOR = 4
 

@@ -1,0 +1,387 @@
+"""Peers set aside: by our own observation, by judgement between two siblings, by following
+others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+
+from protocol.ids import PeerId, rank
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
+from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
+from protocol.seat.roster import FORGIVEN_AFTER, Roster
+from protocol.verdicts import Verdict, Verdicts
+from protocol.view import Replica, SwarmView
+
+ME, SIBLING = PeerId("me"), PeerId("sibling")
+ONE, TWO = PeerId("one"), PeerId("two")
+Missing = dict[PeerId, tuple[PeerId, ...]]
+Needs = Callable[[PeerId, Collection[PeerId], float], bool]
+
+
+class Needing(Quorum):
+    """A quorum that says for itself which electors it cannot do without."""
+
+    def __init__(self, says: Needs) -> None:
+        super().__init__(ME, 0, None)
+        self._says = says
+
+    def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
+        return self._says(peer, aside, now)
+
+
+def roster_of(needs: Needs = lambda *_: False, **how: Any) -> Roster:
+    return Roster(place(), Needing(needs), Verdicts(), **how)
+
+
+def observe(
+    roster: Roster, seen: SwarmView, claims: Iterable[PeerId], now: float, **how: Any
+) -> None:
+    roster.update(seen, now)
+    roster.observe(claims, now, **how)
+
+
+def place(stage: int = 0) -> Place:
+    return Place(ME, stage, 2, 8)
+
+
+def view(
+    missing: Missing | None = None,
+    *,
+    second: Collection[PeerId] = (ONE, TWO),
+    version: int = 5,
+    versions: dict[PeerId, int] | None = None,
+) -> SwarmView:
+    """Two replicas of stage 0, us among them, and some of stage 1."""
+    said, at = missing or {}, versions or {}
+
+    def replica(peer: PeerId) -> Replica:
+        return Replica(peer, at.get(peer, version), True, missing=said.get(peer, ()))
+
+    return SwarmView.of([[replica(ME), replica(SIBLING)], [replica(peer) for peer in second]])
+
+
+def first_judge() -> PeerId:
+    return min((ME, SIBLING), key=lambda judge: rank("judge", ONE, TWO, judge))
+
+
+@pytest.fixture
+def roster() -> Roster:
+    made = roster_of()
+    observe(made, view(), (), 0.0)
+    return made
+
+
+def judged(roster: Roster, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
+    observe(roster, view(said, **how), (), 0.0)
+    observe(roster, view(said, **how), (), until)
+
+
+def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(roster: Roster) -> None:
+    observe(roster, view(second=[ONE]), (), 0.0)
+    roster._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
+    assert not roster.tick(0.0)
+    assert not roster.is_aside(ONE)
+    observe(roster, view(), (), 1.0)
+    assert roster.is_aside(ONE)
+    roster.tick(1e9)
+    assert roster.is_aside(ONE), "for good"
+
+
+def test_what_we_see_ourselves_is_named_and_ends_by_itself(roster: Roster) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    assert roster.is_aside(ONE)
+    assert roster.beside() == [ONE]
+    assert [r.peer for r in roster.view.serving(1)] == [TWO]
+    roster.tick(ASIDE_S - 0.1)
+    assert roster.is_aside(ONE)
+    roster.tick(ASIDE_S)
+    assert not roster.is_aside(ONE)
+
+
+@pytest.mark.parametrize("forgiven", [False, True])
+def test_who_is_among_us_for_long_begins_anew(roster: Roster, forgiven: bool) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    roster.tick(ASIDE_S)
+    again = ASIDE_S + FORGIVEN_AFTER * 2 * ASIDE_S - (not forgiven)
+    roster.accuse(ONE, "it sleeps", again)
+    roster.tick(again + ASIDE_S)
+    assert roster.is_aside(ONE) is not forgiven
+    roster.tick(again + 2 * ASIDE_S)
+    assert not roster.is_aside(ONE)
+
+
+def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
+    needed = {ONE}
+    made = roster_of(needs=lambda peer, _aside, _now: peer in needed)
+    observe(made, view(), (), 0.0)
+    made.accuse(ONE, "it sleeps", 0.0)
+    assert not made.aside()
+    observe(made, view(second=[ME, SIBLING]), [SIBLING], 1.0)
+    needed.add(SIBLING)
+    for now in range(2, 20):
+        made.tick(float(now))
+    assert not made.aside()
+    needed.clear()
+    made.tick(20.0 + ANSWER_S)
+    assert made.aside() == {SIBLING}, "it is still waited for"
+    needed.add(SIBLING)
+    observe(made, view(second=[ME, SIBLING]), [], 22.0)
+    assert made.aside(), "they may be back at once"
+    assert made.next_deadline() == 22.0 + HEARD_S
+    observe(made, view(second=[ME, SIBLING]), [], 22.0 + HEARD_S)
+    assert not made.aside(), "others have fallen silent"
+
+
+def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
+    faulty = {ONE}
+    made = roster_of(spoilers=lambda: faulty, needs=lambda *_: True)
+    observe(made, view(), (), 0.0)
+    made.accuse(TWO, "it sleeps", 0.0)
+    made.accuse(ONE, "it lies", 0.0)
+    assert made.aside() == {ONE}
+    observe(made, view(), (), 1.0)
+    assert made.aside() == {ONE}
+
+
+def test_the_last_one_of_a_stage_stays_and_another_comes_back(roster: Roster) -> None:
+    roster.accuse(ONE, "it sleeps", 0.0)
+    roster.accuse(TWO, "it sleeps, too", 1.0)
+    assert roster.beside() == [TWO]
+    assert not roster.is_aside(ONE)
+
+
+def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(roster: Roster) -> None:
+    a, b, c = (PeerId(name) for name in "abc")
+    observe(roster, view(second=[a, b, c]), (), 0.0)
+    roster._verdicts.add(Verdict(a, "it lies", None, stage=1))
+    roster.tick(0.0)
+    roster.accuse(b, "it sleeps", 1.0)
+    observe(roster, view(second=[a, b]), (), 2.0)
+    assert roster.aside() == {a}
+
+
+def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(roster: Roster) -> None:
+    said = {ONE: (TWO,)}
+    judged(roster, said, ANSWER_S / 2)
+    assert not roster.beside()
+    judged(roster, said)
+    assert len(roster.beside()) == 1
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
+    for idle, busy in ((ONE, TWO), (TWO, ONE)):
+        made = roster_of()
+        observe(made, view(), (), 0.0)
+        if once:
+            made.worked(idle, -ANSWER_S - 0.1)
+        made.worked(busy, 0.0)
+        judged(made, {ONE: (TWO,)})
+        assert made.beside() == [idle]
+
+
+@pytest.mark.parametrize("named", [ONE, TWO])
+def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
+    made = roster_of()
+    observe(made, view(), (), 0.0)
+    judged(made, {ONE: (TWO,), TWO: (ONE,)})
+    (own,) = made.beside()
+    observe(made, view({SIBLING: (named,)}), (), 2.0)
+    assert made.aside() == {own if first_judge() == ME else named}
+    assert set(made.beside()) <= made.aside(), "what is followed is not said"
+
+
+def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
+    made = roster_of()
+    observe(made, view(), (), 0.0)
+    judged(made, {ONE: (TWO,)})
+    (wrong,) = made.beside()
+    back = ANSWER_S + LOST_S
+    made.tick(back)
+    again = back + ASIDE_S + 1.0
+    made.tick(again)
+    assert made.beside() == [], "both are back"
+    made.accuse(wrong, "it sleeps", again)
+    assert made.is_aside(wrong)
+    made.tick(again + ASIDE_S)
+    assert not made.is_aside(wrong)
+
+
+def test_what_goes_on_without_one_stays_so() -> None:
+    made = roster_of()
+    observe(made, view(), (), 0.0)
+    judged(made, {ONE: (TWO,)})
+    (right,) = made.beside()
+    (other,) = {ONE, TWO} - {right}
+    observe(made, view(versions={other: 6}), (), 5.0)
+    made.tick(ANSWER_S + LOST_S)
+    assert made.beside() == [right]
+
+
+def three(said: Missing) -> SwarmView:
+    """Three replicas of stage 0 and two of stage 1."""
+    peers = ((ME, SIBLING, PeerId("third")), (ONE, TWO))
+    stages = [[Replica(p, 5, True, missing=said.get(p, ())) for p in stage] for stage in peers]
+    return SwarmView.of(stages)
+
+
+def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
+    """Otherwise two replicas would follow each other without end."""
+    made, said = roster_of(), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    observe(made, three({}), (), 0.0)
+    observe(made, three({SIBLING: (ONE,)}), (), 1.0)
+    assert not made.is_aside(ONE), "one of three alone"
+    observe(made, three(said), (), 2.0)
+    assert made.is_aside(ONE)
+    assert made.beside() == []
+    observe(made, three({}), (), 3.0)
+    assert not made.is_aside(ONE)
+
+
+def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
+    made = roster_of()
+    said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
+    observe(made, three({}), (), 0.0)
+    observe(made, three(said), (), 1.0)
+    assert [made.is_aside(peer) for peer in (ONE, TWO)].count(True) == 1
+
+
+def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
+    made = roster_of(needs=lambda peer, _aside, _now: peer == ONE)
+    said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    observe(made, three({}), (), 0.0)
+    for now in range(1, 10):
+        observe(made, three(said), (), float(now))
+        assert not made.aside()
+
+
+def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
+    """Until it is, the other one seems to be needed, which has just been set aside for it."""
+    swapped_at = ANSWER_S + LOST_S
+    made = roster_of(
+        needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
+    )
+    observe(made, view({ONE: (TWO,)}), (), 0.0)
+    made.tick(ANSWER_S)
+    first = made.aside()
+    made.tick(swapped_at)
+    second = made.aside()
+    assert len(first) == len(second) == 1
+    assert first != second
+    for tenth in range(int(10 * LOST_S)):
+        observe(made, view(), (), swapped_at + tenth / 10)
+        assert made.aside() == second
+
+
+@pytest.mark.parametrize(("spoiler", "other"), [(ONE, TWO), (TWO, ONE)])
+def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
+    spoiler: PeerId, other: PeerId
+) -> None:
+    """Who tells of two liars is in more disputes than any of them, until others tell as well."""
+    made = roster_of(spoilers=lambda: {spoiler})
+    third = PeerId("a third one")
+    everybody = (ONE, TWO, third)
+    observe(made, view(second=everybody), (), 0.0)
+    judged(made, {other: (spoiler, third)}, second=everybody)
+    assert made.is_aside(spoiler)
+    observe(made, view(second=everybody), (), ANSWER_S + LOST_S)
+    assert made.is_aside(spoiler), "its stage stands for another reason"
+
+
+def alone(said: Missing | None = None) -> SwarmView:
+    """Us and our sibling, without a stage that judges."""
+    ours = [Replica(peer, 5, True, missing=(said or {}).get(peer, ())) for peer in (ME, SIBLING)]
+    return SwarmView.of([ours, []])
+
+
+def set_aside_alone(roster: Roster, since: float) -> None:
+    """Our sibling is set aside by us, for a claim of ours."""
+    observe(roster, alone(), [SIBLING], since)
+    observe(roster, alone(), [SIBLING], since + ANSWER_S)
+    assert roster.is_aside(SIBLING)
+
+
+def test_the_two_of_a_dispute_wait_for_their_judges(roster: Roster) -> None:
+    observe(roster, view({SIBLING: (ME,)}), (), 0.0)
+    observe(roster, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
+    assert roster.aside() == {SIBLING}
+    observe(roster, view(), (), 1e3)
+    assert roster.aside() == set(), "as long as the judge says so"
+    observe(roster, view({SIBLING: (ME,)}), (), 2e3)
+    observe(roster, view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
+    assert roster.aside() == set(), "it is we who go"
+
+
+def test_where_no_judge_decides_we_do_without_the_other(roster: Roster) -> None:
+    for at, gone in ((0.0, False), (HEARD_S - 0.1, False), (HEARD_S, True)):
+        observe(roster, view({SIBLING: (ME,)}), (), at)
+        assert roster.is_aside(SIBLING) is gone
+
+
+def test_who_is_back_has_time_to_hear_of_it(roster: Roster) -> None:
+    set_aside_alone(roster, 0.0)
+    names_us, back = alone({SIBLING: (ME,)}), ANSWER_S + ASIDE_S
+    for at in (back, back + 0.5, back + HEARD_S - 0.5, back + HEARD_S):
+        observe(roster, names_us, (), at)
+        assert not roster.is_aside(SIBLING), "that may be from before"
+    observe(roster, names_us, (), back + HEARD_S + ANSWER_S)
+    assert roster.is_aside(SIBLING)
+
+
+def test_after_the_run_s_end_nobody_waits_for_anybody(roster: Roster) -> None:
+    claims = view({TWO: (ONE,)})
+    for at in (0.0, ANSWER_S):
+        observe(roster, claims, (), at, last=5)
+    assert not roster.beside()
+    for at in (0.0, ANSWER_S):
+        observe(roster, claims, (), at, last=6)
+    assert len(gone := roster.beside()) == 1
+    observe(roster, view(version=6), (), 2 * ANSWER_S, last=6)
+    for at in (LOST_S, 3 * LOST_S):
+        observe(roster, view(version=6), (), ANSWER_S + at, last=6)
+    assert roster.beside() == gone, "the other one did not hold anything up"
+
+
+def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() -> None:
+    for second, left in (([ONE, TWO], 1), ([ONE], 1)):
+        made = roster_of()
+        here = view(second=second)
+        both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
+        observe(made, both, (), 0.0)
+        assert made.view == both, "nobody is aside"
+        made._decide(ONE, 0, "it sleeps", 0.0)
+        made.tick(0.0)
+        found = made.view
+        assert [r.peer for r in found.serving(0)] == [ME, SIBLING], "its own stage"
+        assert len(found.serving(1)) == left, second
+
+
+def test_only_a_verdict_of_our_own_stage_is_our_own(roster: Roster) -> None:
+    for peer, stage in ((ONE, 1), (SIBLING, 0)):
+        roster._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
+    assert [roster.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
+
+
+def test_nobody_accuses_itself_or_who_is_not_near_or_twice(roster: Roster) -> None:
+    assert roster.accuse(ME, "it sleeps", 0.0) == []
+    assert roster.accuse(PeerId("far"), "it sleeps", 0.0) == []
+    (said,) = roster.accuse(ONE, "it sleeps", 0.0)
+    assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
+    assert said.members == (ONE,)
+    assert roster.accuse(ONE, "it sleeps", 1.0) == []
+    assert roster.next_deadline() == ASIDE_S
+    (said,) = roster.tick(ASIDE_S)
+    assert said.words.endswith("is not set aside any more: its time is over")
+    assert roster.next_deadline() is None
+
+
+def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(roster: Roster) -> None:
+    for said in ({ONE: (ONE,)}, {ONE: (PeerId("gone"),)}, {ONE: (SIBLING,)}):
+        observe(roster, view(said), (), 0.0)
+        assert roster.next_deadline() is None, said
+    observe(roster, view({ONE: (TWO,)}), (), 0.0)
+    assert roster.next_deadline() == ANSWER_S
