@@ -149,7 +149,7 @@ def test_the_card_lists_who_contributed() -> None:
         contributors=BOARD,
     )
     text = card(facts)
-    assert "Haiku 'in' Basque" in text
+    assert "  for        Haiku 'in' Basque\n" in text
     assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0%" in text
     assert text.count(ANNA) == text.count(BORIS) == 1
 
