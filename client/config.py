@@ -9,7 +9,6 @@ one that does.
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -101,11 +100,6 @@ def _meant(number: int, usual: str, smaller: str) -> str:
 
 def _check_device(names: str) -> str:
     return ",".join(devices_of(names))
-
-
-def _check_folder(path: str) -> str:
-    """Return a folder's absolute path: a node in the background may start elsewhere."""
-    return str(Path(os.path.expanduser(path)).absolute()) if path else ""
 
 
 def _check_nickname(text: str) -> str:
@@ -340,14 +334,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "password; loopback is for this machine alone."
         ),
     ] = "127.0.0.1"
-    log_dir: Annotated[
-        str,
-        Meta(max_length=4096),
-        Form(check=_check_folder),
-        About("Folder to write every step to, in metrics.jsonl."),
-    ] = ""
-    """In a process of its own with one thread. It needs memory for the whole model, and copies what
-    is not on this disk from members."""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], About("Lowest level of messages to show.")
     ] = "info"

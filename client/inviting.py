@@ -17,8 +17,6 @@ Reach = Literal["internet", "network", "machine"]
 
 MAX_ADDRESSES: Final = 8
 MAX_PER_MEMBER: Final = 2
-SHORT: Final = (2, 1)
-"""Addresses in the short invites that a QR code has room for, tried in this order."""
 NEEDS_VOUCHING: Final = (
     "an invite for one member, or one that expires, needs a swarm founded with --private"
 )
@@ -52,11 +50,6 @@ def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:
     ordered = sorted(dict.fromkeys(turns), key=_rank)
     away = [address for address in ordered if reach(address) != "machine"]
     return replace(swarm, peers=tuple((away or ordered)[:MAX_ADDRESSES]), ticket=None)
-
-
-def short(swarm: SwarmFile) -> list[str]:
-    """Return the invite with fewer members, for QR codes; the longest first."""
-    return [str(replace(swarm, peers=swarm.peers[:count]).invite) for count in SHORT]
 
 
 def ticket_note(ticket: Ticket, life_s: float = TICKET_LIFE_S) -> str:

@@ -15,12 +15,31 @@ from man_page import man_page
 
 from client.cli.app import build_app
 from client.config import SETTINGS, Settings
-from client.packaging_data import FILES, Kind, service_file
+from client.packaging_data import FILES, Kind, text
 
 HERE = Path(__file__).parent
 README = HERE.parent / "client" / "README.md"
 UNITS = HERE.parent / "client" / "packaging_data"
-TEMPLATES: tuple[Kind, ...] = ("system", "user")
+TEMPLATES: dict[Kind, tuple[tuple[str, str], ...]] = {
+    "system": (
+        ("/etc/volunteer/swarm", "/etc/volunteer/%i.swarm"),
+        ("/etc/volunteer/environment", "/etc/volunteer/%i.environment"),
+        ("/var/lib/volunteer", "/var/lib/volunteer-%i"),
+        ("StateDirectory=volunteer", "StateDirectory=volunteer-%i"),
+        ("Description=Volunteer:", "Description=Volunteer %i:"),
+    ),
+    "user": (
+        ("user/volunteer.service", "user/volunteer@.service"),
+        ("volunteer/swarm", "volunteer/%i.swarm"),
+        (
+            "EnvironmentFile=-%E/volunteer/environment",
+            "EnvironmentFile=-%E/volunteer/%i.environment\n"
+            "Environment=VOLUNTEER_HOME=%h/.local/share/volunteer-%i",
+        ),
+        ("Description=Volunteer:", "Description=Volunteer %i:"),
+    ),
+}
+"""Units of which a machine may run several: what is in the unit of one, and in its place."""
 BEGIN, END = "<!-- settings: made by packaging/generate.py -->\n", "<!-- end of settings -->"
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
 
@@ -39,9 +58,11 @@ def made_for_the_wheel() -> dict[Path, str]:
 def kept() -> dict[Path, str]:
     """Return every generated file of the repository with what should be in it."""
     files = {}
-    for kind in TEMPLATES:
-        template = FILES[kind].replace("volunteer.service", "volunteer@.service")
-        files[UNITS / template] = service_file(kind, instance="%i")
+    for kind, changes in TEMPLATES.items():
+        unit = text(FILES[kind])
+        for before, after in changes:
+            unit = unit.replace(before, after)
+        files[UNITS / FILES[kind].replace(".service", "@.service")] = unit
     files[README] = with_settings(README.read_text(encoding="utf-8"))
     return files
 
@@ -66,16 +87,16 @@ def main() -> int:
     """Write or check the files; return the exit code."""
     check = "--check" in sys.argv
     old = [
-        (path, text)
-        for path, text in (kept() if check else kept() | made_for_the_wheel()).items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
+        (path, wanted)
+        for path, wanted in (kept() if check else kept() | made_for_the_wheel()).items()
+        if not path.exists() or path.read_text(encoding="utf-8") != wanted
     ]
-    for path, text in old:
+    for path, written in old:
         if check:
             print(f"old: {path.relative_to(HERE.parent)}; run: make packaging", file=sys.stderr)
             continue
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(written, encoding="utf-8")
         print(f"wrote {path.relative_to(HERE.parent)}")
     return int(bool(old) and check)
 

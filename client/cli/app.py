@@ -20,7 +20,7 @@ from client.cli.software import software_version
 HELP = (
     "Train one language model together with strangers. Every volunteer runs this program; there "
     "is no server. Found a swarm with create, take part in one with join, watch it with status, "
-    "and use what it learned with sample, chat and export."
+    "and use what it learned with sample and export."
 )
 
 PANELS = {name: Group(name, sort_key=place) for place, name in enumerate(GROUPS)}

@@ -33,7 +33,7 @@ _STATUS = Path("/proc/self/status")
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks or request.ranks > 1:
+    if request.reruns_blocks:
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
@@ -60,8 +60,7 @@ def give_back_at_once() -> None:
     """Let every larger tensor be memory of its own, which the system has back when it is freed.
 
     The worker's allocator keeps what was freed, which is faster (see `process`). Among the kept
-    inputs of blocks, what is left of their graphs would lie idle: as much as half of all. A rank
-    that has a part of each block and for a while the whole of it kept four times what it used.
+    inputs of blocks, what is left of their graphs would lie idle: as much as half of all.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if tune is not None:  # it is glibc's

@@ -116,8 +116,7 @@ class Auditor:
                 so that nobody can say what its rounding explains.
         """
         slot, before = self._replica.at(task.step), self._averager.last_norm
-        unknown = before is None and task.step > 0
-        if not self._replica.team.agreed(not (unknown and self._replica.team.leads)):
+        if before is None and task.step > 0:
             raise StaleRequest(f"the sum before step {task.step} was not applied here")
         self._kept = None  # free the copy before
         if task.segment is not None:
@@ -130,7 +129,7 @@ class Auditor:
 
     def recompute(self, task: PassTask, payloads: Payloads) -> Outcome:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
-        slot, part = self.slot(task.step), self._replica.part
+        slot, part = self._audited(task.step).slot, self._replica.part
         slot.check_counted(task.microbatch, counted=False)
         directions: list[Direction] = ["forward"] * (not part.has_head)
         directions += ["backward"] * (not part.embeds)
@@ -143,17 +142,6 @@ class Auditor:
             apart[direction] = self._apart(claimed[place], ours[place], direction, there)
         slot.count(task.microbatch)
         return Outcome(loss_sum=loss_sum, apart=(apart["forward"], apart["backward"]))
-
-    def slot(self, step: int) -> Slot:
-        """Return what the audit of a step computes with; all ranks that run passes together ask.
-
-        Raises:
-            StaleRequest: there is none.
-        """
-        kept = self._kept
-        if not self._replica.team.agreed(kept is not None and kept.step == step) or kept is None:
-            raise StaleRequest(f"no version is kept to audit step {step}")
-        return kept.slot
 
     def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""

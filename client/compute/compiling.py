@@ -88,8 +88,6 @@ def _hopeless(request: OpenStage, device: torch.device) -> str:
     """Return why nothing needs to be tried; empty: it may work."""
     if request.packed:
         return "documents have lengths that change"
-    if request.ranks > 1:
-        return "a stage that is cut over devices waits for the others in the midst of a block"
     if isinstance(request.model.experts, msgspec.Struct):
         return "a mixture of experts sends tokens where their numbers say"
     if device.type == "mps":

@@ -189,7 +189,7 @@ def warm_up(replica: Replica) -> None:
     try:
         _measure_once(replica)
     except Exception as error:
-        if not is_out_of_memory(error) or replica.team.size > 1:  # the others wait for this rank
+        if not is_out_of_memory(error):
             raise
 
 
@@ -228,14 +228,13 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
-    own, gradient = replica.team.rows(wire.sequences), None
-    x = tokens if replica.part.embeds else boundary
-    given = passes.StageInput(x, tokens=tokens if wire.narrow else None)[own]
+    gradient, x = None, tokens if replica.part.embeds else boundary
+    given = passes.StageInput(x, tokens=tokens if wire.narrow else None)
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, given, tokens[own])
+        graph, _ = passes.run_loss(replica, slot, given, tokens)
     else:
         graph = passes.run_forward(slot, given, with_graph=True)
-        wire.boundary_out(replica.team.joined([graph.output]), "forward")
+        wire.boundary_out(graph.output, "forward")
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
     passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0))

@@ -213,8 +213,7 @@ class Executor:
                 self._ranks = Ranks(request)
                 return Done(), ()
             case GatherSum():
-                found = self._stage.auditor.slot if request.audited else self._stage.replica.at
-                return self._group.gather(found(request.step), request), ()
+                return self._group.gather(self._stage.replica.at(request.step), request), ()
             case ShareVersion():
                 if not request.advanced:
                     self._stage.auditor.forget()
@@ -246,8 +245,7 @@ class Executor:
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         departs = chosen.type == "cuda" if self._departs is None else self._departs
         departures = Departures() if departs else None
-        cutting = self._group.cutting(request, chosen) if request.ranks > 1 else None
-        replica = open_replica(request, chosen, cutting, departures)
+        replica = open_replica(request, chosen, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
         averager = Averager(replica, request.aggregation)
@@ -263,7 +261,7 @@ class Executor:
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""
         self._useful_threads = sys.maxsize
-        if request.choose_threads and replica.team.size == 1:  # each would time something else
+        if request.choose_threads:
             useful = device.useful_threads(replica, request.threads)
             if useful < request.threads:
                 self._useful_threads = useful

@@ -1,9 +1,8 @@
 """A worker that is a group of processes, its ranks: one volunteer, all of its devices. No torch.
 
-Each rank is a worker process with a device of its own. Either each has the whole stage, and
-microbatches are dealt out: a microbatch belongs to one rank from its first request on, because its
-graph and its gradient are there. Or the stage is cut over the ranks, and all of them run each
-microbatch together (`sharding`): each gets the same requests in the same order.
+Each rank is a worker process with the whole stage on a device of its own. Microbatches are dealt
+out: a microbatch belongs to one rank from its first request on, because its graph and its gradient
+are there.
 
 The first rank leads. It makes the versions, takes part in rounds and saves; before a contribution
 the gradient sums are moved to it, and after an update it gives the parameters to the others
@@ -36,6 +35,7 @@ import trio
 from msgspec.structs import replace
 
 from client.compute.process import (
+    RING_BYTES,
     Call,
     Rank,
     RequestFailed,
@@ -66,10 +66,8 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
-    CompareTask,
     ContributeTask,
     ForwardTask,
-    KeepVersionTask,
     LossTask,
     PassTask,
     Task,
@@ -80,15 +78,11 @@ COLLECTIVE_S = 120
 _MARGIN_S = 30.0
 """A library that does not keep its own timeout is given up so much later."""
 _BLAME_S = 1.0
-_AGREE_S = 30.0
-"""A pass that fails at one rank because of what all have fails at the others as soon."""
 
 _PASSES = ForwardTask | LossTask | BackwardTask | PassTask
-_TOGETHER = _PASSES | KeepVersionTask
-"""What all ranks do together where the stage is cut over them."""
 _ALL = OpenStage | Load | LoadStart | Probe | SetThreads
 _ROUND = ContributeTask | ApplyTask
-_OWN = _ALL | _ROUND | CompareTask
+_OWN = _ALL | _ROUND
 """Requests that the group handles by itself; what is left goes to the first rank."""
 
 _Asked = Request[Any] | Task
@@ -145,7 +139,7 @@ class WorkerGroup(Worker):
         super().__init__()
         self._processes, self._devices = tuple(processes), tuple(devices)
         self._meet, self._timeout_s = meet, timeout_s
-        self._joined = self._is_cut = False
+        self._joined = False
         self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
         """What each rank has to compute."""
@@ -205,8 +199,6 @@ class WorkerGroup(Worker):
                     del self._waiting[call.id]
                 elif isinstance(call.request, _OWN):
                     await self._alone(call)
-                elif self._is_cut and isinstance(call.request, _TOGETHER):
-                    self._pass_to_all(call, nursery)
                 else:
                     self._pass_on(call, nursery)
             self._something_unsent = trio.Event()
@@ -224,48 +216,6 @@ class WorkerGroup(Worker):
         self._begun += 1
         self._busy[rank] += 1
         nursery.start_soon(self._finish_computing, call, rank, submitted)
-
-    def _pass_to_all(self, call: Call[Any], nursery: trio.Nursery) -> None:
-        """Have all ranks execute a request together."""
-        asked = [rank.submit(call.request, call.payloads) for rank in self._processes]
-        call.payloads = ()
-        self._begun += 1
-        nursery.start_soon(self._finish_together, call, asked)
-
-    async def _finish_together(self, call: Call[Any], asked: Sequence[Call[Any]]) -> None:
-        outcomes = await self._together(asked)
-        self._begun -= 1
-        if _is_dealt(call.request):
-            self._done.update(range(len(asked)))
-        self._answer(call, outcomes[0])
-        if not self._begun:
-            self._quiet.set()
-
-    async def _together(self, asked: Sequence[Call[Any]]) -> list[_Outcome]:
-        """Return the outcomes of a request that either all ranks have executed or none.
-
-        Raises:
-            WorkerDied: they differ, or a rank is left in the midst of a pass.
-        """
-        found: dict[int, _Outcome] = {}
-        patience = trio.CancelScope()
-
-        async def wait(rank: int) -> None:
-            found[rank] = outcome = await self._outcome(asked[rank])
-            if isinstance(outcome[0], Failed):
-                patience.deadline = min(patience.deadline, trio.current_time() + _AGREE_S)
-
-        with patience:
-            async with trio.open_nursery() as nursery:
-                for rank in range(len(asked)):
-                    nursery.start_soon(wait, rank)
-        kinds = {o[0].kind if isinstance(o[0], Failed) else "" for o in found.values()}
-        if len(found) == len(asked) and len(kinds) == 1 and not kinds & {"internal", "oom"}:
-            return [found[rank] for rank in range(len(asked))]
-        told = ((rank, found[rank][0]) for rank in sorted(found))
-        rank, failed = next((rank, each) for rank, each in told if isinstance(each, Failed))
-        await trio.sleep(_BLAME_S)  # if another has died, that is the reason
-        raise self._death_of(rank, -signal.SIGKILL, (f"{failed.kind}: {failed.message}",))
 
     def _home(self, request: ForwardTask | LossTask | BackwardTask | PassTask) -> int:
         """Return the rank of a microbatch: the least busy one if it is new here."""
@@ -335,10 +285,6 @@ class WorkerGroup(Worker):
             case ContributeTask() | ApplyTask(bounds=()):
                 await self._gather(request.step)
                 outcome = await self._led(request, payloads)
-            case CompareTask():
-                if self._is_cut:
-                    await self._collect(GatherSum(step=request.step, audited=True))
-                outcome = await self._outcome(self._processes[0].submit(request, payloads))
             case ApplyTask():
                 outcome = await self._led(request, payloads)
             case _:
@@ -355,12 +301,7 @@ class WorkerGroup(Worker):
     async def _open(self, request: OpenStage) -> _Outcome:
         await self._join()
         self._ledger.forget_before(math.inf)
-        self._is_cut = request.ranks > 1
-        opening = partial(self._opening, request)
-        if not self._is_cut:
-            return await self._shared(await self._each(opening), 0)
-        asked = [rank.submit(opening(place)) for place, rank in enumerate(self._processes)]
-        return await self._shared(await self._together(asked), 0)
+        return await self._shared(await self._each(partial(self._opening, request)), 0)
 
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
@@ -369,19 +310,17 @@ class WorkerGroup(Worker):
             request,
             device=torch_name(self._devices[rank]),
             threads=_part(request.threads, ranks),
-            memory_bytes=request.memory_bytes // (1 if self._is_cut else ranks),
+            memory_bytes=request.memory_bytes // ranks,
         )
         follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
         return replace(own, **follower) if rank else own
 
     async def _load(self, request: Load | LoadStart) -> _Outcome:
         self._ledger.forget_before(math.inf)
-        if (
-            isinstance(request, LoadStart) and not self._is_cut
-        ):  # all: what is frozen beside adapters is not shared
+        if isinstance(request, LoadStart):  # all: what is frozen beside adapters is not shared
             return await self._shared(await self._each(lambda _: request), 0)
         loaded = await self._outcome(self._processes[0].submit(request))
-        return await self._shared([loaded], request.version if isinstance(request, Load) else 0)
+        return await self._shared([loaded], request.version)
 
     async def _shared(self, outcomes: Sequence[_Outcome], version: int) -> _Outcome:
         """Return the first rank's outcome, or a failure; without one all have its version."""
@@ -457,20 +396,12 @@ class WorkerGroup(Worker):
 
     async def _gather(self, step: int) -> None:
         """Move what other ranks have counted of a step to the first one."""
-        if self._is_cut:
-            await self._collect(GatherSum(step=step))
-            return
         counted = self._ledger.in_sums(step)
         taking_part = [rank for rank, theirs in enumerate(counted) if theirs or not rank]
         if len(taking_part) > 1:
             request = GatherSum(step=step, counted=counted)
             await self._collective(dict.fromkeys(taking_part, request))
             self._ledger.gathered(step)
-
-    async def _collect(self, request: GatherSum) -> None:
-        """Move the sums of all ranks to the first one, unless there is none to move."""
-        asked = [rank.submit(request) for rank in self._processes]
-        await self._together(asked)
 
     async def _share(self, version: int, *, advanced: bool) -> None:
         """Give all ranks the first one's version, and compare what they have then."""
@@ -546,19 +477,21 @@ def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
 
 @asynccontextmanager
 async def open_group(
-    devices: Sequence[str], timeout_s: int = COLLECTIVE_S
+    devices: Sequence[str], timeout_s: int = COLLECTIVE_S, ring_bytes: int = RING_BYTES
 ) -> AsyncIterator[Worker]:
     """A worker of one process per device, for the length of the block; afterwards all are gone.
 
     Args:
         devices: of the ranks, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
         timeout_s: seconds after which a rank that does not take part is given up.
+        ring_bytes: shared memory of each per direction.
 
     Raises:
         OSError: a process cannot be started.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
-        ranks = [await stack.enter_async_context(open_worker()) for _ in devices]
+        opening = [open_worker(ring_bytes=ring_bytes) for _ in devices]
+        ranks = [await stack.enter_async_context(each) for each in opening]
         group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
         yield await stack.enter_async_context(running(group))

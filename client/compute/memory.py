@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS, AveragingCodec
-from model_zoo.specs.family import Tensors
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import ModelSpec, tokens_at_once
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -23,15 +22,9 @@ from model_zoo.specs.precision import (
     Compute,
     Precision,
 )
-from model_zoo.specs.slices import boundary_ends, frozen_bytes, slices, stage_parameters
+from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 
-# A rank's part of the parameters and of the gradient sum; that of a pass's gradient comes when its
-# graph is freed. The first rank's part of the sum is in the whole one, if both share memory.
-_SHARDS = 2
-# A unit that all ranks have whole for a while: parameters, gradient, and one of these as it is sent
-# or comes. As much was measured where a pass turns back and at its end.
-_WHOLE_UNITS = 3
 _SCRATCH_BUFFERS = 1  # of gradients, as long as the parameters
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
@@ -58,8 +51,6 @@ class MemoryNeed:
     """What is frozen beside adapters, and a matrix of it in fp32 where it is kept smaller."""
     offloaded_bytes: int = 0
     """What lies in a GPU's host memory, and does not count here."""
-    shared_bytes: int = 0
-    """A rank's equal part of what the first one has beside its shards, if both share memory."""
 
     @property
     def total_bytes(self) -> int:
@@ -71,30 +62,14 @@ class MemoryNeed:
     def fixed_bytes(self) -> int:
         """The peak without graphs."""
         passing = self.head_bytes + self.block_bytes
-        return self.state_bytes + self.shared_bytes + passing + self.frozen_bytes
+        return self.state_bytes + passing + self.frozen_bytes
 
 
-def required_bytes(
-    model: ModelSpec,
-    *,
-    layers_per_stage: Sequence[int],
-    stage: int,
-    sequences: int,
-    tokens: int,
-    graphs_kept: int,
-    averaging_codec: AveragingCodec,
-    state: StateSpec,
-    inner: str | None = None,
-    aggregation: str = SUM,
-    precision: Compute = DEFAULT,
-    reruns_blocks: bool = False,
-    offload: bool = False,
-    ranks: int = 1,
-    host: bool = False,
-) -> MemoryNeed:
-    """Return the memory that a replica of a stage needs, without the process itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """How a replica of a stage is held; `need` is the memory of it, without the process itself.
 
-    Args:
+    Fields:
         model: shape of the whole model.
         layers_per_stage: the cut.
         stage: index of the stage.
@@ -108,30 +83,51 @@ def required_bytes(
         precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
         offload: whether all vectors but those that passes are run at lie in a GPU's host memory.
-        ranks: over which the stage is cut; then this is the memory of each, with an equal share of
-            what the first one has beside its shards.
-        host: whether a GPU computes, whose host has memory of its own: what ranks have beside their
-            shards lies there, and what a local round or an inner step touches once.
+        host: whether a GPU computes, whose host has memory of its own: what a local round or an
+            inner step touches once lies there.
     """
-    held = _Held(model, layers_per_stage, stage, sequences, tokens, precision, reruns_blocks)
-    kept = _Kept(averaging_codec, state, inner, aggregation, offload=offload, host=host or offload)
-    need = _need_alone(held, graphs_kept, kept)
-    if ranks == 1:
-        return need
-    return _need_of_each(held, need, ranks, host=host)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A stage, and what is run through it at a time; the fields are as in `required_bytes`."""
 
     model: ModelSpec
     layers_per_stage: Sequence[int]
     stage: int
     sequences: int
     tokens: int
-    precision: Compute
-    reruns_blocks: bool
+    graphs_kept: int
+    averaging_codec: AveragingCodec
+    state: StateSpec
+    inner: str | None = None
+    aggregation: str = SUM
+    precision: Compute = DEFAULT
+    reruns_blocks: bool = False
+    offload: bool = False
+    host: bool = False
+
+    @property
+    def need(self) -> MemoryNeed:
+        """The memory that it needs."""
+        parameters = self.parameters
+        averaging, contributions = self.averaging_bytes(parameters)
+        optimizer = self.state.optimizer if self.inner is None else self.inner
+        scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(self.model)
+        here, away = self.vectors
+        offloaded = parameters * NUMBER_BYTES * away
+        if (
+            away
+        ):  # what is sent lies with the host, not what comes; contributions are compared there
+            averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
+            offloaded += contributions
+        else:
+            averaging += contributions
+        graph_bytes, block_bytes = self.graph_and_block_bytes()
+        return MemoryNeed(
+            state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
+            offloaded_bytes=offloaded,
+            graph_bytes=graph_bytes,
+            block_bytes=block_bytes,
+            graphs=1 if self.is_last else self.graphs_kept + 1,
+            head_bytes=_head_bytes(self.model, self.batch) if self.is_last else 0,
+            frozen_bytes=_frozen_bytes(self.model, self.layers_per_stage, self.stage),
+        )
 
     @property
     def layers(self) -> int:
@@ -145,50 +141,31 @@ class _Held:
     def parameters(self) -> int:
         return stage_parameters(self.model, self.layers_per_stage, self.stage)
 
-    def hidden_bytes(self, sequences: int) -> int:
-        """Of the hidden state of so many sequences."""
-        return sequences * self.tokens * self.model.width * NUMBER_BYTES
+    @property
+    def batch(self) -> int:
+        """Tokens of a microbatch."""
+        return self.sequences * self.tokens
 
-    def ends_bytes(self, sequences: int) -> int:
+    def ends_bytes(self) -> int:
         """Of what a graph keeps of narrow boundaries: what came, and what is projected."""
         if self.model.narrow is None:
             return 0
         numbers = (self.stage > 0) * self.model.boundary_width
         numbers += (not self.is_last) * self.model.width
-        return sequences * self.tokens * numbers * NUMBER_BYTES
+        return self.batch * numbers * NUMBER_BYTES
 
-    def whole_graph_bytes(self, sequences: int) -> int:
-        """Of a graph that keeps all, not the blocks' inputs alone."""
-        batch = sequences * self.tokens
-        return self.ends_bytes(sequences) + max(
-            _graph_bytes(self.model, self.layers, batch, self.parameters, precision)
+    def graph_and_block_bytes(self) -> tuple[int, int]:
+        """Return the bytes of a kept graph, and of the block that is run once more."""
+        ends = self.ends_bytes()
+        whole = ends + max(
+            _graph_bytes(self.model, self.layers, self.batch, self.parameters, precision)
             for precision in POSSIBLE[self.precision]
         )
-
-    def graph_and_block_bytes(self, whole: int, sequences: int) -> tuple[int, int]:
-        """Return the bytes of a kept graph, which would take `whole`, and of the block that is run
-        once more."""
         if not self.reruns_blocks:
             return whole, 0
         block_bytes = whole * min(_BLOCK_COPIES, self.layers) // max(1, self.layers)
-        inputs = self.layers * self.hidden_bytes(sequences)
-        return inputs + self.ends_bytes(sequences), block_bytes
-
-    def head_bytes(self, sequences: int) -> int:
-        """Of the logits of so many sequences."""
-        return _head_bytes(self.model, sequences * self.tokens) if self.is_last else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is kept beside a pass; the fields are as in `required_bytes`."""
-
-    averaging_codec: AveragingCodec
-    state: StateSpec
-    inner: str | None
-    aggregation: str
-    offload: bool
-    host: bool
+        inputs = self.layers * self.batch * self.model.width * NUMBER_BYTES
+        return inputs + ends, block_bytes
 
     @property
     def lossy(self) -> bool:
@@ -215,90 +192,6 @@ class _Kept:
         number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
         sent = math.ceil(number_bytes * parameters) * self.lossy
         return sent, parameters * NUMBER_BYTES if RULES[self.aggregation].robust else 0
-
-
-def _need_alone(held: _Held, graphs_kept: int, kept: _Kept) -> MemoryNeed:
-    """What one process needs that has the whole stage."""
-    parameters = held.parameters
-    averaging, contributions = kept.averaging_bytes(parameters)
-    optimizer = kept.state.optimizer if kept.inner is None else kept.inner
-    scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(held.model)
-    here, away = kept.vectors
-    offloaded = parameters * NUMBER_BYTES * away
-    if away:  # what is sent lies with the host, not what comes; contributions are compared there
-        averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
-        offloaded += contributions
-    else:
-        averaging += contributions
-    whole = held.whole_graph_bytes(held.sequences)
-    graph_bytes, block_bytes = held.graph_and_block_bytes(whole, held.sequences)
-    return MemoryNeed(
-        state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
-        offloaded_bytes=offloaded,
-        graph_bytes=graph_bytes,
-        block_bytes=block_bytes,
-        graphs=1 if held.is_last else graphs_kept + 1,
-        head_bytes=held.head_bytes(held.sequences),
-        frozen_bytes=_frozen_bytes(held.model, held.layers_per_stage, held.stage),
-    )
-
-
-def _need_of_each(held: _Held, alone: MemoryNeed, ranks: int, *, host: bool) -> MemoryNeed:
-    """What each rank needs of a stage that is cut over them; `alone` is what one would need."""
-    model, layers, stage = held.model, held.layers_per_stage, held.stage
-    boundaries = (stage > 0) + (not held.is_last)  # of all sequences
-    *_, last_unit_bytes = units = _unit_bytes(model, layers, stage)
-    own_sequences = -(-held.sequences // ranks)
-    whole = held.whole_graph_bytes(own_sequences)
-    part_bytes = NUMBER_BYTES * held_parameters(model, layers, stage, ranks)
-    graph_bytes, block_bytes = held.graph_and_block_bytes(whole, own_sequences)
-    # A pass needs most when it turns back, with its whole graph and the logits, or at its end, when
-    # these are freed and the gradients are there.
-    head_bytes = held.head_bytes(own_sequences)
-    turning_bytes = _WHOLE_UNITS * last_unit_bytes + head_bytes
-    ending_bytes = part_bytes + _WHOLE_UNITS * max(units) - graph_bytes
-    return MemoryNeed(
-        state_bytes=_SHARDS * part_bytes
-        + boundaries * held.hidden_bytes(held.sequences)
-        + max(turning_bytes, ending_bytes)
-        - head_bytes,
-        shared_bytes=0 if host else -(-(alone.state_bytes - part_bytes) // ranks),
-        offloaded_bytes=alone.state_bytes if host else 0,
-        graph_bytes=graph_bytes,
-        block_bytes=block_bytes,
-        graphs=alone.graphs,
-        head_bytes=head_bytes,
-    )
-
-
-def held_parameters(
-    model: ModelSpec, layers_per_stage: Sequence[int], stage: int, ranks: int
-) -> int:
-    """Return how many parameters of a stage the first rank holds, if the rows of each are dealt out
-    over ranks; the others hold no more."""
-
-    def held(tensors: Tensors) -> int:
-        return sum(-(-rows // ranks) * math.prod(rest) for rows, *rest in tensors.values())
-
-    count = layers_per_stage[stage] * held(model.layer_tensors(0))
-    count += held(model.embedding_tensors) if stage == 0 else 0
-    count += held(model.head_tensors) if stage == len(layers_per_stage) - 1 else 0
-    ends = boundary_ends(model, slices(layers_per_stage)[stage])
-    return count + sum(held(model.boundary_tensors(layer, sends=each)) for layer, each in ends)
-
-
-def _unit_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> list[int]:
-    """The parts of a stage, in order, that all ranks have whole for a while where rows are dealt
-    out."""
-    last = stage == len(layers_per_stage) - 1
-    parts = [
-        model.embedding_parameter_count * (stage == 0),
-        model.boundary_parameter_count * (stage > 0),
-        model.layer_parameter_count * bool(layers_per_stage[stage]),
-        model.boundary_parameter_count * (not last),
-        sum(map(math.prod, model.head_tensors.values())) * last,
-    ]
-    return [NUMBER_BYTES * part for part in parts if part]
 
 
 def _graph_bytes(

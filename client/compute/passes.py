@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from client.compute.cut_stage import losses
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
 from client.compute.replica import Replica
 from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
 from client.compute.wire import Of
+from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
 
@@ -73,11 +73,11 @@ def forward(
     parts = parts_of(replica)
     keep = len(slot.graphs) < replica.graphs_kept and len(parts) == 1
     graphs = [run_forward(slot, given[part], with_graph=keep) for part in parts]
-    output = replica.team.joined([graph.output for graph in graphs])
+    output = _joined([graph.output for graph in graphs])
     boundary = replica.wire.boundary_out(output, "forward")
     if keep:
         slot.graphs[task.microbatch] = graphs[0]
-    return Outcome(), [boundary, *([] if payloads else [memoryview(tokens)])]
+    return Outcome(graph_kept=keep), [boundary, *([] if payloads else [memoryview(tokens)])]
 
 
 def forward_backward(
@@ -112,8 +112,7 @@ def backward(
     of = task.step, task.microbatch
     graph = slot.graphs.pop(task.microbatch, None)  # backward frees its tensors
     if graph is not None:
-        own = gradient[replica.team.rows(len(gradient))]
-        sent_back = run_back(replica, slot, [(graph, graph.output, own)], of)
+        sent_back = run_back(replica, slot, [(graph, graph.output, gradient)], of)
     elif len(payloads) == 1 and replica.samples is None:
         raise GraphGone(f"the graph of microbatch {task.microbatch} was not kept")
     else:
@@ -184,15 +183,15 @@ def evaluate(
         pieces = (given[part] for part in parts)
         hidden = (stage.hidden(each.x, each.begins, each.tokens) for each in pieces)
         if not part.has_head:
-            output = replica.team.joined(list(hidden))
+            output = _joined(list(hidden))
             boundary = replica.wire.boundary_out(output, "forward")
             return Outcome(), [boundary, *([] if payloads else [memoryview(tokens)])]
         targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
         found = (
-            losses(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
+            losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
             for h, p in zip(hidden, parts, strict=True)
         )
-        loss_sum = replica.team.summed(sum(found))
+        loss_sum = sum(found)
     if not loss_sum <= LARGEST_LOSS:
         raise PoisonedTensor("the loss is not finite or of absurd magnitude")
     return Outcome(loss_sum=loss_sum), []
@@ -247,7 +246,7 @@ def run_loss(
     stage, x = slot.module, given.x
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     with stage.computing(x.device):
-        loss, whole = losses(
+        loss, whole = losses_of_hidden(
             stage,
             stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
             targets,
@@ -305,7 +304,12 @@ def run_back(
         raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(replica.team.joined(of_inputs), "backward", like, of)]
+    return [replica.wire.boundary_out(_joined(of_inputs), "backward", like, of)]
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    """Put slices of the sequences together: (B, T, C)."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
 
 
 def _forward_and_back(
@@ -329,7 +333,7 @@ def _forward_and_back(
     sent_back = run_back(replica, slot, passes(), of, claimed[1] if claimed[1:] else None)
     if not claimed:
         return sent_back
-    output = replica.team.joined(outputs)
+    output = _joined(outputs)
     return [replica.wire.boundary_out(output, "forward", claimed[0]), *sent_back]
 
 
@@ -363,13 +367,13 @@ def loss_and_gradient(
         for part in parts_of(replica):
             graph, loss = run_loss(replica, slot, given[part], targets[part])
             whole = graph.output
-            if not replica.team.agreed(bool(whole <= LARGEST_LOSS)):
+            if not bool(whole <= LARGEST_LOSS):
                 raise PoisonedTensor("the loss is not finite or of absurd magnitude")
             found.append(loss.item())
             yield graph, whole, None
 
     gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), like)
-    return replica.team.summed(sum(found)) * shown_share(targets), gradient
+    return sum(found) * shown_share(targets), gradient
 
 
 def _only_inner(replica: Replica) -> None:

@@ -30,8 +30,8 @@ from client.compute.ring import RingReader, RingWriter, create_shared_file
 from protocol.pipeline.effects import Outcome, Task
 
 RING_BYTES = 16 << 20
-"""Per direction. All of it becomes resident in the node over time, so it is no larger than a few
-boundary tensors; larger payloads go through the socket."""
+"""At least, per direction. All of it becomes resident in the node over time, so it is no larger
+than a few boundary tensors; what does not fit goes through the socket."""
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
 # measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}

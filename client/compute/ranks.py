@@ -15,7 +15,6 @@ import hashlib
 import os
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -27,16 +26,10 @@ from client.compute.requests import (
     Done,
     GatherSum,
     JoinGroup,
-    OpenStage,
     ShareVersion,
     VersionShared,
 )
-from client.compute.sharding import ShardedSlot
 from client.compute.slot import Slot
-from client.compute.team import Ring
-
-if TYPE_CHECKING:
-    from client.compute.full_shards import FullShards
 
 _LEADER = 0
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -70,21 +63,12 @@ class Ranks:
             timeout=timedelta(seconds=request.timeout_s),
         )
 
-    def cutting(self, request: OpenStage, device: torch.device) -> FullShards:
-        """Return what cuts a stage over the ranks."""
-        from client.compute.full_shards import FullShards  # who cuts nothing does without
-
-        return FullShards(Ring(self._rank, request.ranks, request.sequences, device))
-
     def gather(self, slot: Slot, request: GatherSum) -> Done:
         """Move the gradient sums of a step to the first rank's.
 
         Raises:
             LedgerError: what this rank has counted is not what the request says.
         """
-        if isinstance(slot, ShardedSlot):
-            slot.shards.gather(slot.gradient_sum)
-            return Done()
         counted = request.counted[self._rank]
         if slot.counted != set(counted):
             raise LedgerError(f"rank {self._rank} has counted {len(slot.counted)} microbatches")
@@ -110,9 +94,6 @@ class Ranks:
             replica.follow(request.version)
         if replica.version != request.version:
             raise StaleRequest(f"rank {self._rank} is at version {replica.version}")
-        if isinstance(replica.slot, ShardedSlot):
-            replica.slot.shards.load(replica.parameters)
-            return VersionShared(digest="")
         dist.broadcast(replica.parameters, _LEADER)
         return VersionShared(
             digest=hashlib.blake2b(host_bytes(replica.parameters), digest_size=32).hexdigest()

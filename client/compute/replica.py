@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,10 +31,8 @@ from client.compute.offload import host_vectors, vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
-from client.compute.sharding import ShardedSlot, Shards
 from client.compute.slot import Slot
 from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
-from client.compute.team import ALONE, Team
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.muon import USUAL_SIZE
@@ -48,9 +45,6 @@ from model_zoo.specs.slices import StageSlice, cut_problem, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
-
-if TYPE_CHECKING:
-    from client.compute.full_shards import FullShards
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
@@ -75,8 +69,6 @@ class Replica:
     """Sizes of the tensors from other stages."""
     home: Vectors
     """Where all vectors (N,) lie but the parameters."""
-    team: Team = ALONE
-    """Those with which passes are run."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     loss_weight: float = 1.0
@@ -167,9 +159,8 @@ class Replica:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of all that is held, shards included."""
-        shards = self.slot.shards.nbytes if isinstance(self.slot, ShardedSlot) else 0
-        return sum(each.nbytes for each in self.buffers if not each.is_meta) + shards
+        """Memory of all that is held."""
+        return sum(each.nbytes for each in self.buffers)
 
     def at(self, step: int) -> Slot:
         """Return what the microbatches of a step are run with.
@@ -297,7 +288,6 @@ def _is_fast(device: torch.device) -> bool:
 def open_replica(
     request: OpenStage,
     device: torch.device,
-    cutting: FullShards | None = None,
     departures: Departures | None = None,
 ) -> Replica:
     """A replica at version 0.
@@ -305,7 +295,6 @@ def open_replica(
     Args:
         request: describes it.
         device: where it is.
-        cutting: how it is cut over ranks, if it is.
         departures: by which its boundaries leave, if not at once.
 
     Raises:
@@ -316,12 +305,9 @@ def open_replica(
     except ValueError as error:
         raise ShapeError(str(error)) from error
     spec = request.model
-    if request.local_rounds is not None and (cutting is not None or request.follows):
+    if request.local_rounds is not None and request.follows:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
-    if cutting is None:
-        slot, home = _whole_slot(request, part, device)
-    else:
-        slot, home = _cut_slot(request, part, cutting)
+    slot, home = _new_slot(request, part, device)
     slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
     flat = slot.flat
@@ -361,7 +347,6 @@ def open_replica(
         request.microbatches * wire.token_count,
         outliers,
         home,
-        cutting.ring if cutting else ALONE,
         samples,
         weight,
         inner,
@@ -388,30 +373,13 @@ def _local(
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
-def _whole_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
+def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
     make = blank_stage if request.imported else build_stage
     module = make(request.model, part, request.seed)
     module.to(device)
     home = vectors_for(request, device)
     flat = FlatParameters(module, vectors=home)
     return Slot(module, flat, home.zeros(flat.values.numel()), home), home
-
-
-def _cut_slot(request: OpenStage, part: StageSlice, cutting: FullShards) -> tuple[Slot, Vectors]:
-    """The first rank has whole vectors on the processor; the others know what is where in them."""
-    ring = cutting.ring
-    make = blank_stage if request.imported else build_stage
-    at = torch.device("cpu" if ring.leads else "meta")
-    home = vectors_for(request, at) if ring.leads else Vectors(at)
-    with at:
-        whole = (
-            make(request.model, part, request.seed) if ring.leads else Stage(request.model, part)
-        )
-    flat = FlatParameters(whole, vectors=home)
-    stage = cutting.cut(request.model, part)
-    total = home.zeros(flat.values.numel())
-    shards = Shards(stage, cutting, flat.layout, total)
-    return ShardedSlot(stage, flat, total, home, shards=shards), home
 
 
 def _part(request: OpenStage) -> StageSlice:

@@ -10,7 +10,8 @@ Payloads of the passes of a microbatch, in order: the gradient of the stage's ou
 back and has no head; the input; the tokens (B, T+1) as `specs.tokens` has them sent, where a later
 stage needs them; and for an audit what the member has sent, on and back. The first stage's input
 are the tokens, and with a corpus it has none: it reads the microbatch's samples, and its forward
-answers them as well. `BackwardTask` needs input and tokens only if the graph was not kept.
+answers them as well. `BackwardTask` needs input and tokens only if the outcome of its `ForwardTask`
+did not say that the graph is kept, or if it was dropped since.
 
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
@@ -183,8 +184,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """What the manifest says of the data; None: they are bytes, and all are learned."""
     local_rounds: LocalRounds | None = None
     """How the replica steps between two versions; None: it does not."""
-    ranks: Positive = 1
-    """Over which the stage is cut; 1: each rank of a group has all of it."""
     follows: bool = False
     """Whether another rank of the group makes the versions: then nothing is kept for updates."""
 
@@ -226,16 +225,12 @@ class JoinGroup(Request[Done], frozen=True, kw_only=True):
 class GatherSum(Request[Done], frozen=True, kw_only=True):
     """Move the gradient sums of a step to the first rank, which adds them in the order of ranks.
 
-    Where the stage is cut over the ranks, all are asked, and all have counted the same.
-
     Fields:
         counted: the microbatches in the sum of each rank; those with none need not be asked.
-        audited: whether it is the sum of an audit.
     """
 
     step: Count
-    counted: list[list[Count]] = []
-    audited: bool = False
+    counted: list[list[Count]]
 
 
 class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):

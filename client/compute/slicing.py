@@ -13,11 +13,9 @@ from client.compute.replica import Replica
 
 
 def parts_of(replica: Replica) -> list[slice]:
-    """The slices of the sequences [0, B), as far as they are ours, that are run one after the
-    other."""
-    own, size = replica.team.rows(replica.wire.sequences), replica.sequences_at_once
-    starts = range(own.start, own.stop, size)
-    return [slice(start, min(start + size, own.stop)) for start in starts]
+    """The slices of the sequences [0, B) that are run one after the other."""
+    count, size = replica.wire.sequences, replica.sequences_at_once
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def halve(replica: Replica, words: str) -> None:
@@ -27,8 +25,6 @@ def halve(replica: Replica, words: str) -> None:
     Raises:
         OutOfMemory: not even one sequence fits.
     """
-    if replica.team.size > 1:  # the others wait in the midst of the pass: all begin anew
-        raise OutOfMemory(f"a rank lacks memory: {words}")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     elif torch.backends.mps.is_available():

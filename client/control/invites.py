@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.control.snapshot import InviteView
-from client.inviting import notes, short
+from client.inviting import notes
 from protocol.invite import SwarmFile
 
 
@@ -13,7 +13,6 @@ def described(swarm: SwarmFile) -> InviteView:
         swarm=swarm.swarm,
         swarm_name=swarm.manifest.name,
         invite=str(swarm.invite),
-        short=short(swarm),
         file=str(swarm),
         members=[str(address) for address in swarm.peers],
         private=swarm.ticket is not None,

@@ -415,8 +415,6 @@ class InviteView(Struct, frozen=True, kw_only=True):
     swarm_name: str
     invite: str
     """``volunteer:...``, with the members to dial."""
-    short: list[str] = field(default_factory=list)
-    """The same with fewer members, for QR codes; the longest first."""
     file: str = ""
     """Contents of a ``.swarm`` file that does the same."""
     members: list[str] = field(default_factory=list)

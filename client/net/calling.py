@@ -4,16 +4,16 @@ An advert may name anybody's address. So dialling it needs a reason to believe i
 
 - A range that the internet does not route (loopback, private networks) is dialled only if we have
   met a peer there: distant strangers cannot make us dial our own machine or network.
-- An address at which its peer has answered us is *believed*, and so is one of a private range that
-  the user or an earlier session names: it is dialled whenever it is wanted, in any range.
-- An address whose peer was linked with us from the same machine is *likely*: it is dialled once in
-  a few seconds.
+- An address at which its peer has answered us is *believed*: it is dialled whenever it is wanted,
+  in any range.
+- An address that the user or an earlier session names is *likely*, in any range, and so is one
+  whose peer was linked with us from the same machine: it is dialled once in a few seconds.
 - Any other is dialled once a minute, no matter how many peers name it, and all of them within a
   small budget.
 
 At one machine only a few unproven addresses are dialled per minute; an IPv6 /64 is one machine
-(``protocol.hosts``). State: ranges and machines met, believed addresses, the last attempts; all
-bounded. The clock is passed in.
+(``protocol.hosts``). State: ranges and machines met, believed and named addresses, the last
+attempts; all bounded. The clock is passed in.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Calls:
         self._ranges: OrderedDict[str, None] = OrderedDict()
         self._machines: OrderedDict[PeerId, str] = OrderedDict()
         self._believed: OrderedDict[Place, PeerId] = OrderedDict()
+        self._named: OrderedDict[Place, PeerId] = OrderedDict()
         self._called: OrderedDict[Place, float] = OrderedDict()
         self._called_machines: OrderedDict[str, deque[float]] = OrderedDict()
         self._budget = TokenBucket(BUDGET_PER_S, BUDGET_BURST, now)
@@ -83,15 +84,22 @@ class Calls:
         self._meet_range(ip)
 
     def believe(self, address: Destination) -> None:
-        """A peer has answered where we called it, or somebody we trust says that it is there."""
+        """A peer has answered where we called it."""
         _put(self._believed, _place_of(address), address.peer)
+
+    def expect(self, address: Destination) -> None:
+        """The user or an earlier session names this address."""
+        _put(self._named, _place_of(address), address.peer)
 
     def _is_believed(self, address: Destination) -> bool:
         return self._believed.get(_place_of(address)) == address.peer
 
+    def _is_named(self, address: Destination) -> bool:
+        return self._named.get(_place_of(address)) == address.peer
+
     def is_in_reach(self, destination: Destination) -> bool:
-        """Whether an address, a number, is public, believed, or in a private range where we have
-        met a peer."""
+        """Whether an address, a number, is public, believed, named, or in a private range where we
+        have met a peer."""
         address = ipaddress.ip_address(destination.host)
         if address.is_unspecified or address.is_multicast:
             return False
@@ -99,8 +107,10 @@ class Calls:
             return False
         if address.version == 6 and address.is_link_local:
             return False  # it does not say on which line
+        if self._is_believed(destination) or self._is_named(destination):
+            return True
         private = range_of(address)
-        return private is None or private in self._ranges or self._is_believed(destination)
+        return private is None or private in self._ranges
 
     def may_call(self, address: Destination, now: float) -> bool:
         """Whether to call a peer at this address now; if so, it is counted as called.
@@ -115,7 +125,7 @@ class Calls:
         if self._is_believed(address):
             return True
         machine = machine_of(ip)
-        likely = self._machines.get(peer) == machine
+        likely = self._is_named(address) or self._machines.get(peer) == machine
         if now - self._called.get(place, -UNPROVEN_S) < (LIKELY_S if likely else UNPROVEN_S):
             return False
         if not self._machine_allows(machine, ip, now) or not (likely or self._afford(now)):

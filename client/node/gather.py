@@ -32,8 +32,8 @@ from client.train.ports import Copied, StageHolder
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
+from client.train.transfer.data_search import TOKENIZER
 from client.train.transfer.inventory import checked
-from client.train.transfer.text_search import TOKENIZER
 from model_zoo.specs.data import DataSpec
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError

@@ -64,7 +64,6 @@ from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.saving import save_every_minute
-from client.store.step_log import StepLog
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
@@ -78,11 +77,10 @@ from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.reporting.step_writer import StepWriter
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
-from client.train.transfer.state_size import largest_payload, usual_payload
+from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.changes import Changes
@@ -238,11 +236,9 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        self._show_event = on_event
         curve = Curve(path=folders.curve(swarm.swarm))
         held_out = Curve(path=folders.held_out(swarm.swarm))
-        self._event_sink = EventSink(EventLog(), self._on_event, curve, held_out)
-        self._step_writer = self._open_step_log()
+        self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
@@ -260,24 +256,6 @@ class Node(ControlApi):
         self._training: Training
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
-
-    def _open_step_log(self) -> StepWriter | None:
-        """Return what writes every step to the owner's folder; None: there is no such folder."""
-        if not (folder := self._options.settings.log_dir):
-            return None
-        stages = range(self._swarm.manifest.stage_count)
-        return StepWriter(
-            StepLog(Path(folder)),
-            self._swarm.swarm[:12],
-            lambda: self._event_sink.pace.per_s(),  # a roll-back begins another pace
-            lambda: [len(self._engine.membership.roster.serving(stage)) for stage in stages],
-            self._event_sink.explain,
-        )
-
-    def _on_event(self, event: Event) -> None:
-        self._show_event(event)
-        if self._step_writer is not None:
-            self._step_writer.hear(event)
 
     # --- for the control server -----------------------------------------------------
 
@@ -444,8 +422,6 @@ class Node(ControlApi):
                 nursery.start_soon(self._training.run)
                 nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
-            if self._step_writer is not None:
-                nursery.start_soon(self._step_writer.run)
             saves = [
                 self._engine.contributions.save,
                 self._event_sink.curve.save,
@@ -468,7 +444,7 @@ class Node(ControlApi):
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
-        self._network.expect_payloads(largest, usual)
+        self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
         engine = Engine(
             self._network,
             self._signer,

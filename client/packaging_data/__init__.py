@@ -1,15 +1,13 @@
 """Files for the operating system that the wheel carries: service units and a launchd agent.
 
 Each is complete as it stands, so that the linters of systemd and launchd can read it and an
-administrator can copy it. Two things differ between services: where the command is, and the name
-of the instance, where a machine runs several; ``service_file`` puts them in. The units with an
-``@`` are made of those without by ``packaging/generate.py``. ``packaging/`` links here and
-describes what each file is for.
+administrator can copy it; ``service_file`` puts in where the command is. The units with an ``@``,
+of which a machine runs several, are made of those without by ``packaging/generate.py``.
+``packaging/`` links here and describes what each file is for.
 """
 
 from __future__ import annotations
 
-import re
 from importlib import resources
 from pathlib import PurePath
 from typing import Final, Literal
@@ -28,42 +26,6 @@ COMMANDS: Final[dict[Kind, str]] = {
     "launchd": '"$HOME/.local/bin/volunteer"',
 }
 """The command as it is written in each file."""
-SYSUSERS: Final = "system/volunteer.sysusers.conf"
-"""Declares the user of the system service (``sysusers.d``)."""
-GPU: Final = "system/gpu.conf"
-"""Admits graphics cards to the system service (a drop-in)."""
-INSTANCE_CHARS: Final = 32
-"""Longest name of an instance: the path of its control socket has to fit."""
-_INSTANCE = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{INSTANCE_CHARS - 1}}}")
-_OF_INSTANCE: Final[dict[Kind, tuple[tuple[str, str], ...]]] = {
-    "system": (
-        ("/etc/volunteer/swarm", "/etc/volunteer/NAME.swarm"),
-        ("/etc/volunteer/environment", "/etc/volunteer/NAME.environment"),
-        ("/var/lib/volunteer", "/var/lib/volunteer-NAME"),
-        ("StateDirectory=volunteer", "StateDirectory=volunteer-NAME"),
-        ("Description=Volunteer:", "Description=Volunteer NAME:"),
-    ),
-    "user": (
-        ("user/volunteer.service", "user/volunteer@.service"),
-        ("volunteer/swarm", "volunteer/NAME.swarm"),
-        (
-            "EnvironmentFile=-%E/volunteer/environment",
-            "EnvironmentFile=-%E/volunteer/NAME.environment\n"
-            "Environment=VOLUNTEER_HOME=%h/.local/share/volunteer-NAME",
-        ),
-        ("Description=Volunteer:", "Description=Volunteer NAME:"),
-    ),
-    "launchd": (
-        ("org.volunteer.client", "org.volunteer.client.NAME"),
-        ("volunteer/swarm", "volunteer/NAME.swarm"),
-        ("volunteer.log", "volunteer-NAME.log"),
-        (
-            "umask 077; ",
-            'umask 077; export VOLUNTEER_HOME="$HOME/Library/Application Support/volunteer-NAME"; ',
-        ),
-    ),
-}
-"""Changes of each file for an instance: what is in it, and in its place."""
 
 
 def text(name: str) -> str:
@@ -71,28 +33,13 @@ def text(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def service_file(kind: Kind, command: PurePath | None = None, instance: str = "") -> str:
-    """Return a service file.
-
-    Args:
-        kind: of the service manager.
-        command: the program that it runs; None: the one it is written with.
-        instance: its name among several; empty: the only one. ``%i`` makes a systemd template.
+def service_file(kind: Kind, command: PurePath) -> str:
+    """Return a service file that runs ``command``.
 
     Raises:
         ValueError: the command's path is not absolute, or has a character that no unit can hold.
     """
-    written = text(FILES[kind])
-    for before, after in _OF_INSTANCE[kind] if instance else ():
-        written = written.replace(before, after.replace("NAME", instance))
-    if command is None:
-        return written
-    return written.replace(COMMANDS[kind], _quoted(kind, str(command)))
-
-
-def is_instance(name: str) -> bool:
-    """Whether an instance may have this name: lower-case letters, digits, ``-`` and ``_``."""
-    return _INSTANCE.fullmatch(name) is not None
+    return text(FILES[kind]).replace(COMMANDS[kind], _quoted(kind, str(command)))
 
 
 def _quoted(kind: Kind, command: str) -> str:

@@ -26,8 +26,7 @@ are run once more.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,8 +36,6 @@ from protocol.rounds.shards import heeded, round_s, segments, shares
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
 (protocol/SPEC.md, section 10)."""
-SPARE = 1.25
-"""Microbatches in flight, relative to the number that just fills the pipeline."""
 LEAST_RATE, MOST_RATE = 1e-30, 1e30
 """Bounds of microbatches per second; outside them floats would overflow."""
 COSTS_NOTHING = "a stage is said to cost nothing"
@@ -54,7 +51,6 @@ Limit = Literal["compute", "link", "latency", "averaging"]
 class Machine:
     """One volunteer. Upload and download are separate; both may be used at the same time."""
 
-    name: str
     flop_per_s: float
     """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
     memory_bytes: float
@@ -113,8 +109,6 @@ class StageTerms:
     """Microbatches per second: the sum of the replicas' rates, each by its bottleneck."""
     compute_s: float
     """Forward and backward of one microbatch at an average replica."""
-    own_step_s: float
-    """Local rounds: a step of its own at the slowest replica."""
     boundary_s: float
     """To the next stage and back: both tensors and one round-trip time."""
     averaging_s: float
@@ -123,8 +117,6 @@ class StageTerms:
     sent_bytes: float
     """Per step, boundaries and averaging, of the replica that sends most; faster replicas get more
     microbatches."""
-    received_bytes: float
-    """The same for the replica that receives most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +124,8 @@ class Prediction:
     """One step. The four terms add up to ``step_s``."""
 
     stages: tuple[StageTerms, ...]
-    bottleneck: int
-    """The stage with the lowest rate."""
     limit: Limit
     """The largest term."""
-    in_flight: int
     step_s: float
     compute_s: float
     """M tau where the slowest stage computes; else 0."""
@@ -146,8 +135,11 @@ class Prediction:
     """Filling and draining the pipeline: L - tau."""
     averaging_s: float
     tokens_per_s: float
-    efficiency: float
-    """Of min(compute bound, link bound): M tau / T."""
+
+    @property
+    def sent_bytes(self) -> float:
+        """Of the volunteer that sends most."""
+        return max(terms.sent_bytes for terms in self.stages)
 
 
 def predict(run: Run, placement: Placement) -> Prediction:
@@ -180,16 +172,13 @@ def predict(run: Run, placement: Placement) -> Prediction:
     }
     return Prediction(
         stages=terms,
-        bottleneck=slowest,
         limit=max(parts, key=lambda limit: parts[limit]),
-        in_flight=min(run.microbatches, in_flight(way, tau)),
         step_s=step,
         compute_s=parts["compute"],
         link_s=parts["link"],
         latency_s=filling,
         averaging_s=parts["averaging"],
         tokens_per_s=run.microbatches * run.tokens_per_microbatch / step,
-        efficiency=steady / step,
     )
 
 
@@ -228,11 +217,6 @@ def _link_rate(cost: StageCost, machine: Machine) -> float:
 
 def _ratio(supply: float, demand: float) -> float:
     return supply / demand if demand > 0 else float("inf")
-
-
-def in_flight(way_s: float, tau_s: float) -> int:
-    """Return ceil(L / tau) + 25 %."""
-    return math.ceil(SPARE * math.ceil(way_s / tau_s - 1e-9))
 
 
 def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: float) -> float:
@@ -285,7 +269,6 @@ def _stage_terms(
         boundary = _boundary_s(run, placement, stage)
         averaging = averaging_s(members, load.cost.parameters, run.averaging_bytes_per_parameter)
         taken = len(members) / sum(computing)
-        traffic = _traffic(run, load.cost, members, rates)
         hidden = 0.0 if run.inner_microbatches else path
         found.append(
             StageTerms(
@@ -294,12 +277,10 @@ def _stage_terms(
                 link_per_s=sum(links),
                 rate_per_s=whole,
                 compute_s=taken,
-                own_step_s=max(_own_step_s(run, load, member) for member in members),
                 boundary_s=boundary,
                 averaging_s=averaging,
                 exposed_s=max(0.0, averaging - hidden),
-                sent_bytes=max(sent for sent, _ in traffic),
-                received_bytes=max(received for _, received in traffic),
+                sent_bytes=max(_sent(run, load.cost, members, rates)),
             )
         )
         path += taken + boundary
@@ -329,21 +310,18 @@ def _run_again(run: Run, terms: Sequence[StageTerms]) -> list[float]:
     return found[::-1]
 
 
-def _traffic(
+def _sent(
     run: Run, cost: StageCost, members: Sequence[Machine], rates: Sequence[float]
-) -> list[tuple[float, float]]:
-    """Return the bytes that each replica sends and receives in a step.
+) -> Iterator[float]:
+    """Yield the bytes that each replica sends in a step.
 
     Its share of the microbatches is its share of the stage's rate. In a round it sends as much as
     it receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
     """
     size = cost.parameters * run.averaging_bytes_per_parameter
-    found = []
     for own, owned in zip(rates, _owned(members, cost.parameters), strict=True):
-        taken = run.microbatches * own / sum(rates)
         averaged = size * (1 + (len(members) - 2) * owned)
-        found.append((taken * cost.uplink_bytes + averaged, taken * cost.downlink_bytes + averaged))
-    return found
+        yield run.microbatches * own / sum(rates) * cost.uplink_bytes + averaged
 
 
 def _boundary_s(run: Run, placement: Placement, stage: int) -> float:

@@ -27,7 +27,6 @@ from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
-from client.train.messaging.outbox import Outbox
 from client.train.messaging.slow_news import SlowNews
 from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
@@ -44,8 +43,7 @@ from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
-from client.train.transfer.state_size import round_bytes
-from client.train.transfer.text_search import TextSearch
+from client.train.transfer.data_search import DataSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -132,8 +130,8 @@ class Engine:
         self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
-        self.text = TextSearch(
-            self, manifest.data, lambda: self.handshake.admitted, self._text_changed
+        self.data_search = DataSearch(
+            self, manifest.data, lambda: self.handshake.admitted, self._data_changed
         )
         self.shelf = Shelf(self)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
@@ -159,7 +157,6 @@ class Engine:
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
         self._nursery = nursery
-        self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
@@ -216,8 +213,8 @@ class Engine:
         if self._slow_news.keeps(peer, message):
             return
         if (news := self._slow_news.along(peer, message)) is not None:
-            self._outbox.put(peer, news, b"")  # in the same write
-        if self._outbox.put(peer, message, payload):
+            self.network.post(peer, news)  # in the same write
+        if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
     def sign(self, kind: str, body: bytes) -> Envelope:
@@ -267,13 +264,13 @@ class Engine:
             self.waypoints.keep_in(chain)
         self._members(self.expulsions.keep_in(proofs))
 
-    def describe(self, advert: Advert, *, has_text: bool) -> None:
+    def describe(self, advert: Advert, *, has_data: bool) -> None:
         """Enter the swarm with this advert; matching begins. Without the training data, stage 0 can
         only be taken once a member offers some."""
-        if has_text:
-            self.text.found()
+        if has_data:
+            self.data_search.found()
         else:
-            self.text.lacks()
+            self.data_search.lacks()
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
         self.matched(self.matching.set_unable(self._unable, self.now()))
         self.own_advert.enter(advert, self._unable)
@@ -296,7 +293,7 @@ class Engine:
                     self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.expulsions, self.text, self.held_stages, self.history)
+        parts = (self.membership, self.expulsions, self.data_search, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None
@@ -318,7 +315,7 @@ class Engine:
             self.matched(self.matching.tick(now))
         self._view_dirty |= now >= self._view_at
         self.expulsions.tick(now)
-        self.text.tick(now)
+        self.data_search.tick(now)
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
         self._members(self.measuring.tick(seats, now, self.wall()))
@@ -405,7 +402,7 @@ class Engine:
         self.chunks.gone(peer)
         self.measuring.gone(peer)
         self._slow_news.gone(peer)
-        self.text.lost(peer)
+        self.data_search.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
@@ -425,7 +422,7 @@ class Engine:
             self.expulsions.link_up(peer)
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
-            self.text.linked(peer)
+            self.data_search.linked(peer)
             self.reach.linked(peer)
 
     def _compare_with(self, peer: PeerId) -> None:
@@ -478,7 +475,7 @@ class Engine:
         """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
         if self.history is not None:
-            self.history.machine.steps = self.amending.book.steps
+            self.history.machine.known.steps = self.amending.book.steps
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.
@@ -517,7 +514,7 @@ class Engine:
 
     def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob) -> None:
         """Take an answer to a query of ours, or an offer that nobody asked for."""
-        if message.kind != "data" or self.text.receive(peer, message):
+        if message.kind != "data" or self.data_search.receive(peer, message):
             self.on_chunk(peer, message)
 
     def on_chunk(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
@@ -671,13 +668,13 @@ class Engine:
         if self.history is None or roster.is_full_mesh():
             return {}
         machine = self.history.machine
-        named = () if machine.has_begun() else map(PeerId, machine.lineage.electors)
+        named = () if machine.known.has_begun() else map(PeerId, machine.lineage.electors)
         there = {*roster.live()} - {self.signer.peer}
         return {peer: roster.addresses(peer) for peer in named if peer in there}
 
-    def _text_changed(self) -> None:
+    def _data_changed(self) -> None:
         """Tell the matching and the swarm whether this volunteer can take stage 0."""
-        unable = self.text.unable()
+        unable = self.data_search.unable()
         if unable == self._unable:
             return
         self._unable = unable

@@ -45,6 +45,10 @@ class StageHolder:
 
     def __init__(self, stages: int) -> None:
         self.view = SwarmView(((),) * stages)
+        self.sees = False
+        """Whether the view is one of our lineage."""
+        self.allowed = False
+        """Whether the swarm has started."""
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to one of our stages, if we hold it."""

@@ -30,7 +30,7 @@ from client.train.machine.capacity import (
     kept_line,
     measured_capacity,
 )
-from client.train.machine.disk_room import DiskRoom
+from client.train.machine.disk_room import Lack
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
@@ -45,7 +45,7 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.leftovers import sweep_copies
-from client.train.workers.opening import advertised_bytes, check_fits
+from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
 from client.train.workers.pool import OpenWorker, opener
 from protocol.effects import Explain
 
@@ -84,8 +84,10 @@ class Training:
         start_worker: OpenWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses, self._disk_room = pauses, DiskRoom(pauses)
-        self._start_worker = start_worker or opener(site.settings.devices)
+        self._pauses = pauses
+        self._start_worker = start_worker or opener(
+            site.settings.devices, ring_bytes(engine.manifest)
+        )
         self._capacity: Capacity | None = None
         self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()
@@ -111,7 +113,7 @@ class Training:
                 starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
             ),
-            text=engine.text,
+            data_search=engine.data_search,
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             history=history,
@@ -119,7 +121,7 @@ class Training:
             leaves=LeafSupply(
                 engine,
                 manifest,
-                engine.text,
+                engine.data_search,
                 texts,
                 [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path],
                 site.settings.data_cache_bytes,
@@ -139,7 +141,6 @@ class Training:
         sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
-            nursery.start_soon(self._disk_room.run)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -201,7 +202,7 @@ class Training:
         usable, manifest = self._terms.usable_bytes(), engine.manifest
         fits = check_fits(manifest, usable, self._terms.devices())
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
-        engine.describe(own, has_text=not problem)
+        engine.describe(own, has_data=not problem)
         self.entered = True
         self._updater = AdvertUpdater(
             engine.measuring, engine.own_advert, settings, data, self._site.addresses
@@ -269,7 +270,7 @@ class Training:
             engine, self._terms, self._start_worker, self.counters, self.audit_log
         )
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
-        held_stages.lacks_room = self._disk_room.lacks
+        held_stages.lacks_room = self._pause_without_room
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,
@@ -289,6 +290,10 @@ class Training:
         if engine.started:
             held_stages.allow_training()
         return held_stages
+
+    def _pause_without_room(self, lack: Lack) -> None:
+        words = f"{lack.words}; training goes on when there is room"
+        self._pauses.hold("disk", words, ends=lack.is_over)
 
     @property
     def capacity(self) -> Capacity | None:

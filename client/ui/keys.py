@@ -27,7 +27,7 @@ KEYS: Final = (
     (f"1 to {len(TABS)}", "tabs; also Tab between lists"),
     ("p", "pause or resume training on this machine"),
     ("f", "finish: drain the stages, save, leave"),
-    ("i", "invite: a fresh one, with its QR code"),
+    ("i", "invite: a fresh one"),
     ("d", "detach: close this view, training continues"),
     ("q", "quit: detach or finish, with the cost of each"),
     ("/", "filter (Peers, Logs); Esc clears it"),

@@ -65,7 +65,7 @@ def way_in(
 
 
 def _missing(stage: int, history: Recovery, *, begun: bool) -> str:
-    if history.open and (begun or history.has_passed(stage)):
+    if history.open and (begun or history.known.has_passed(stage)):
         return f"waiting for somebody who has the state of stage {stage}"
     return "finding out where the run stands"
 

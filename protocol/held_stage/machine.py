@@ -32,7 +32,7 @@ class State(enum.Enum):
     """Where a held stage stands."""
 
     ACQUIRING = "acquiring"
-    """It has no seat: its text, worker or state are still to be had (``Phase``)."""
+    """It has no seat: its data, worker or state are still to be had (``Phase``)."""
     OBSERVING = "observing"
     """Its seat was admitted and follows the rounds; the state of its version is on the way."""
     SERVING = "serving"
@@ -147,13 +147,13 @@ raises."""
 
 class Phase(enum.Enum):
     """The phases of acquiring a stage, in order, as words with ``{stage}`` in them. An attempt that
-    fails begins again with its text."""
+    fails begins again with its data."""
 
     MEMORY = "making room for stage {stage}"
     WORKER = "starting a compute worker for stage {stage}"
-    TEXT = "looking for the training data"
-    TEXT_DONORS = "asking who has the training data"
-    TEXT_DOWNLOAD = "downloading the tokenizer of the training data"
+    DATA = "looking for the training data"
+    DATA_DONORS = "asking who has the training data"
+    DATA_DOWNLOAD = "downloading the tokenizer of the training data"
     OPENING = "opening stage {stage}"
     HISTORY = "finding out where the run stands"
     ADMISSION = "asking to join stage {stage}"

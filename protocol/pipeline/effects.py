@@ -217,6 +217,8 @@ class Outcome(Struct, frozen=True, tag=True):
     """Of each payload the task yielded, as in its seal."""
     counted: tuple[int, ...] = ()
     """The microbatches in what ``ContributeTask`` yielded."""
+    graph_kept: bool = False
+    """Of ``ForwardTask``: the worker needs the gradient alone to run it back."""
     hash: str = ""
     """Of the version: from ``HashTask``, or with a small version itself."""
     grad_norm: float = 0.0

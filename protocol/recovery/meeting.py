@@ -3,9 +3,9 @@
 One side of a split swarm at most closes a step (``rounds/quorum.py``), but members that left in
 order, or whose process ended, are missed by nobody: each of two friends may go on alone, and later
 both train. A *line* is a lineage with the members that follow it. Where two lines meet, one stands;
-the members of the other fetch its state and give up their own steps (``machine.py``).
+the members of the other fetch its state and give up their own steps (``lines.py``).
 
-Which one stands follows from what each side sees (``machine.py``: it never counts itself lower than
+Which one stands follows from what each side sees (``lines.py``: it never counts itself lower than
 the other side does, so one at most gives up): one that ``MANY`` or more members follow stands
 before a smaller one, so that one liar resets no three; then the one with more steps, then the
 founder's, then that of the lowest peer id. Members of two lines that were begun apart know nothing

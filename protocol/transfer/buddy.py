@@ -1,4 +1,4 @@
-"""Buddies: which peer keeps copies of another stage's checkpoints, and of which version.
+"""Buddies: which peer keeps copies of another stage's checkpoints.
 
 Each checkpoint of a stage is also kept by one replica of a neighbouring stage, its *buddy*, so that
 a stage that loses all its volunteers at once can be restored. The buddy is derived like a leader:
@@ -44,24 +44,6 @@ def kept_by(
     """Return the stages of ``view`` whose buddy is ``me``; ``places`` as for ``buddy``."""
     stages = range(len(view.stages))
     return tuple(stage for stage in stages if buddy(view, stage, places) == me)
-
-
-def is_beside(view: SwarmView, me: PeerId, stage: int) -> bool:
-    """Whether ``me`` serves, in ``view``, a neighbour of ``stage``."""
-    return any(r.peer == me for beside in (stage - 1, stage + 1) for r in view.serving(beside))
-
-
-def due_version(view: SwarmView, stage: int, every: int, steps: int) -> int:
-    """Return the newest version that the stage's replicas save as a checkpoint; 0: none yet.
-
-    Args:
-        view: the swarm as seen from here.
-        stage: the stage.
-        every: steps between two checkpoints.
-        steps: steps of the whole run; its last version is saved too.
-    """
-    committed = view.committed(stage)
-    return committed if committed >= steps else committed - committed % every
 
 
 def _order(

@@ -268,7 +268,7 @@ class Laboratory:
         flops = sum(stage.flops for stage in manifest.stages)
         speed = flops * self.alone / manifest.tokens_per_microbatch
         down = self._up * CARD.down_bytes_per_s / CARD.up_bytes_per_s
-        volunteer = Machine("volunteer", speed, 1e12, self._up, down, CARD.rtt_s)
+        volunteer = Machine(speed, 1e12, self._up, down, CARD.rtt_s)
         return predict(run, [[volunteer] * shape[1]] * shape[0])
 
     @contextmanager

@@ -35,7 +35,7 @@ def expected(manifest: Manifest) -> Prediction:
     loopback = measure_loopback()
     timed = tuple(map(costing, manifest.stages, timed_together(manifest)))
     machine = Machine(
-        *("volunteer", 1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
+        *(1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
         rtt_s=loopback.round_trip_ms / 1000,
     )
     run = Run(

@@ -48,6 +48,11 @@ def _held(member: Member, reason: str) -> Snapshot | None:
     return None if psutil.Process(now.pid).children(recursive=True) else now
 
 
+def _limited(member: Member) -> Snapshot | None:
+    now = member.snapshot()
+    return now if now is not None and now.limits.upload_bytes_per_s == RATE else None
+
+
 def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSwarm) -> None:
     flags = (*FLAGS, "--daily-quota", "2MB")
     members = [one_stage.start("v1", FLAGS)]
@@ -73,10 +78,12 @@ def test_a_used_quota_pauses_till_midnight_and_over_a_restart(one_stage: LocalSw
 
 
 def test_a_limited_line_carries_no_more_and_trains_on(two_stages: LocalSwarm) -> None:
-    members = [two_stages.start("v1", (*FLAGS, "--upload-limit", "200kB/s"))]
+    members = [two_stages.start("v1", FLAGS)]
     members[0].wait_until_it_answers(60.0)
     members.append(two_stages.start("v2", FLAGS))
-    first = wait_for(lambda: beyond(members[0], 0), "they train", members)
+    wait_for(lambda: beyond(members[0], 0), "they train", members)
+    (members[0].home / "config.toml").write_text('upload_limit_bytes_per_s = "200kB/s"\n')
+    first = wait_for(lambda: _limited(members[0]), "the limit is taken", members)
     began = time.monotonic()
     last = wait_for(lambda: beyond(members[0], first.step + 3), "they go on", members)
     while (taken_s := time.monotonic() - began) < 8:

@@ -54,6 +54,16 @@ def _start(processes: LocalSwarm, count: int, run: str = "") -> list[Member]:
     return [first, *(processes.start(n, FLAGS, log_name=f"{n}{run}") for n in names[1:])]
 
 
+def _start_alone_first(processes: LocalSwarm, names: tuple[str, str]) -> list[Member]:
+    """Start one while nobody is up, so that it has to go on calling the other."""
+    flags = (*FLAGS, "--dial-timeout-s", "2")
+    members = []
+    for name in names:
+        members.append(processes.start(name, flags, log_name=f"{name}-again"))
+        members[-1].wait_until_it_answers(60.0)
+    return members
+
+
 def _at_step(member: Member, members: list[Member], step: int) -> Snapshot:
     def look() -> Snapshot | None:
         now = member.snapshot()
@@ -138,7 +148,7 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
     wait_for(lambda: _copied(members, swarm), "copies of both stages", members)
     for member in members:  # as by a power cut: nothing is handed over, nothing is saved
         member.kill()
-    again = _start(processes, 2, "-again")
+    again = _start_alone_first(processes, ("volunteer-2", "volunteer-1"))
     told: dict[int, list[float]] = {}
     wait_for(lambda: _tells(told, again, MORE_STEPS), f"{MORE_STEPS} steps more", again)
     begin = min(told)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from client.net import calling
 from client.net.addresses import Destination, parse_destination
 from client.net.calling import (
     BUDGET_BURST,
@@ -17,7 +22,10 @@ from client.net.calling import (
     UNPROVEN_S,
     Calls,
 )
+from client.net.errors import DialError
 from client.net.handshake import make_identity
+from client.net.host import Connection
+from client.net.libp2p_network import open_network
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
@@ -151,14 +159,28 @@ def test_a_peer_that_was_linked_from_there_is_called_again_soon() -> None:
     assert not some.may_call(at(Q, FAR, 4001), 30.0)
 
 
+@pytest.mark.parametrize("ip", [FAR, "10.0.0.1"])
+def test_what_the_invite_names_is_called_soon_and_no_machine_is_flooded_by_it(ip: str) -> None:
+    some = calls()
+    some.expect(at(P, ip, 4001))
+    assert some.may_call(at(P, ip, 4001), 0.0)
+    assert not some.may_call(at(P, ip, 4001), 4.0)
+    assert some.may_call(at(P, ip, 4001), 6.0)
+    assert not some.may_call(at(Q, ip, 4001), 30.0)  # another peer's name for the same place
+    for port in range(1000):
+        some.expect(at(P, ip, port))
+    assert sum(some.may_call(at(P, ip, port), 30.0) for port in range(1000)) == HOST_CALLS - 2
+
+
 def test_what_is_remembered_is_bounded() -> None:
     some = calls()
     for number in range(2 * MAX_ENTRIES):
         peer, ip = PeerId(str(number)), f"11.{number // 65536}.{number // 256 % 256}.{number % 256}"
         some.met(peer, ip)
         some.believe(at(peer, ip, 1))
+        some.expect(at(peer, ip, 3))
         some.may_call(at(PeerId("x"), ip, 2), float(number * 10))
-    tables = (some._machines, some._believed, some._called, some._called_machines)
+    tables = (some._machines, some._believed, some._named, some._called, some._called_machines)
     assert all(len(table) <= MAX_ENTRIES for table in tables)
 
 
@@ -210,8 +232,9 @@ async def test_loopback_is_not_called_for_those_who_were_met_elsewhere(
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 async def test_whom_the_invite_names_is_dialled_until_it_is_up(
-    networks: Networks, name: str
+    networks: Networks, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calling, "LIKELY_S", 0.1)
     seed, victim = os.urandom(32), Victim()
     kind = "dns4" if name == "localhost" else "ip4"
     async with networks() as a:
@@ -226,6 +249,29 @@ async def test_whom_the_invite_names_is_dialled_until_it_is_up(
             nursery.cancel_scope.cancel()
         async with networks(seed, port) as b:
             await is_up(a, b)
+
+
+async def test_whom_the_invite_names_in_public_is_dialled_at_least_once_a_minute(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = list[float]()
+
+    async def refuse(
+        targets: Sequence[Destination], may_call: Callable[[Destination], bool]
+    ) -> Connection:
+        called.extend(trio.current_time() for one in targets if may_call(one))
+        raise DialError("connection refused")
+
+    async with open_network(os.urandom(32), [("127.0.0.1", 0)], rng=Random(1)) as a:
+        monkeypatch.setattr(a._host, "connect_any", refuse)
+        peer = make_identity(os.urandom(32)).peer
+        invite = f"/ip4/{FAR}/tcp/4001/p2p/{peer}"
+        a.named([invite])
+        a.want({peer: [invite]})
+        await trio.sleep(1200.0)
+    assert called[0] < 1.0
+    pauses = [after - before for before, after in pairwise([*called, 1200.0])]
+    assert max(pauses) <= 60.0, "doctor promises it"
 
 
 async def test_of_many_addresses_few_are_kept_and_names_are_resolved(networks: Networks) -> None:

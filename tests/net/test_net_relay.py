@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from client.net.addresses import parse_destination
 from client.net.errors import DialError, NetworkError
-from client.net.handshake import request_protocol
+from client.net.handshake import make_identity, request_protocol
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.relay.reaching import _prefix_of
 from client.net.windows import INITIAL_WINDOW_BYTES
+from protocol.hosts import kind_of
 from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
 from tests.support.arrivals import backward, next_inbound
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from tests.net.conftest import Networks
 
 
+SOMEBODY = make_identity(bytes(32)).peer
+
+
 async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
     """Let a network be reached through relays, which relay from now on."""
     before = len(member.reaching.addresses)
@@ -31,6 +37,16 @@ async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
         relay.passing.offer(relays=True)
     member.reaching.update({relay.peer_id: relay.addresses for relay in relays}, needed=True)
     await until(lambda: len(member.reaching.addresses) >= min(2, before + len(relays)))
+
+
+def test_relays_of_one_network_are_told_by_its_prefix() -> None:
+    def prefix(ip: str) -> str:
+        return _prefix_of(parse_destination(f"/{kind_of(ip)}/{ip}/tcp/4001/p2p/{SOMEBODY}"))
+
+    assert prefix("2a11:0:1:1::1") == prefix("2a11:0:1:2::1") != prefix("2a11:0:2:1::1")
+    assert prefix("8.8.4.4") == prefix("8.8.4.9") != prefix("8.8.8.4")
+    named = parse_destination(f"/dns4/relay.example.org/tcp/4001/p2p/{SOMEBODY}")
+    assert _prefix_of(named) == "relay.example.org"
 
 
 async def test_two_that_cannot_dial_each_other_meet_through_a_relay(networks: Networks) -> None:
@@ -69,7 +85,7 @@ async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
         assert await b.events.receive() == PeerUp(relay.peer_id)
         assert await b.events.receive() == PeerUp(a.peer_id)
         await a.send(b.peer_id, backward(0), bytes(3_000_000))
-        a.send_nowait(b.peer_id, Goodbye("that was all"))
+        a.post(b.peer_id, Goodbye("that was all"))
         await a.disconnect(b.peer_id, "enough")
         told = [await b.events.receive() for _ in range(3)]
         assert Inbound(a.peer_id, Goodbye("that was all"), b"") in told

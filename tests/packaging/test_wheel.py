@@ -194,7 +194,7 @@ def test_the_first_minute_of_a_founder(installed: Installed) -> None:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_service_files_are_carried(kind: str, installed: Installed) -> None:
-    script = f"from client.packaging_data import service_file; print(service_file({kind!r}))"
+    script = f"from client.packaging_data import FILES, text; print(text(FILES[{kind!r}]))"
     assert "join --headless" in installed.run("python", "-c", script).stdout
 
 

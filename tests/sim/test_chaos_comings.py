@@ -6,7 +6,7 @@ import pytest
 
 from client.lab.simulate.chaos.comings import Comings
 from client.lab.simulate.invariants import InvariantViolation
-from protocol.recovery.machine import Recovery
+from protocol.recovery.lines import Lines
 from tests.support.cases import usual
 
 MEMBERS_SEED_HOURS = [(3, 5, 0.5), (2, 6, 0.7)]
@@ -23,7 +23,7 @@ def test_who_are_up_together_train_one_model(members: int, seed: int, hours: flo
 def test_without_the_rule_two_models_are_trained_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Recovery, "_greater", lambda *_, **__: None)
+    monkeypatch.setattr(Lines, "greater", lambda *_, **__: None)
     with pytest.raises(InvariantViolation, match="two lineages stay beside each other"):
         Comings(6, 2, 0.7).run()
 

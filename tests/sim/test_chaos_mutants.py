@@ -19,9 +19,11 @@ from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
 from protocol.pipeline.pipeline import Pipeline
-from protocol.recovery import machine
+from protocol.recovery import trouble
 from protocol.recovery.evidence import Evidence
-from protocol.recovery.machine import Recovery
+from protocol.recovery.following import Following
+from protocol.recovery.knowledge import Knowledge
+from protocol.recovery.trouble import Trouble
 from protocol.rounds import member
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
@@ -97,8 +99,8 @@ def forgets_deadlines(patch: Patch) -> None:
     """Nothing that was lost on its way is sent again."""
     patch.setattr(Pipeline, "tick", lambda self, now: [])
     patch.setattr(RoundLeader, "next_deadline", lambda self: None)
-    patch.setattr(Recovery, "_stuck_s", lambda self: math.inf)
-    patch.setattr(machine, "IN_VAIN_S", math.inf)
+    patch.setattr(Trouble, "_stuck_s", lambda self: math.inf)
+    patch.setattr(trouble, "IN_VAIN_S", math.inf)
 
 
 def closes_without_a_quorum(patch: Patch) -> None:
@@ -120,8 +122,8 @@ def believes_adverts(patch: Patch) -> None:
     """Members that only records tell of have a voice, and any version may be a lineage's beginning:
     a volunteer follows what most of those say."""
     patch.setattr(Evidence, "proves", lambda self, peer: True)
-    patch.setattr(Recovery, "_linked", lambda self: self._context.live - {self._me})
-    patch.setattr(Recovery, "_would_choose", lambda self, lineage: True)
+    patch.setattr(Knowledge, "linked", lambda self: self.context.live - {self.me})
+    patch.setattr(Following, "_would_choose", lambda self, lineage: True)
 
 
 def expels_on_one_word(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from client.compute.checkpoint import build_header
+from client.compute.checkpoint import build_header, read_info
 from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
@@ -21,7 +21,7 @@ from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Policy
-from protocol.recovery.stored import Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest
@@ -50,20 +50,25 @@ def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -
 class History:
     """The history's interface to buddies."""
 
+    publish: Callable[[], None]
     lineage: Lineage = field(default_factory=Lineage)
     said: dict[PeerId, Stored] = field(default_factory=dict)
+    """The records of the others."""
+    own: tuple[Copy, ...] = ()
     told: list[tuple[int, int]] = field(default_factory=list)
     whole: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def machine(self) -> Any:
-        return SimpleNamespace(stored_live=lambda: self.said)
+        known = SimpleNamespace(stored=self.said, own_copies=lambda: self.own)
+        return SimpleNamespace(known=known)
 
     def protected(self) -> set[tuple[int, int]]:
         return self.whole
 
     def stored(self, stage: int, version: int) -> None:
         self.told.append((stage, version))
+        self.publish()
 
 
 class Member:
@@ -73,7 +78,7 @@ class Member:
         self._world, self.me = world, me
         folder.mkdir()
         self.folder = CheckpointFolder(folder)
-        self.shelf, self.history = Shelf(self), History()
+        self.shelf, self.history = Shelf(self), History(self.say)
         self.said: list[Explain] = []
         self.blamed: list[PeerId] = []
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
@@ -108,13 +113,22 @@ class Member:
             case ChunkRequest():
                 self.shelf.request(sender, message)
             case _:
-                self.buddies.receive(sender, message, payload)
+                self.buddies.copies.receive(sender, message, payload)
 
     async def store(self, *copies: tuple[int, int], **how: Any) -> None:
         """Have checkpoints on disk and on the shelf."""
         for stage, version in copies:
             self.folder.path(stage, version).write_bytes(checkpoint(stage, version, **how))
         await offer_stored(self.folder, SWARM, STAGES, self.shelf, self)
+        self.say()
+
+    def say(self, *more: Copy) -> None:
+        """Publish a record of what is on disk, and of ``more`` that is not."""
+        files = ((c.stage, c.version, read_info(c.path).hash) for c in self.folder.entries())
+        there = (Copy(stage, version, bytes.fromhex(digest)) for stage, version, digest in files)
+        self.history.own = tuple(sorted({*there, *more}))
+        for other in self._world.members.values():
+            other.history.said[self.me] = Stored(self.history.lineage, self.history.own)
 
     def has(self, stage: int, version: int) -> bool:
         return self.folder.path(stage, version).exists()
@@ -125,7 +139,8 @@ class World:
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self.members = {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
+        self.members: dict[PeerId, Member] = {}
+        self.members |= {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
         self.view = SwarmView(((),) * STAGES)
 
     def serve(self, version: int, *stages: str) -> None:

@@ -76,7 +76,6 @@ def example_invite(**changes: object) -> InviteView:
         "swarm": "ab" * 32,
         "swarm_name": "example",
         "invite": invite,
-        "short": [invite],
         "file": "{}",
         "members": [member],
     }

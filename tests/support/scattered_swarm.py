@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import RunChoices
+from client.cli.logging.log_file import read_lines
 from client.control.snapshot import Snapshot
 from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.store.step_log import NAME
 from protocol.address import Address
 from protocol.hosts import kind_of
 from tests.support.e2e_local import TINY, killed_at_the_end
@@ -52,8 +50,7 @@ class ScatteredSwarm:
     def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
         """Start the volunteer of a host."""
         command = self._within(host)
-        flags = (*FLAGS, "--log-dir", str(self._folder / host), *flags)
-        self._swarm.start(host, flags, within=command, variables=variables or {})
+        self._swarm.start(host, (*FLAGS, *flags), within=command, variables=variables or {})
 
     def pid(self, host: str) -> int:
         """Return the process of a host's volunteer."""
@@ -80,11 +77,10 @@ class ScatteredSwarm:
         return self.wait(lambda seen: all(now.state == "done" for now in seen.values()), "done")
 
     def steps(self) -> set[int]:
-        """Return the steps that somebody has committed, as they are written down soon after."""
-        logs = [self._folder / member.name / NAME for member in self._swarm.members]
-        lines = [line for log in logs if log.exists() for line in log.read_bytes().splitlines(True)]
-        rows = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
-        return {row["step"] for row in rows if "grad_norm" in row}
+        """Return the steps that somebody has committed, as they are logged soon after."""
+        homes = [home_folders(self._folder / member.name) for member in self._swarm.members]
+        lines = [line for home in homes for line in read_lines(home.logs)]
+        return {int(str(line.data["step"])) for line in lines if line.kind == "StepCommitted"}
 
 
 @contextmanager
@@ -109,4 +105,4 @@ def scattered_swarm(
     named = tuple(Address(kind_of(host), host, PORT, signer.peer) for host in addresses)
     write_swarm_file(folder / "x.swarm", sign(manifest, signer, named))
     with killed_at_the_end(folder) as swarm:
-        yield ScatteredSwarm(swarm, within, folder / "steps")
+        yield ScatteredSwarm(swarm, within, folder)

@@ -300,7 +300,9 @@ class TestSwarm:
         starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         folders, texts = [source] if source else [], TextStore(home / "texts")
-        supply = LeafSupply(engine, self.manifest, engine.text, texts, folders, self.cache_bytes)
+        supply = LeafSupply(
+            engine, self.manifest, engine.data_search, texts, folders, self.cache_bytes
+        )
         return Terms(
             leaves=supply,
             linked=lambda: engine.handshake.admitted,
@@ -316,7 +318,7 @@ class TestSwarm:
                 home / "snapshots",
                 tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
             ),
-            text=engine.text,
+            data_search=engine.data_search,
             shelf=engine.shelf,
             history=cast(History, engine.history),
             amendments=lambda: engine.amending.book,

@@ -9,7 +9,6 @@ from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
 from client.control.snapshot import DrainCostView, InviteView, PauseView
-from client.qr_code import qr_lines
 from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.invite import InviteDialog
@@ -291,10 +290,8 @@ INVITE = InviteView(
     swarm="ab" * 32,
     swarm_name="my swarm",
     invite=f"volunteer:{'ab' * 32}?peer={MEMBER}&peer={MEMBER}",
-    short=[f"volunteer:{'ab' * 32}?peer={MEMBER}&peer={MEMBER}",
-           f"volunteer:{'ab' * 32}?peer={MEMBER}"],
     notes=["it has the swarm's secret: whoever has it may join"],
-)  # fmt: skip
+)
 
 
 async def _invited(on: Stage) -> str:
@@ -305,10 +302,6 @@ async def _invited(on: Stage) -> str:
     await on.feed([])
     assert isinstance(on.app.screen, InviteDialog)
     return on.text()
-
-
-def _said(text: str) -> str:
-    return " ".join(text.replace("│", " ").split())
 
 
 def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
@@ -325,21 +318,6 @@ def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
     play(scene, LARGE)
 
 
-def test_a_small_terminal_has_no_room_for_the_code_and_is_told_of_the_file() -> None:
-    async def scene(on: Stage) -> None:
-        said = _said(await _invited(on))
-        assert "▀" not in said
-        assert "a QR code takes 27 lines of 53 columns; this terminal needs" in said
-        assert "volunteer invite --out 'my swarm.swarm'" in said
-        more = int(said.partition("this terminal needs ")[2].split()[0])
-        await on.pilot.resize_terminal(80, SMALL[1] + more)
-        await on.feed(recorded()[30:31])
-        assert "▀" in on.text(), "it was told right"
-        assert "c copy it Esc close" in said
-
-    play(scene, SMALL)
-
-
 def test_a_terminal_that_is_too_small_for_the_tabs_says_so() -> None:
     async def scene(on: Stage) -> None:
         await on.pilot.resize_terminal(40, 10)
@@ -353,18 +331,6 @@ def test_a_terminal_that_is_too_small_for_the_tabs_says_so() -> None:
         assert "This machine" in on.text()
 
     play(scene, SMALL)
-
-
-@pytest.mark.parametrize(("lines", "code"), [(60, 0), (42, 1)])
-@pytest.mark.parametrize("light", [False, True])
-def test_the_longest_code_that_fits_is_drawn(lines: int, code: int, light: bool) -> None:
-    async def scene(on: Stage) -> None:
-        text = await _invited(on)
-        for row in qr_lines(INVITE.short[code], light_on_dark=not light):
-            assert row.strip() in text
-        assert "QR code takes" not in text
-
-    play(scene, (100, lines), light=light)
 
 
 def test_an_invite_that_could_not_be_made_is_only_told() -> None:

@@ -1,30 +1,21 @@
-"""List, verify and restore the checkpoints on this machine.
+"""List and verify the checkpoints on this machine.
 
 Group: the model
 
 $ volunteer checkpoint ls  # what is on this machine
 $ volunteer checkpoint verify  # read all of it and compare it with the hashes
-$ volunteer checkpoint restore /backup/x --swarm my-swarm --version 400
-  # copy a backup, and go on from version 400
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from client.cli.command_table import nested_app
-from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
-from client.cli.models.checkpoint_files import restore as restore_files
+from client.cli.models.checkpoint_files import Listing, SwarmView, look
 from client.cli.reach.home import Home, find_home
-from client.cli.reach.target import as_name, find_swarm, with_manifest
+from client.cli.reach.target import as_name
 from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
-from client.store.checkpoints import CheckpointFolder
-from client.store.identity import IdentityLock
-from client.store.paths import make_private
 from client.store.swarms import SwarmStore
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
@@ -62,40 +53,6 @@ def verify(*, swarm: str | None = None) -> Answer:
         Name or beginning of the id of the swarm (default: all).
     """
     return _look(find_home(), swarm, whole=True)
-
-
-@app.command
-@answered
-def restore(
-    *places: Path,
-    swarm: str | None = None,
-    version: Annotated[int | None, Parameter(name="--version")] = None,
-) -> Answer:
-    """Put checkpoints in their place, so that the swarm goes on from them when it is started.
-
-    All files are verified before the first one is copied. Stop the volunteer first. Example, back
-    to version 400 from a backup: volunteer checkpoint restore /backup/my-swarm --version 400
-
-    Parameters
-    ----------
-    places
-        Checkpoint files, or folders of them: a backup, or another volunteer's.
-    swarm
-        Name, id or .swarm file of the swarm they belong to (default: the only one known here).
-    version
-        Make this the newest version: newer ones get the ending .set-aside and are not used.
-    """
-    home = find_home()
-    if not places and version is None:
-        raise UserError(
-            "nothing to restore", "name files or folders, or a --version", ExitCode.USAGE
-        )
-    target = with_manifest(find_swarm(home, swarm))
-    sources = verified_sources(places, target)
-    with IdentityLock(make_private(home.folders.data)):
-        folder = CheckpointFolder(home.folders.checkpoints(target.swarm))
-        done = restore_files(folder, sources, target, version)
-    return Answer(done, _restored_text(done))
 
 
 def _look(home: Home, swarm: str | None, *, whole: bool) -> Answer:
@@ -138,16 +95,4 @@ def _text(view: SwarmView) -> str:
         )
     lines += [] if view.files else ["  no checkpoints"]
     lines += [f"  set aside {Path(path).name}" for path in view.aside]
-    return "\n".join(lines)
-
-
-def _restored_text(done: Restored) -> str:
-    lines = [f"copied stage {file.stage} at version {file.version}" for file in done.copied]
-    lines += [f"set aside {name}" for name in done.set_aside]
-    newest = max(done.complete, default=None)
-    lines.append(
-        f"every stage is here at version {newest}"
-        if newest is not None
-        else "not every stage is here: other volunteers must have the rest at the same version"
-    )
     return "\n".join(lines)

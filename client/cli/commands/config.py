@@ -21,7 +21,7 @@ from msgspec import Struct
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.settings.config_file import save_setting
-from client.cli.settings.flags import Config, SettingFlags, given
+from client.cli.settings.flags import Config
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import json_line
 from client.config import SETTINGS, Setting, check_setting
@@ -41,7 +41,6 @@ class Shown(Struct, frozen=True):
 @answered
 def show(
     *,
-    flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
     config: Config = None,
     origin: bool = False,
 ) -> Answer:
@@ -52,7 +51,7 @@ def show(
     origin
         Also say where each value comes from.
     """
-    resolved = find_home(given(flags), config).resolved
+    resolved = find_home(config=config).resolved
     values = msgspec.to_builtins(resolved.settings)
     lines = []
     for name, setting in SETTINGS.items():

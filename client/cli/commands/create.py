@@ -28,8 +28,7 @@ from client.cli.founding.options import (
     OptimizerChoices,
     RunChoices,
 )
-from client.cli.founding.outlook import alone_s, outlook, together_s
-from client.cli.founding.price_table import StagePrice, table
+from client.cli.founding.outlook import outlook
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.terminal.answer import Answer, answered
@@ -66,17 +65,15 @@ class Created(Struct, frozen=True):
     text: str
     """The founder's copy of the training data."""
     layers_per_stage: list[int]
-    stages: list[StagePrice]
     parameters: int
     warnings: list[str]
     averaging: list[str]
     """Why it averages as it does, and the price."""
     epochs: float | None = None
     """How often the run reads its data."""
-    seconds_alone: float | None = None
-    """Of the run on one thread of this machine; None: it was not measured."""
-    seconds_at_best: float | None = None
-    """Of the run with the volunteers that the stages should have, one such thread each."""
+    seconds: float | None = None
+    """Of the run with the volunteers that the stages should have, each like this machine; None: it
+    was not measured."""
 
 
 @answered
@@ -237,13 +234,11 @@ def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Cr
         file=str(path),
         text=str(text),
         layers_per_stage=list(manifest.layers_per_stage),
-        stages=list(founding.prices),
         parameters=sum(stage.parameters for stage in manifest.stages),
         warnings=list(founding.warnings),
         averaging=list(founding.averaging),
         epochs=times_read(manifest, manifest.steps),
-        seconds_alone=alone_s(manifest, founding.prices),
-        seconds_at_best=together_s(manifest, founding.prices),
+        seconds=founding.seconds,
     )
 
 
@@ -251,8 +246,7 @@ def _notes(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Iter
     manifest = swarm.manifest
     yield from (f"note: {warning}" for warning in founding.warnings)
     yield from introduction(manifest, swarm.swarm)
-    yield table(founding.prices)
-    yield from (*founding.averaging, *outlook(manifest, founding.prices))
+    yield from (*founding.averaging, *outlook(manifest, founding.seconds))
     size = human_bytes(manifest.data.size_bytes)
     yield f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the"
     yield "parts that they need from you"

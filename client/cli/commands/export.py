@@ -102,7 +102,7 @@ def export(
     trained = newest_model(home, found, checkpoint)
     alone = _adapter_alone(trained, merged, base, gguf)
     store = TextStore(home.folders.texts)
-    with explained(out):
+    with _explained(out):
         if alone:
             folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
         else:
@@ -122,7 +122,7 @@ def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
 
 
 @contextmanager
-def explained(out: Path) -> Iterator[None]:
+def _explained(out: Path) -> Iterator[None]:
     """Say in a ``UserError`` what kept a model from being written to ``out``."""
     try:
         yield
@@ -288,10 +288,8 @@ def write_card(
         manifest=trained.manifest,
         version=trained.version,
         amendments=trained.amendments,
-        has_tokenizer=trained.tokenizer is not None or trained.manifest.data.tokenizer is None,
         held_out=told,
-        adapter_alone=alone,
-        gguf=gguf,
+        library="peft" if alone else "gguf" if gguf else "transformers",
         own=home.signer().peer if own else None,
         contributors=named,
         own_microbatches=own,

@@ -18,6 +18,7 @@ from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.ask import confirm
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.last_run import RunRecord
 from client.store.paths import Entry
@@ -64,7 +65,7 @@ def _lost(home: Home, swarm: SwarmFile) -> str:
     """Say what nobody may be able to bring back; empty: nothing."""
     folder = CheckpointFolder(home.folders.checkpoints(swarm.swarm))
     checkpoints = len(folder.entries()) + len(folder.aside())
-    lost = [f"{checkpoints} checkpoints"] if checkpoints else []
+    lost = [plural(checkpoints, "checkpoint")] if checkpoints else []
     if home.folders.vouches(swarm.swarm).exists():
         lost.append("the invitation by which you belong to it")
     return " and ".join(lost)

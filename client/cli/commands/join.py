@@ -24,7 +24,7 @@ import msgspec
 from cyclopts import Parameter
 
 from client.cli.reach.home import Home, find_home, home_of
-from client.cli.reach.target import named_swarm, read_target
+from client.cli.reach.target import find_target
 from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.answer import of_node
@@ -251,24 +251,6 @@ def _running(home: Home, target: Target) -> Path | None:
         return None
     nodes = running_nodes(home.folders.runtime)
     return next((path for path, node in nodes if node.swarm == target.swarm), None)
-
-
-def find_target(home: Home, text: str | None) -> Target:
-    """Return the swarm to join.
-
-    Raises:
-        UserError: none is given, or it cannot be parsed.
-    """
-    known = named_swarm(home, text)
-    if known is not None:
-        return known
-    if text is None:
-        raise UserError(
-            "which swarm? --swarm is missing",
-            "pass an invite, a .swarm file, or the name of a swarm joined before",
-            ExitCode.USAGE,
-        )
-    return read_target(text)
 
 
 def bootstrap(target: Target) -> tuple[Address, ...]:

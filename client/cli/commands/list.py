@@ -3,7 +3,7 @@
 Group: watch
 
 $ volunteer list  # swarm, stages, state, speed, memory, threads, device and home of each
-$ volunteer list --json | jq '.volunteers[].state'  # for programs
+$ volunteer list --json | jq '.volunteers[].now.state'  # for programs
 
 One of another home is reached with VOLUNTEER_HOME=HOME volunteer status. Of those that cannot be
 opened only the socket is known: root sees all. Those that run in containers are not seen. Services
@@ -13,12 +13,8 @@ that do not run: systemctl list-units --all 'volunteer*'.
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-
-from msgspec import Struct
 
 from client.cli.reach.machine import Volunteer, find_volunteers, user_name
 from client.cli.terminal.answer import Answer, answered
@@ -32,62 +28,37 @@ from client.views.words import size as human_bytes
 HEAD = ("swarm", "stage", "state", "tokens", "memory", "threads", "device", "up", "where")
 
 
-class Listing(Struct, frozen=True):
-    """Answer of ``volunteer list --json``."""
-
-    volunteers: tuple[Volunteer, ...]
-
-
 @answered
 def list() -> Answer:
     """List the volunteers of this machine: swarm, stages, state, speed, memory, home."""
     found = find_volunteers()
-    problems = (
-        f"{one_line(one.home or one.socket)}: {one_line(one.problem)}"
-        for one in found
-        if one.problem
-    )
-    answer = Answer(Listing(tuple(found)), (*_table(found), *problems))
+    problems = (f"{_where(one)}: {one_line(one.problem)}" for one in found if one.problem)
+    rows = tuple(aligned(HEAD, [_row(one) for one in found])) if found else ()
+    answer = Answer({"volunteers": found}, (*rows, *problems))
     if found:
         return answer
     nobody = "no volunteer runs on this machine\n  start one: volunteer join --swarm X"
     return replace(answer, notes=[nobody], code=ExitCode.NOT_RUNNING)
 
 
-def _table(found: Sequence[Volunteer]) -> Iterator[str]:
-    """Yield the lines of the table; where a terminal is too narrow for the homes, they have lines
-    of their own."""
-    rows = [_row(one) for one in found]
-    whole = tuple(aligned(HEAD, rows)) if rows else ()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    if all(len(line) <= width for line in whole):
-        yield from whole
-        return
-    head, *lines = aligned(HEAD[:-1], [row[:-1] for row in rows])
-    yield head
-    for line, row in zip(lines, rows, strict=True):
-        yield line
-        yield f"  {row[-1]}"
-
-
-def _row(one: Volunteer) -> tuple[str, ...]:
-    if one.problem:
+def _row(one: Volunteer) -> Sequence[str]:
+    if (now := one.now) is None:
         return ("-", "-", "silent", *"-----", _where(one))
     return (
-        one_line(one.swarm_name),
-        ",".join(map(str, one.stages)) or "-",
-        one.state,
-        human_rate(one.tokens_per_s),
-        human_bytes(one.memory_bytes),
-        str(one.threads or "-"),
-        one.device or "-",
-        human_duration(one.uptime_s),
+        one_line(now.swarm_name),
+        ",".join(str(seat.stage) for seat in now.seats) or "-",
+        now.state,
+        human_rate(now.own_tokens_per_s),
+        human_bytes(now.rss_bytes + sum(worker.rss_bytes for worker in now.workers)),
+        str(now.limits.threads_now or "-"),
+        now.limits.device or "-",
+        human_duration(now.uptime_s),
         _where(one),
     )
 
 
 def _where(one: Volunteer) -> str:
     """Return the home, with the user where it is another one."""
-    home = one.home or ("usual home" if not one.problem else one.socket)
+    home = one.home or ("usual home" if one.now else one.socket)
     another = one.user not in ("", user_name(os.geteuid()))
     return one_line(f"{home} (user {one.user})" if another else home)

@@ -9,11 +9,10 @@ $ volunteer plan --swarm x.swarm --table machines.toml  # for a founded swarm
 $ volunteer plan --machines 8 --tokens 1000000000  # how long so many tokens take
 $ volunteer plan --no-measure --json | jq .best  # for programs
 
-A table lists groups of equal machines, each under [[machine]], with any of name, count, gflops (or
-tokens_per_s, training the whole model alone), memory, host_memory, up, down and rtt_ms: count = 3,
-gflops = 400.0, memory = "16GB", up = "20Mbit/s". Values that are left out are measured on this
-machine. One with several devices has the speed of all and the memory of one, or of all where they
-share a stage.
+A table lists groups of equal machines, each under [[machine]], with any of count, gflops, memory,
+host_memory, up, down and rtt_ms: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s".
+Values that are left out are measured on this machine. One with several devices has the speed of all
+and the memory of one, or of all where they share a stage.
 
 Averaging in every step and in local rounds stand side by side. "loss" is how much higher that on
 held-out text is expected to be after as many tokens: of small models with four replicas a stage.
@@ -37,7 +36,7 @@ import msgspec
 from cyclopts import Group, Parameter, validators
 
 from client.cli.founding.options import RUN, ModelChoices, PlanChoices
-from client.cli.planning.answer import answer
+from client.cli.planning.answer import answer, report
 from client.cli.planning.machines import (
     MAX_MACHINES,
     Kind,
@@ -47,7 +46,6 @@ from client.cli.planning.machines import (
     this_machine,
 )
 from client.cli.planning.run import chosen, founded
-from client.cli.planning.text import report
 from client.cli.reach.home import find_home
 from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
@@ -84,8 +82,8 @@ def plan(
         raise UserError(problem, "plan for a part of them", ExitCode.USAGE)
     planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
     here = cache(partial(this_machine, home))
-    found = answer(planned, machines_of(kinds, here, planned.flops_per_token), tokens)
-    return Answer(found, [report(found), *(f"note: {note}" for note in found.notes)])
+    found = answer(planned, machines_of(kinds, here), tokens)
+    return Answer(found, [*report(found), *(f"note: {note}" for note in found.notes)])
 
 
 def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:

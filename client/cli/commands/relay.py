@@ -20,8 +20,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import structs
 
-from client.cli.commands.join import SWARM_VARIABLE, find_target, serve_here
+from client.cli.commands.join import SWARM_VARIABLE, serve_here
 from client.cli.reach.home import find_home
+from client.cli.reach.target import find_target
 from client.cli.settings.flags import Config, SettingFlags, given
 
 SHARE = "90%"

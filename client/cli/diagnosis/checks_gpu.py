@@ -20,7 +20,7 @@ from client.views.words import size as human_bytes
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ONE_EACH = (
     "to use them all: volunteer config set device 0,1 for one volunteer with the stage on each; "
-    "or one per card: volunteer service install --instance gpu1 --device cuda:1 --swarm x.swarm"
+    "or one per card: VOLUNTEER_HOME=~/gpu1 volunteer join --device cuda:1 --swarm x.swarm"
 )
 
 

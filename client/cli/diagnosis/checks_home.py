@@ -13,6 +13,7 @@ from pathlib import Path
 from client.cli.diagnosis.checks import Check
 from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
 from client.errors import UserError
+from client.quantities import plural
 from client.store.checkpoints import DAMAGED
 from client.store.identity import KEY_FILE, LOCK_FILE, load_identity
 from client.store.last_run import RunRecord
@@ -94,6 +95,6 @@ def _unusable(path: Path, error: Exception) -> Check:
 def check_checkpoints(folder: Path, unusable: Iterable[Path]) -> Iterator[Check]:
     """No checkpoint was found damaged when it was read last; ``unusable`` are found so now."""
     if found := [*unusable, *sorted(folder.glob(f"*/*{DAMAGED}*"))]:
-        words = f"{len(found)} checkpoints are damaged and not used, such as {found[0]}"
+        words = f"{plural(len(found), 'checkpoint')} damaged and not used, such as {found[0]}"
         step = "check the disk; volunteer checkpoint verify reads the others. Members replace them"
         yield Check("checkpoints", "warn", words, step)

@@ -24,11 +24,11 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import slices, whole_slice
-from protocol.manifest import StageCost
+from protocol.manifest import Manifest, StageCost
 
 CHECKPOINT_EVERY: Final = 50
 """Steps of the exact run between checkpoints."""
-UNMEASURED: Final = Machine("", 1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYTES_PER_S)
+UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYTES_PER_S)
 """A volunteer where nothing was measured: a few cores on a household's line."""
 
 
@@ -80,6 +80,25 @@ def run_of(
     )
 
 
+def founded_run(manifest: Manifest, needs: Sequence[MemoryNeed] = ()) -> Run:
+    """Return what the efficiency model takes for a run that a manifest describes; ``needs`` as in
+    `run_of`."""
+    run = run_of(
+        *(manifest.model, manifest.stages, manifest.optimizer.name, manifest.averaging_codec),
+        *(manifest.microbatches_per_step, manifest.tokens_per_microbatch, needs),
+    )
+    if (rounds := manifest.local_rounds) is None:
+        return run
+    return replace(run, inner_microbatches=rounds.inner_microbatches)
+
+
+def run_s(manifest: Manifest, machine: Machine) -> float:
+    """Return the seconds of the run if every stage has the volunteers that it should have, each a
+    machine like this one on its line."""
+    placement = _placement(manifest.policy.redundancy, manifest.stages, machine)
+    return manifest.steps * predict(founded_run(manifest), placement).step_s
+
+
 def settled(
     run: RunChoices,
     spec: ModelSpec,
@@ -122,7 +141,7 @@ def _chosen(
         return every_step, ("averaging: in every step; nothing was measured to choose by",)
     rules = every_step.update_rule, every_step.sent_codec
     exact = run_of(spec, costs, *rules, usual.microbatches, tokens)
-    share = averaging_share(predict(exact, _placement(run, costs, machine)))
+    share = averaging_share(predict(exact, _placement(run.replicas, costs, machine)))
     line = human_bytes(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
     volunteers = plural(run.replicas, "volunteer")
     words = f"of the time with {volunteers} a stage like this machine, on its line of {line}/s"
@@ -137,11 +156,9 @@ def averaging_share(found: Prediction) -> float:
     return found.averaging_s / found.step_s
 
 
-def _placement(
-    run: RunChoices, costs: Sequence[StageCost], machine: Machine
-) -> list[list[Machine]]:
+def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:
     roomy = replace(machine, memory_bytes=math.inf)
-    return [[roomy] * run.replicas for _ in costs]
+    return [[roomy] * replicas for _ in costs]
 
 
 def _with_rounds(
@@ -158,7 +175,7 @@ def _with_rounds(
     local = replace(local, inner_microbatches=run.inner_microbatches or 0)
     all_of_it = usual.microbatches * usual.steps
     whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
-    placement = _placement(run, costs, machine)
+    placement = _placement(run.replicas, costs, machine)
     rounds = paced(local, placement, usual.microbatches, whole, run.microbatches)
     in_a_round = rounds.microbatches / usual.microbatches
     return replace(

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from client.cli.founding.adapters import adapted, check_base
-from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, settled
+from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, run_s, settled
 from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
@@ -40,12 +40,12 @@ from client.cli.founding.options import (
 )
 from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
-from client.cli.founding.price_table import StagePrice
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.memory import USUAL_GRAPHS, MemoryNeed, required_bytes
+from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -105,10 +105,10 @@ class Founding:
 
     manifest: Manifest
     warnings: tuple[str, ...]
-    prices: tuple[StagePrice, ...]
-    """Prices of the stages, in pipeline order."""
     corpus: Corpus
     """The training data."""
+    seconds: float | None = None
+    """Of the run with volunteers like the founder; None: nothing was measured."""
     averaging: tuple[str, ...] = ()
     """Why it averages as it does, and the price, in lines."""
 
@@ -181,17 +181,17 @@ class _Founder:
         sequences = _sequences(run)
         usual = usual_length(run)
         parts = measured_prices(spec, run, sequences)
-        costs, _, busy = price_stages(spec, run, run.stages, sequences, parts)
-        measured = self.machine if run.averaging != "every-step" else None
-        machine = None if measured is None else measured()
+        costs, busy = price_stages(spec, run, run.stages, sequences, parts)
+        machine = None if self.machine is None else self.machine()
         run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
         run, notes = self._admitted(run, spec)
-        costs, prices, _ = price_stages(spec, run, run.stages, sequences, parts)
+        costs, _ = price_stages(spec, run, run.stages, sequences, parts)
         manifest = self._manifest(run, spec, costs)
         if machine is not None and run.averaging == "local":
             notes = (*notes, *_fewer_stages(manifest, run, machine))
-        warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, prices))
-        return Founding(manifest, warnings, prices, self.corpus, averaging)
+        seconds = None if machine is None else run_s(manifest, machine)
+        warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, seconds))
+        return Founding(manifest, warnings, self.corpus, seconds, averaging)
 
     def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
         """Return the choices with what strangers need, as far as the model allows it."""
@@ -505,7 +505,8 @@ def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
     """
     stages = run.stages
     if stages > spec.layers:
-        raise usage(f"{spec.layers} layers cannot be cut into {stages} stages; use fewer --stages")
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise usage(f"{problem}; use fewer --stages")
     check_stages(spec, stages)
     layers = cut(spec, None, stages)
     spec = narrowed(spec, layers, run.boundary_width)
@@ -524,7 +525,7 @@ def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
 
 def price_stages(
     spec: ModelSpec, run: PipelineChoices, stages: int, sequences: int, prices: Prices | None
-) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
+) -> tuple[tuple[StageCost, ...], tuple[str, ...]]:
     """Cut the model so that the cost of its most expensive stage is minimal, and price every
     stage; return a note as well if what was measured is of no use.
 
@@ -535,17 +536,18 @@ def price_stages(
         sequences: sequences per microbatch.
         prices: measured seconds of the model's parts; None: count FLOPs instead.
     """
-    from client.cli.founding.pricing import credible, price  # imports torch
+    from client.cli.founding.pricing import credible, stage_flops  # imports torch
 
     layers = cut(spec, prices.parts if prices else None, stages)
     notes: tuple[str, ...] = ()
     if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
         prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
     spec = narrowed(spec, layers, run.boundary_width)
-    priced = tuple(price(spec, part, sequences, prices) for part in slices(layers))
-    pairs = zip(slices(layers), priced, strict=True)
-    costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
-    return costs, priced, notes
+    costs = []
+    for part in slices(layers):
+        flops = stage_flops(spec, part, sequences, prices)
+        costs.append(stage_cost(spec, layers, part, flops, run, sequences))
+    return tuple(costs), notes
 
 
 def measured_prices(spec: ModelSpec, run: PipelineChoices, sequences: int) -> Prices | None:
@@ -559,7 +561,7 @@ def stage_cost(
     spec: ModelSpec,
     layers: tuple[int, ...],
     part: StageSlice,
-    priced: StagePrice,
+    flops: float,
     run: PipelineChoices,
     sequences: int,
 ) -> StageCost:
@@ -569,7 +571,7 @@ def stage_cost(
         spec: shape of the model.
         layers: layers of every stage.
         part: the stage.
-        priced: its price.
+        flops: of a microbatch.
         run: codecs and rules.
         sequences: sequences per microbatch.
     """
@@ -583,7 +585,7 @@ def stage_cost(
     memory = least_need(spec, layers, part.index, run, sequences)
     return StageCost(
         layers=layers[part.index],
-        flops=priced.flops,
+        flops=flops,
         parameters=stage_parameter_count(spec, part),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,
@@ -610,8 +612,8 @@ def least_need(
         sequences: sequences per microbatch.
         host: whether a GPU computes, whose host has memory of its own.
     """
-    return required_bytes(
-        spec,
+    return Holding(
+        model=spec,
         layers_per_stage=layers,
         stage=stage,
         sequences=sequences,
@@ -624,7 +626,7 @@ def least_need(
         precision=run.compute_dtype,
         reruns_blocks=True,
         host=host,
-    )
+    ).need
 
 
 def usage(problem: str) -> UserError:
@@ -683,8 +685,8 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         found.append("redundancy 1: training stops whenever a volunteer leaves")
     if manifest.model.narrow is not None:
         found.append(
-            "the trained model will have narrow boundaries inside: volunteer eval and sample "
-            "compute them; transformers and llama.cpp do not, so there is no export and no chat"
+            "the trained model will have narrow boundaries inside: volunteer sample computes them; "
+            "transformers and llama.cpp do not, so there is no export"
         )
     found += warn_of_repeats(manifest, manifest.steps)
     return found

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from client.cli.founding.price_table import StagePrice
 from client.compute.device import probe
 from client.compute.requests import Probe
 from client.train.machine.capacity import PROBE_SIZES
@@ -81,14 +80,8 @@ def credible(spec: ModelSpec, part: StageSlice, sequences: int, prices: Prices) 
     return least_s / FAR <= prices.seconds(part) <= FAR * most_s
 
 
-def price(spec: ModelSpec, part: StageSlice, sequences: int, prices: Prices | None) -> StagePrice:
-    """Return the price of a stage; without ``prices`` it is computed."""
-    counted = float(flops_per_token(spec, part) * sequences * spec.context)
-    seconds = None if prices is None else prices.seconds(part)
-    return StagePrice(
-        stage=part.index,
-        layers=part.last_layer - part.first_layer,
-        flops=counted if prices is None or seconds is None else seconds * prices.flop_per_s,
-        counted_flops=counted,
-        seconds=seconds,
-    )
+def stage_flops(spec: ModelSpec, part: StageSlice, sequences: int, prices: Prices | None) -> float:
+    """Return what a microbatch of a stage costs; without ``prices`` it is counted."""
+    if prices is not None:
+        return prices.seconds(part) * prices.flop_per_s
+    return float(flops_per_token(spec, part) * sequences * spec.context)

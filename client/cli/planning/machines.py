@@ -24,8 +24,8 @@ from client.quantities import parse_rate, parse_size
 MAX_MACHINES = 2000
 MAX_TABLE_BYTES = 1 << 20
 EXAMPLE = (
-    "give each kind of machine a [[machine]] with name, count, gflops or tokens_per_s, "
-    'memory = "16GB", up = "20Mbit/s", down, rtt_ms; see volunteer plan --help'
+    'give each kind of machine a [[machine]] with count, gflops, memory = "16GB", '
+    'up = "20Mbit/s", down, rtt_ms; see volunteer plan --help'
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -48,8 +48,6 @@ class MachineChoices:
     """Number of machines (default: 4)."""
     gflops: Above0 = None
     """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it; of all its devices."""
-    tokens_per_s: Above0 = None
-    """Instead of --gflops: tokens/s of one machine that trains the whole model alone."""
     memory: str | None = None
     """Memory that one machine lends, such as 8GB; of several devices, that of one."""
     host_memory: str | None = None
@@ -66,12 +64,9 @@ class MachineChoices:
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """Equal machines; None values are this machine's."""
 
-    name: Annotated[str, Meta(max_length=40)] = ""
     count: Annotated[int, Meta(ge=1, le=MAX_MACHINES)] = 1
     gflops: Rate | None = None
     """As ``volunteer bench`` measures it, in 1e9 FLOP/s."""
-    tokens_per_s: Rate | None = None
-    """Its tokens/s when it trains the whole model alone."""
     memory: Annotated[str, Meta(max_length=40)] | None = None
     host_memory: Annotated[str, Meta(max_length=40)] | None = None
     """Beside a GPU's."""
@@ -136,66 +131,48 @@ def this_machine(home: Home) -> Machine:
         copy_bytes_per_s=found.copy_bytes_per_s,
         on_gpu=not found.device.startswith("cpu"),
         platform=found.platform,
+        free_bytes=found.memory_available_bytes,
     )
     up, down = line_rates(kept_line(home.folders.data), settings)
     speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
     speed *= settings.compute_share / 100
     host = MEMORY_SHARE * psutil.virtual_memory().available if capacity.has_host else 0.0
-    return Machine("this one", speed, memory, up, down, host_bytes=host)
+    return Machine(speed, memory, up, down, host_bytes=host)
 
 
-def machines_of(
-    kinds: tuple[Kind, ...], here: Callable[[], Machine], flops_per_token: float
-) -> list[Machine]:
-    """Return the machines one by one.
-
-    Args:
-        kinds: the machines, by kind.
-        here: returns this machine, for values that ``kinds`` leave out.
-        flops_per_token: FLOP per token of the whole model, to convert tokens/s into FLOP/s.
+def machines_of(kinds: tuple[Kind, ...], here: Callable[[], Machine]) -> list[Machine]:
+    """Return the machines one by one; ``here`` returns this one, for values that are left out.
 
     Raises:
-        UserError: an amount that cannot be parsed, or two speeds.
+        UserError: an amount that cannot be parsed.
     """
-    found = []
-    for number, kind in enumerate(kinds, start=1):
-        name = kind.name or (f"kind {number}" if len(kinds) > 1 else "machine")
-        found += [_machine(name, kind, here, flops_per_token)] * kind.count
-    return found
+    return [machine for kind in kinds for machine in [_machine(kind, here)] * kind.count]
 
 
-def _machine(name: str, kind: Kind, here: Callable[[], Machine], flops_per_token: float) -> Machine:
-    if kind.gflops is not None and kind.tokens_per_s is not None:
-        problem = f"{name}: both gflops and tokens_per_s are given"
-        raise UserError(problem, "give one of them", ExitCode.USAGE)
+def _machine(kind: Kind, here: Callable[[], Machine]) -> Machine:
     speed = 1e9 * kind.gflops if kind.gflops is not None else None
-    if kind.tokens_per_s is not None:
-        speed = kind.tokens_per_s * flops_per_token
-        if speed <= 0:
-            problem = f"{name}: tokens_per_s cannot be used for a model without a cost"
-            raise UserError(problem, "give gflops instead", ExitCode.USAGE)
-    memory = _amount(name, "memory", kind.memory, parse_size)
-    host = _amount(name, "host memory", kind.host_memory, parse_size)
-    up = _amount(name, "up", kind.up, parse_rate)
-    down = _amount(name, "down", kind.down, parse_rate)
+    memory = _amount("memory", kind.memory, parse_size)
+    host = _amount("host memory", kind.host_memory, parse_size)
+    up = _amount("up", kind.up, parse_rate)
+    down = _amount("down", kind.down, parse_rate)
     if speed is None or not memory or not up or not down:
         own = here()
         host = host or (0.0 if memory else own.host_bytes)
         speed, memory = speed or own.flop_per_s, memory or own.memory_bytes
         down = down or max(up, own.download_bytes_per_s)
         up = up or own.upload_bytes_per_s
-    return Machine(name, speed, memory, up, down, kind.rtt_ms / 1000, host)
+    return Machine(speed, memory, up, down, kind.rtt_ms / 1000, host)
 
 
-def _amount(name: str, what: str, text: str | None, parse: Callable[[str], int]) -> float:
+def _amount(what: str, text: str | None, parse: Callable[[str], int]) -> float:
     """Return an amount, 0 if none is given."""
     if text is None:
         return 0.0
     try:
         amount = parse(text)
     except ValueError as error:
-        raise UserError(f"{name}: {what}: {error}", EXAMPLE, ExitCode.USAGE) from error
+        raise UserError(f"{what}: {error}", EXAMPLE, ExitCode.USAGE) from error
     if amount <= 0:
-        problem = f"{name}: {what} is 0, so the machine cannot take part"
+        problem = f"{what} is 0, so the machine cannot take part"
         raise UserError(problem, "leave the machine out", ExitCode.USAGE)
     return float(amount)

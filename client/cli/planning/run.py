@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from client.cli.founding.averaging import run_of
+from client.cli.founding.averaging import founded_run, run_of
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
@@ -16,11 +16,11 @@ from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
+from client.quantities import plural
 from client.train.workers.opening import stage_need
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import DEFAULT
-from model_zoo.specs.state import StateSpec
+from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, fits_a_frame
 
@@ -41,19 +41,23 @@ class Method:
 
     name: str
     runs: tuple[Run, ...]
-    state: StateSpec
     boundary_codec: str
     averaging_codec: str
-    optimizer: str
+    muon: bool
+    """Whether updates are made matrix by matrix."""
     local: bool = False
+
+    @property
+    def narrow(self) -> bool:
+        """Whether its boundaries are the narrowest."""
+        return self.boundary_codec == NARROW
 
 
 @dataclass(frozen=True)
 class PlannedRun:
     """The run, and the ways to average that are compared."""
 
-    models: dict[int, ModelSpec]
-    """By the number of stages: a single one may have both ends tied."""
+    model: ModelSpec
     methods: tuple[Method, ...]
     averaging: str | None
     """The way that is chosen; None: by the machines' lines."""
@@ -63,7 +67,7 @@ class PlannedRun:
     """Of the exact run."""
     rule: str
     """Of aggregation."""
-    audit_percent: int
+    audited: bool
     redundancy: int
     microbatches: int | None = None
     """Of a step or round, if they are chosen already."""
@@ -110,13 +114,13 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     except ValueError as error:
         raise usage(str(error)) from error
     return PlannedRun(
-        models=models,
+        model=spec,
         methods=methods,
         averaging={"every-step": EXACT, "local": LOCAL, None: None}[run.averaging],
         tokens_per_step=usual * sequences * spec.context,
         steps=preset.steps,
         rule=run.rule,
-        audit_percent=run.audit or 0,
+        audited=bool(run.audit),
         redundancy=run.replicas,
         microbatches=run.microbatches,
     )
@@ -134,8 +138,7 @@ def _methods(
     yield Method(
         EXACT,
         tuple(_runs(exact, models, sequences, usual, prices)),
-        exact.state,
-        *(exact.boundary_codec, exact.sent_codec, exact.update_rule),
+        *(exact.boundary_codec, exact.sent_codec, OPTIMIZERS[exact.update_rule].by_matrix),
     )
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
@@ -146,8 +149,8 @@ def _methods(
         if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
         runs = [each for size in sizes for each in _runs(local, models, size, usual, prices)]
-        rules = codec, local.sent_codec, local.update_rule
-        yield Method(name, tuple(runs), local.state, *rules, local=True)
+        muon = OPTIMIZERS[local.update_rule].by_matrix
+        yield Method(name, tuple(runs), codec, local.sent_codec, muon, local=True)
 
 
 def _unrounded(run: PlanChoices) -> PlanChoices:
@@ -191,7 +194,7 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
 
     most = min(spec.layers, MAX_STAGES)
     if only is not None and only > most:
-        problem = f"{spec.layers} layers cannot be cut into {only} stages"
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
         raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)
@@ -230,35 +233,26 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
 
 def _of_manifest(manifest: Manifest) -> PlannedRun:
     """Return the run that a manifest describes, in its one cut."""
-    rounds = manifest.local_rounds
-    run = run_of(
-        manifest.model,
-        manifest.stages,
-        manifest.optimizer.name,
-        manifest.averaging_codec,
-        manifest.microbatches_per_step,
-        manifest.tokens_per_microbatch,
-        [
-            stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=True)
-            for stage in range(manifest.stage_count)
-        ],
-    )
-    if rounds is not None:
-        run = replace(run, inner_microbatches=rounds.inner_microbatches)
-    name = EXACT if rounds is None else LOCAL
+    needs = [
+        stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=True)
+        for stage in range(manifest.stage_count)
+    ]
+    local = manifest.local_rounds is not None
     method = Method(
-        *(name, (run,), manifest.state, manifest.boundary_codec, manifest.averaging_codec),
-        manifest.optimizer.name,
-        local=rounds is not None,
+        LOCAL if local else EXACT,
+        (founded_run(manifest, needs),),
+        *(manifest.boundary_codec, manifest.averaging_codec),
+        muon=OPTIMIZERS[manifest.optimizer.name].by_matrix,
+        local=local,
     )
     return PlannedRun(
-        models={manifest.stage_count: manifest.model},
+        model=manifest.model,
         methods=(method,),
-        averaging=name,
+        averaging=method.name,
         tokens_per_step=manifest.microbatches_per_step * manifest.tokens_per_microbatch,
         steps=manifest.steps,
         rule=manifest.aggregation,
-        audit_percent=round(100 * manifest.audits),
+        audited=bool(manifest.audits),
         redundancy=manifest.policy.redundancy,
         microbatches=manifest.microbatches_per_step,
         manifest=manifest,

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from client.cli.reach.services import service_sockets
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
+from client.control.snapshot import Snapshot
 from client.control.sockets import SUFFIX, Listener, listener, listening_sockets
 from client.errors import UserError
 from client.store.paths import HOME_VARIABLE, find_folders
@@ -36,21 +37,9 @@ class Volunteer(Struct, frozen=True, kw_only=True):
     user: str = ""
     pid: int | None = None
     problem: str = ""
-    """Why nothing more is known of it; empty: what follows is its own answer."""
-    swarm: str = ""
-    swarm_name: str = ""
-    state: str = ""
-    """As ``volunteer status`` has it."""
-    stages: list[int] = []
-    step: int = 0
-    steps: int = 0
-    tokens_per_s: float = 0.0
-    """Its own part."""
-    memory_bytes: int = 0
-    """Of its processes."""
-    threads: int = 0
-    device: str = ""
-    uptime_s: float = 0.0
+    """Why nothing more is known of it; empty: it answers."""
+    now: Snapshot | None = None
+    """What it answers."""
 
 
 def find_volunteers() -> list[Volunteer]:
@@ -59,7 +48,7 @@ def find_volunteers() -> list[Volunteer]:
     with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
         asked = threads.map(_ask, sorted({*_own_sockets(), *listening_sockets()}))
         found = [one for one in asked if one is not None]
-    return sorted(found, key=lambda one: (bool(one.problem), one.swarm_name, one.home))
+    return sorted(found, key=lambda one: (one.now.swarm_name if one.now else "~", one.home))
 
 
 def _own_sockets() -> Iterator[Path]:
@@ -92,20 +81,7 @@ def _ask(path: Path) -> Volunteer | None:
         return replace(one, problem=words)
     except ControlError as error:
         return replace(one, problem=error.message)
-    return replace(
-        one,
-        swarm=now.swarm,
-        swarm_name=now.swarm_name,
-        state=now.state,
-        stages=[seat.stage for seat in now.seats],
-        step=now.step,
-        steps=now.steps,
-        tokens_per_s=now.own_tokens_per_s,
-        memory_bytes=now.rss_bytes + sum(worker.rss_bytes for worker in now.workers),
-        threads=now.limits.threads_now,
-        device=now.limits.device,
-        uptime_s=now.uptime_s,
-    )
+    return replace(one, now=now)
 
 
 def _closed(path: Path) -> Volunteer:

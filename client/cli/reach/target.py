@@ -52,10 +52,10 @@ def read_target(text: str) -> Target:
         ) from error
 
 
-def find_swarm(home: Home, text: str | None) -> Target:
+def find_target(home: Home, text: str | None) -> Target:
     """Return a swarm by a value of ``--swarm``, or by name or beginning of the id if remembered.
 
-    It has its manifest if this volunteer knows it. None means the only one remembered.
+    None means the only one remembered.
 
     Raises:
         UserError: no swarm matches, or several do.
@@ -65,9 +65,16 @@ def find_swarm(home: Home, text: str | None) -> Target:
         return known
     if text is None:
         raise UserError(
-            "no swarm is known on this machine", "choose one with --swarm", ExitCode.USAGE
+            "no swarm is known on this machine",
+            "pass an invite, a .swarm file, or the name of a swarm joined before with --swarm",
+            ExitCode.USAGE,
         )
-    target = read_target(text)
+    return read_target(text)
+
+
+def find_swarm(home: Home, text: str | None) -> Target:
+    """Return the same as `find_target`, with its manifest if this volunteer knows it."""
+    target = find_target(home, text)
     store = SwarmStore(home.folders.swarms)
     return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
 

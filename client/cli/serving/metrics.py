@@ -7,14 +7,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, WorkerView
@@ -24,154 +21,108 @@ MAX_REQUEST_BYTES: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
 MAX_SCRAPERS: Final = 8
 
-Values = dict[tuple[str, ...], float]
 
+class Metric(NamedTuple):
+    """One metric; it is a counter where its name ends so."""
 
-class Described(NamedTuple):
-    """One metric: its kind, meaning, labels, and source."""
-
-    kind: str
     words: str
-    labels: tuple[str, ...]
-    read: Callable[[Snapshot], Values]
+    read: Callable[[Snapshot], float | Mapping[Any, float | None] | None]
+    """Its value, or the values by its labels; None: not known."""
+    labels: tuple[str, ...] = ()
 
 
-def _one(read: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Values]:
-    def values(now: Snapshot) -> Values:
-        found = read(now)
-        return {} if found is None else {(): float(found)}
-
-    return values
-
-
-def _gauge(words: str, read: Callable[[Snapshot], float | None]) -> Described:
-    return Described("gauge", words, (), _one(read))
+def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Metric:
+    """Describe what each worker that holds a stage does."""
+    return Metric(
+        words, lambda now: {(w.stage,): read(w) for w in now.workers if w.stage is not None}, STAGE
+    )
 
 
-def _counter(words: str, read: Callable[[Snapshot], float]) -> Described:
-    return Described("counter", words, (), _one(read))
-
-
-def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Described:
-    """Describe a gauge of each worker that holds a stage; absent while it is not known."""
-
-    def values(now: Snapshot) -> Values:
-        found = {(str(w.stage),): read(w) for w in now.workers if w.stage is not None}
-        return {labels: float(value) for labels, value in found.items() if value is not None}
-
-    return Described("gauge", words, ("stage",), values)
-
-
-def _time_spent(now: Snapshot) -> Values:
-    spent = {} if now.time_spent is None else msgspec.structs.asdict(now.time_spent)
-    return {(on,): share for on, share in spent.items()}
-
-
-def _copies(now: Snapshot) -> Values:
-    machine = now.machine
-    rates = {
-        "within": machine.copy_bytes_per_s,
-        "to_device": machine.to_device_bytes_per_s,
-        "to_host": machine.to_host_bytes_per_s,
-    }
-    return {(way,): rate for way, rate in rates.items() if rate}
-
-
-def _audits(now: Snapshot) -> Values:
-    if now.audits is None:
+def _audits(now: Snapshot) -> Mapping[Any, float | None]:
+    found = now.audits.results if now.audits else None
+    if found is None:
         return {}
-    found = now.audits.results
     named = {"agrees": found.agree, "disagrees": found.disagree, "unchecked": found.unchecked}
-    return {(result,): float(count) for result, count in named.items()}
+    return _labelled(named)
 
 
-def _counts(always: Iterable[str], found: Iterable[str]) -> Values:
-    """Return how often each label occurs; those of ``always`` also if they do not."""
-    counts = Counter(found)
-    return {(label,): float(counts[label]) for label in dict.fromkeys([*always, *counts])}
+def _labelled(values: Mapping[str, float]) -> Mapping[Any, float | None]:
+    return {(label,): value for label, value in values.items()}
 
 
-METRICS: Final[dict[str, Described]] = {
-    "volunteer_info": Described(
-        "gauge",
+STAGE: Final = ("stage",)
+CONVICTED_BY: Final = ("contradiction", "charges", "inviter")
+METRICS: Final[dict[str, Metric]] = {
+    "volunteer_info": Metric(
         "Always 1; the labels identify the volunteer.",
+        lambda now: {(now.version, now.swarm, now.swarm_name, now.peer): 1},
         ("version", "swarm", "swarm_name", "peer"),
-        lambda now: {(now.version, now.swarm, now.swarm_name, now.peer): 1.0},
     ),
-    "volunteer_state": Described(
-        "gauge", "1 for the state the node is in.", ("state",), lambda now: {(now.state,): 1.0}
+    "volunteer_state": Metric(
+        "1 for the state the node is in.", lambda now: {(now.state,): 1}, ("state",)
     ),
-    "volunteer_paused": _gauge("1 while it is paused.", lambda now: now.paused is not None),
-    "volunteer_step": _gauge("Last committed step of the swarm.", lambda now: now.step),
-    "volunteer_steps": _gauge("Steps of the whole run.", lambda now: now.steps),
-    "volunteer_loss": _gauge("Loss of that step, nats per token.", lambda now: now.loss),
-    "volunteer_held_out_version": _gauge(
+    "volunteer_paused": Metric("1 while it is paused.", lambda now: now.paused is not None),
+    "volunteer_step": Metric("Last committed step of the swarm.", lambda now: now.step),
+    "volunteer_steps": Metric("Steps of the whole run.", lambda now: now.steps),
+    "volunteer_loss": Metric("Loss of that step, nats per token.", lambda now: now.loss),
+    "volunteer_held_out_version": Metric(
         "Newest version whose loss on held-out text is known.",
         lambda now: now.held_out.version if now.held_out else None,
     ),
-    "volunteer_held_out_loss": _gauge(
+    "volunteer_held_out_loss": Metric(
         "Its loss on held-out text, nats per token.",
         lambda now: now.held_out.loss if now.held_out else None,
     ),
-    "volunteer_held_out_bits_per_byte": _gauge(
+    "volunteer_held_out_bits_per_byte": Metric(
         "The same in bits per byte of text.",
         lambda now: now.held_out.bits_per_byte if now.held_out else None,
     ),
-    "volunteer_held_out_vouchers": _gauge(
-        "Members whose number that is.", lambda now: now.held_out.vouchers if now.held_out else None
+    "volunteer_left_seconds": Metric(
+        "About how long the run takes from now on, at the present speed.", lambda now: now.eta_s
     ),
-    "volunteer_left_seconds": _gauge(
-        "About how long the run takes from now on, at the present speed; absent while not known.",
-        lambda now: now.eta_s,
-    ),
-    "volunteer_tokens_per_second": _gauge(
+    "volunteer_tokens_per_second": Metric(
         "Speed of the whole swarm.", lambda now: now.tokens_per_s
     ),
-    "volunteer_own_tokens_per_second": _gauge(
+    "volunteer_own_tokens_per_second": Metric(
         "This volunteer's part of it.", lambda now: now.own_tokens_per_s
     ),
-    "volunteer_stage_version": Described(
-        "gauge",
+    "volunteer_stage_version": Metric(
         "Newest committed version of a stage.",
-        ("stage",),
-        lambda now: {(str(s.stage),): float(s.version) for s in now.stages},
+        lambda now: {(each.stage,): each.version for each in now.stages},
+        STAGE,
     ),
-    "volunteer_stage_replicas": Described(
-        "gauge",
+    "volunteer_stage_replicas": Metric(
         "Volunteers that serve a stage.",
-        ("stage",),
         lambda now: {
-            (str(s.stage),): float(sum(r.state == "serving" for r in s.replicas))
-            for s in now.stages
+            (each.stage,): sum(one.state == "serving" for one in each.replicas)
+            for each in now.stages
         },
+        STAGE,
     ),
-    "volunteer_seat": Described(
-        "gauge",
+    "volunteer_seat": Metric(
         "1 for every stage that this volunteer holds.",
+        lambda now: {(seat.stage, seat.state): 1 for seat in now.seats},
         ("stage", "state"),
-        lambda now: {(str(seat.stage), seat.state): 1.0 for seat in now.seats},
     ),
-    "volunteer_peers": _gauge("Members known.", lambda now: len(now.peers)),
-    "volunteer_links": _gauge("Open connections.", lambda now: now.network.links),
-    "volunteer_sent_bytes_total": _counter(
+    "volunteer_peers": Metric("Members known.", lambda now: len(now.peers)),
+    "volunteer_links": Metric("Open connections.", lambda now: now.network.links),
+    "volunteer_sent_bytes_total": Metric(
         "Bytes sent since the start.", lambda now: now.network.sent_bytes
     ),
-    "volunteer_received_bytes_total": _counter(
+    "volunteer_received_bytes_total": Metric(
         "Bytes received since the start.", lambda now: now.network.received_bytes
     ),
-    "volunteer_node_rss_bytes": _gauge("Memory of the node process.", lambda now: now.rss_bytes),
-    "volunteer_worker_rss_bytes": _gauge(
-        "Memory of its workers.", lambda now: sum(worker.rss_bytes for worker in now.workers)
+    "volunteer_node_rss_bytes": Metric("Memory of the node process.", lambda now: now.rss_bytes),
+    "volunteer_worker_rss_bytes": Metric(
+        "Memory of its workers.", lambda now: sum(one.rss_bytes for one in now.workers)
     ),
-    "volunteer_worker_restarts_total": _counter(
-        "Worker restarts.",
-        lambda now: sum(worker.restarts for worker in now.workers),
+    "volunteer_worker_restarts_total": Metric(
+        "Worker restarts.", lambda now: sum(one.restarts for one in now.workers)
     ),
-    "volunteer_time_spent_ratio": Described(
-        "gauge",
+    "volunteer_time_spent_ratio": Metric(
         "Shares of the last steps' time: computing, averaging, waiting for work, resting.",
+        lambda now: _labelled(msgspec.structs.asdict(now.time_spent)) if now.time_spent else {},
         ("on",),
-        _time_spent,
     ),
     "volunteer_worker_flop_per_second": _by_stage(
         "Floating-point operations that the model needs, of the passes of the last minute.",
@@ -185,97 +136,87 @@ METRICS: Final[dict[str, Described]] = {
         "The same while the worker computes, without waiting.",
         lambda worker: worker.mfu_computing,
     ),
-    "volunteer_device_peak_flop_per_second": Described(
-        "gauge",
+    "volunteer_device_peak_flop_per_second": Metric(
         "Measured peak of products of matrices, by the type of numbers.",
+        lambda now: _labelled(now.machine.peak_flop_per_s),
         ("precision",),
-        lambda now: {(name,): peak for name, peak in now.machine.peak_flop_per_s.items()},
     ),
-    "volunteer_device_copy_bytes_per_second": Described(
-        "gauge",
-        "Measured rate of copies: within the device, from the host to it, and back.",
-        ("way",),
-        _copies,
-    ),
-    "volunteer_rounds_committed_total": _counter(
+    "volunteer_rounds_committed_total": Metric(
         "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed
     ),
-    "volunteer_rounds_restarted_total": _counter(
+    "volunteer_rounds_restarted_total": Metric(
         "Restarted rounds.", lambda now: now.counters.rounds_restarted
     ),
-    "volunteer_rounds_restarted_as_leader_total": Described(
-        "counter",
+    "volunteer_rounds_restarted_as_leader_total": Metric(
         "Restarted rounds that this volunteer led, by reason.",
+        lambda now: _labelled(now.counters.restarts_led),
         ("reason",),
-        lambda now: {(why,): float(n) for why, n in now.counters.restarts_led.items()},
     ),
-    "volunteer_rerouted_microbatches_total": _counter(
+    "volunteer_rerouted_microbatches_total": Metric(
         "Microbatches sent again to another replica.",
         lambda now: now.counters.rerouted_microbatches,
     ),
-    "volunteer_replayed_microbatches_total": _counter(
+    "volunteer_replayed_microbatches_total": Metric(
         "Microbatches computed again because their holder left.",
         lambda now: now.counters.lost_microbatches,
     ),
-    "volunteer_doubled_microbatches_total": _counter(
+    "volunteer_doubled_microbatches_total": Metric(
         "Microbatches counted twice; must stay 0.", lambda now: now.counters.doubled_microbatches
     ),
-    "volunteer_refused_frames_total": Described(
-        "counter",
+    "volunteer_refused_frames_total": Metric(
         "Refused messages and connections.",
+        lambda now: _labelled(now.counters.refused_by_reason),
         ("reason",),
-        lambda now: {(why,): float(n) for why, n in now.counters.refused_by_reason.items()},
     ),
-    "volunteer_contributed_microbatches_total": _counter(
+    "volunteer_contributed_microbatches_total": Metric(
         "Microbatches in committed steps, over all sessions.", lambda now: now.credit.microbatches
     ),
-    "volunteer_contributed_tokens_total": _counter(
+    "volunteer_contributed_tokens_total": Metric(
         "Tokens in committed steps, over all sessions.", lambda now: now.credit.tokens
     ),
-    "volunteer_audits_total": Described(
-        "counter",
-        "Contributions of others that this volunteer has audited, by result.",
-        ("result",),
+    "volunteer_audits_total": Metric(
+        "Contributions of others that this volunteer has audited, by result: a member that has "
+        "left cannot be checked.",
         _audits,
+        ("result",),
     ),
-    "volunteer_auditable_contributions_total": _counter(
-        "Contributions of others, in steps this volunteer has closed, that could be audited.",
-        lambda now: now.audits.contributions if now.audits else 0,
-    ),
-    "volunteer_expelled_members": Described(
-        "gauge",
+    "volunteer_expelled_members": Metric(
         "Members expelled for the rest of the run, by what convicted them.",
+        lambda now: _labelled(
+            dict.fromkeys(CONVICTED_BY, 0) | Counter(one.by for one in now.expelled)
+        ),
         ("by",),
-        lambda now: _counts(("contradiction", "charges", "inviter"), (o.by for o in now.expelled)),
     ),
-    "volunteer_members_by_standing": Described(
-        "gauge",
+    "volunteer_members_by_standing": Metric(
         "Members with anything to their name, by how far this volunteer trusts them.",
+        lambda now: _labelled(Counter(one.standing for one in now.trust)),
         ("standing",),
-        lambda now: _counts((), (one.standing for one in now.trust)),
     ),
-    "volunteer_uptime_seconds": _gauge("Time since the node started.", lambda now: now.uptime_s),
+    "volunteer_uptime_seconds": Metric("Time since the node started.", lambda now: now.uptime_s),
 }
-
-
-class _Collector:
-    def __init__(self, now: Snapshot) -> None:
-        self._now = now
-
-    def collect(self) -> Iterator[Metric]:
-        for name, metric in METRICS.items():
-            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = make(name.removesuffix("_total"), metric.words, labels=metric.labels)
-            for labels, value in metric.read(self._now).items():
-                family.add_metric([printable(label) for label in labels], value)
-            yield family
 
 
 def exposition(now: Snapshot) -> bytes:
     """Return a snapshot in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(now))
-    return generate_latest(registry)
+    return "".join(f"{line}\n" for line in _lines(now)).encode()
+
+
+def _lines(now: Snapshot) -> Iterator[str]:
+    for name, metric in METRICS.items():
+        yield f"# HELP {name} {metric.words}"
+        yield f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"
+        found = metric.read(now)
+        values = found if isinstance(found, Mapping) else {(): found}
+        for labels, value in values.items():
+            if value is not None:
+                pairs = zip(metric.labels, map(_escaped, labels), strict=True)
+                named = ",".join(f'{label}="{text}"' for label, text in pairs)
+                yield f"{name}{{{named}}} {float(value)}" if named else f"{name} {float(value)}"
+
+
+def _escaped(label: object) -> str:
+    text = printable(str(label)).replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"')
 
 
 async def serve_metrics(
@@ -342,7 +283,7 @@ def _response(request: bytes, snapshot: Callable[[], Snapshot]) -> bytes:
         body = exposition(snapshot())
     except Exception as error:  # a fault in describing the node must not end it
         return _reply("500 Internal Server Error", "text/plain", f"{error!r}\n".encode())
-    return _reply("200 OK", CONTENT_TYPE_LATEST, body)
+    return _reply("200 OK", "text/plain; version=0.0.4; charset=utf-8", body)
 
 
 def _reply(status: str, kind: str, body: bytes) -> bytes:

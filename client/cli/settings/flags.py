@@ -39,7 +39,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
     "logging": (
         "log_level",
         "log_format",
-        "log_dir",
         "metrics_port",
         "metrics_host",
     ),

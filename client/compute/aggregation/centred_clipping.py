@@ -87,19 +87,12 @@ def inner_products(vectors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def clipping(
-    products: Tensor,
-    microbatches: Sequence[int],
-    radius: float = RADIUS,
-    left_out: float = LEFT_OUT,
-) -> list[float]:
+def clipping(products: Tensor, microbatches: Sequence[int]) -> list[float]:
     """Return the factors of r contributions in the result.
 
     Args:
         products: their inner products, (r, r) fp64.
         microbatches: that each is the sum of.
-        radius: distance from which on a mean is clipped, in median distances.
-        left_out: distance beyond which it is left out.
     """
     counts = torch.tensor(microbatches, dtype=torch.float64)  # (r,)
     weight = torch.tensor(weights(microbatches), dtype=torch.float64)
@@ -110,8 +103,8 @@ def clipping(
     for _ in range(ITERATIONS):
         distance = _distances(means, mixture) * weight.sqrt()
         unit = torch.maximum(distance.median(), least)
-        kept = torch.where(distance > radius * unit, radius * unit / distance, 1.0)
-        kept[distance > left_out * unit] = 0.0
+        kept = torch.where(distance > RADIUS * unit, RADIUS * unit / distance, 1.0)
+        kept[distance > LEFT_OUT * unit] = 0.0
         kept *= weight
         before, mixture = mixture, kept / _sum(kept)
         if torch.equal(before, mixture):

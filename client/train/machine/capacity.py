@@ -55,6 +55,8 @@ class Capacity(Struct, frozen=True):
     """FLOP/s of the best product of matrices in each type of numbers."""
     identity: str = ""
     """Of what was measured, see `Probed`."""
+    free_bytes: int = 0
+    """Of the memory, when this session began; 0: not known."""
 
     def peak_flops(self, compute: Compute) -> float:
         """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not
@@ -121,9 +123,10 @@ async def measured_capacity(
     wanted = (settings.device, threads)
     request = Probe(sizes=[], device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
+    free_bytes = reply.memory_available_bytes
     measured = known and (known.device, known.threads, known.identity)
     if known and measured == (*wanted, reply.identity):
-        return known
+        return replace(known, free_bytes=free_bytes)
     reply, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
     names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
     best = {
@@ -144,20 +147,24 @@ async def measured_capacity(
         to_host_bytes_per_s=reply.to_host_bytes_per_s,
         peaks=best,
         identity=reply.identity,
+        free_bytes=free_bytes,
     )
     file.save(capacity)
     return capacity
 
 
 def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
-    """Return the memory that stages may take: a GPU's within the owner's share of it.
+    """Return the memory that stages may take: a GPU's within the owner's share of it, and of what
+    other programs have left free.
 
     With several devices each holds the stages: it is the memory of one of them.
     """
     limit_bytes = settings.memory_limit_bytes // len(settings.devices)
     if not capacity.on_gpu:
         return limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
-    lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * capacity.memory_total_bytes)
+    total_bytes = capacity.memory_total_bytes
+    lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * total_bytes)
+    lent_bytes = min(lent_bytes, int(MEMORY_SHARE * (capacity.free_bytes or total_bytes)))
     return min(limit_bytes or lent_bytes, lent_bytes)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -21,27 +21,12 @@ from client.limits.idle import Idleness, find_idleness
 from client.limits.usage import DayUse
 from client.store.paths import Entry
 from client.store.persisted import Persisted
+from client.train.machine.pausing import Pauses
 
 LOOK_S = 5.0
 SAVE_EVERY_S = 60.0
 FILE_NAME = Entry.USAGE
 CAUSE = "limits"
-
-
-class Holdable(Protocol):
-    """Something that can be told to hold no stages for now."""
-
-    def hold(self, cause: str, reason: str, until: float | None = None) -> None:
-        """Hold no stage until ``release``.
-
-        Args:
-            cause: identifies the limit, for ``release``.
-            reason: why, in words.
-            until: expected end, Unix seconds, shown to the owner.
-        """
-
-    def release(self, cause: str) -> None:
-        """The cause no longer applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +44,7 @@ class Senses:
 class Limiting:
     """See the module's docstring. ``folder`` holds the files beside the identity."""
 
-    def __init__(self, settings: Settings, folder: Path, pauses: Holdable, senses: Senses) -> None:
+    def __init__(self, settings: Settings, folder: Path, pauses: Pauses, senses: Senses) -> None:
         self._settings, self._file = settings, Persisted(folder / FILE_NAME, DayUse)
         self._pauses, self._senses = pauses, senses
         self._counted = senses.carried_bytes()

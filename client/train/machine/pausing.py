@@ -1,7 +1,8 @@
 """Decides whether the node may hold stages now: the owner's pause and the holds of limits.
 
-The owner's pause is kept on disk and ends on command or at its time. A hold of the limits (idle
-only, on battery, quota) ends with its cause. ``Training`` acts on the result.
+The owner's pause is kept on disk and ends on command or at its time. A hold (of the limits: idle
+only, on battery, quota; or without room on the disk) ends with its cause. ``Training`` acts on the
+result.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Pauses:
         self._file = Persisted(folder / Entry.PAUSED, PauseView)
         self._own = self._file.peek()
         self._holds: dict[str, PauseView] = {}
+        self._ends: dict[str, Callable[[], bool]] = {}
         self._changed = trio.Event()
         self._end_if_due()
 
@@ -66,14 +68,23 @@ class Pauses:
         self._say(f"still paused: {held.reason}" if held else "resumed")
         return True
 
-    def hold(self, cause: str, reason: str, until: float | None = None) -> None:
+    def hold(
+        self,
+        cause: str,
+        reason: str,
+        until: float | None = None,
+        ends: Callable[[], bool] | None = None,
+    ) -> None:
         """Hold no stage because of a limit, until ``release``; the owner's pause is separate.
 
         Args:
             cause: identifies the limit, for ``release``.
             reason: why, in words.
-            until: expected end, Unix seconds.
+            until: expected end, Unix seconds, shown to the owner.
+            ends: says that the cause is over, which is released then; None: nobody asks.
         """
+        if ends is not None:
+            self._ends[cause] = ends
         before = self._holds.get(cause)
         since = self._wall() if before is None else before.since
         self._holds[cause] = PauseView(reason=reason, since=since, until=until)
@@ -84,6 +95,7 @@ class Pauses:
 
     def release(self, cause: str) -> None:
         """The cause no longer applies."""
+        self._ends.pop(cause, None)
         if self._holds.pop(cause, None) is not None:
             self._say("resumed" if self.now is None else "one reason to pause has ended")
             self._tell()
@@ -99,9 +111,11 @@ class Pauses:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """End the owner's pause when its time is over, until cancelled."""
+        """End pauses when their time or their cause is over, until cancelled."""
         while True:
             self._end_if_due()
+            for cause in [cause for cause, ended in self._ends.items() if ended()]:
+                self.release(cause)
             await trio.sleep(LOOK_S)
 
     def _end_if_due(self) -> None:

@@ -1,11 +1,12 @@
-"""Downloads copies of checkpoints, one at a time, and verifies them.
+"""Downloads copies of checkpoints that peers name in their records, one at a time.
 
-The owner says from whom and what a copy has to be, and passes on what peers send of blobs.
+A copy counts if all of it is verified and its hash is the one that was named. The owner says from
+whom, and passes on what peers send of blobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -19,6 +20,7 @@ from client.train.transfer.state_size import is_plausible
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import BlobOffer, BlobQuery
@@ -62,40 +64,36 @@ class CopyFetch:
         if self._download is not None:
             self._download.lost(peer)
 
-    async def fetch(
-        self,
-        stage: int,
-        version: int,
-        donors: Sequence[PeerId],
-        path: Path,
-        check: Callable[[CheckpointInfo], None],
-    ) -> Blob:
+    async def fetch(self, copy: Copy, donors: Sequence[PeerId], path: Path) -> Blob:
         """Fetch a copy into a file; without one nothing is left there.
 
         Args:
-            stage, version: of the copy.
+            copy: what is wanted.
             donors: who may have it.
             path: of the file.
-            check: raises ``CheckpointError`` if it is not what is wanted.
 
         Raises:
             DownloadFailed: it cannot be had.
             CheckpointError: it is damaged, or another one.
             OSError: it cannot be read here.
         """
-        query = BlobQuery("state", stage, version)
+        query = BlobQuery("state", copy.stage, copy.version)
         download = Download(self._ports, query, donors, path, self._window)
         self._download, self._donors = download, frozenset(donors)
         try:
             await download.run(IDLE_S, ANSWER_S)
             info, digests = await trio.to_thread.run_sync(examine, path)
-            checked(info, self._swarm, self._manifest.stage_count)
-            if (info.stage, info.version) != (stage, version):
-                raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
-            check(info)
+            self._check(info, copy)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         finally:
             self._download, self.sources = None, download.sources
-        return Blob.of("state", stage, version, info.size_bytes, digests)
+        return Blob.of("state", copy.stage, copy.version, info.size_bytes, digests)
+
+    def _check(self, info: CheckpointInfo, copy: Copy) -> None:
+        checked(info, self._swarm, self._manifest.stage_count)
+        if (info.stage, info.version) != (copy.stage, copy.version):
+            raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
+        if info.hash != copy.hash.hex():
+            raise CheckpointError("its hash differs from the one that was named")

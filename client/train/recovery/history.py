@@ -34,16 +34,17 @@ from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
-from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.machine import (
+from protocol.recovery.effects import (
     Adopt,
     FetchLine,
     GivenUp,
-    Recovery,
     RecoveryContext,
     RecoveryEffect,
     SaveNow,
 )
+from protocol.recovery.evidence import Evidence, Kept
+from protocol.recovery.knowledge import Certified, Knowledge
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
@@ -109,16 +110,16 @@ class History:
         lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
-        self.machine = Recovery(
+        known = Knowledge(
             me,
             manifest.stage_count,
             manifest.policy.checkpoint_every,
             lineage,
-            int(time.time() * 1000),
             now,
             Evidence(self._files.evidence.load(self._warn)),
             manifest.founder,
         )
+        self.machine = Recovery(known, int(time.time() * 1000))
         self.line_fetch = LineFetch(ports, manifest, swarm, folder)
         self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
         self._fetched: dict[Copy, FetchedCopy] = {}
@@ -126,7 +127,6 @@ class History:
         self.seats: Restarts | None = None
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
-        self._ended = False
         self._made_all = True  # the checkpoints found at the start are of its lineage
 
     # --- what a stage's newcomer asks --------------------------------------------------------
@@ -138,7 +138,7 @@ class History:
 
     def proves(self, peer: PeerId) -> bool:
         """Whether a step that we have closed contains a peer's work, or a waypoint names it."""
-        return self.machine.proves(peer)
+        return self.machine.known.proves(peer)
 
     @property
     def proves_at_all(self) -> Callable[[PeerId], bool] | None:
@@ -152,19 +152,21 @@ class History:
 
     def holders(self, stage: int) -> list[PeerId]:
         """Return the others who have the state of a stage from which the lineage begins."""
-        found = holders(self.machine.stored_live(), self.lineage, stage)
+        found = holders(self.machine.known.stored_live(), self.lineage, stage)
         return [peer for peer in found if peer != self._me]
 
     def is_kept(self, stage: int, version: int) -> bool:
         """Whether a version of our lineage lies on our disk, or on that of a live member."""
-        records = (s for s in self.machine.stored_live().values() if s.lineage == self.lineage)
+        records = (
+            s for s in self.machine.known.stored_live().values() if s.lineage == self.lineage
+        )
         copies = (copy for said in records for copy in said.copies)
         named = (copy for copy in copies if (copy.stage, copy.version) == (stage, version))
         return any(not self.machine.evidence.denies(copy) for copy in named)
 
     def protected(self) -> Collection[tuple[int, int]]:
         """Return the versions that must stay on our disk: the newest that every stage has."""
-        newest = self.machine.newest_whole()
+        newest = self.machine.known.newest_whole()
         return {(stage, newest.version) for stage in range(self._stages)}
 
     def waiting(self) -> str:
@@ -180,7 +182,7 @@ class History:
 
     def version(self) -> int:
         """Return the newest version that the swarm has, as far as we know."""
-        return max(self.lineage.version, self.machine.newest_whole().version)
+        return max(self.lineage.version, self.machine.known.newest_whole().version)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class History:
         live, saw_training = live_members(roster, self._me), self.machine.evidence.saw_training
         context = RecoveryContext(
             live=live,
-            versions=self.machine.versions(view),
+            versions=self.machine.known.versions(view),
             eras=eras_served(roster, self._stages, self._me),
             quorum=self._has_quorum,
             ended=self._electors_ended,
@@ -248,7 +250,7 @@ class History:
     def certified(self, waypoint: Waypoint) -> None:
         """A chain of waypoints leads to this version: a newcomer begins with it."""
         of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
-        self._perform(self.machine.certify(*of, self._ports.now()))
+        self._perform(self.machine.certify(Certified(*of), self._ports.now()))
 
     def reopened(self, stage: int) -> None:
         """A seat of ours cannot use its state and takes that of others."""
@@ -256,7 +258,7 @@ class History:
 
     def left_behind(self, stage: int) -> None:
         """Others have closed a step of a seat of ours, which lacks what it takes to follow."""
-        self.machine.left_behind(stage)
+        self.machine.known.left_behind(stage)
 
     def begun_with(self, stage: int, *, had: bool) -> None:
         """A stage has got the state with which it begins, or nobody who names it gives it."""
@@ -274,8 +276,9 @@ class History:
         return (stored.stage, stored.version) in self._made
 
     def end(self) -> None:
-        """We are leaving: the remaining members decide how the run continues."""
-        self._ended = True
+        """We are leaving: the remaining members decide how the run continues. They are told still
+        what is on our disk."""
+        self.machine.end()
         evidence = self.machine.evidence.kept()
         self._files.evidence.keep(evidence)  # otherwise the earlier file stays valid
 
@@ -331,7 +334,7 @@ class History:
     # --- effects -----------------------------------------------------------------------------
 
     def _perform(self, effects: list[RecoveryEffect]) -> None:
-        for effect in effects if not self._ended else ():
+        for effect in effects:
             match effect:
                 case Adopt(lineage, given_up=given_up):
                     self._adopt(lineage, given_up)

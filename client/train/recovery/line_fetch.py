@@ -14,7 +14,6 @@ from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import CheckpointInfo
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.store.checkpoints import CheckpointFolder
 from client.train.ports import Ports
@@ -22,7 +21,7 @@ from client.train.recovery.copies import CopyFetch
 from client.train.transfer.blobs import DownloadFailed
 from protocol.effects import Explain, Penalise
 from protocol.manifest import Manifest
-from protocol.recovery.machine import FetchLine
+from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 
@@ -69,14 +68,9 @@ class LineFetch:
         return fetched
 
     async def _fetch(self, copy: Copy, wanted: FetchLine) -> FetchedCopy:
-        def check(info: CheckpointInfo) -> None:
-            if info.hash != copy.hash.hex():
-                raise CheckpointError("its hash differs from the one that was named")
-
         path = self._folder.folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
         try:
-            of = copy.stage, copy.version
-            return FetchedCopy(path, await self.copies.fetch(*of, wanted.donors, path, check))
+            return FetchedCopy(path, await self.copies.fetch(copy, wanted.donors, path))
         except CheckpointUnreadable:
             raise
         except CheckpointError:

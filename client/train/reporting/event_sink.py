@@ -26,13 +26,14 @@ from client.events import (
     StepCommitted,
     VersionEvaluated,
 )
+from client.quantities import plural
 from client.train.reporting.curve import Curve
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.losses import Believed
 from protocol.pipeline.effects import Committed
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 
 WINDOW = 12
 IDLE: Final = 10
@@ -202,8 +203,9 @@ class EventSink:
         """Our line of the run was given up for that of others, which goes further."""
         self.rolled_back(given_up.version - given_up.steps)
         members = ", ".join(map(short, given_up.members))
+        steps, are = plural(given_up.steps, "step"), "is" if given_up.steps == 1 else "are"
         words = (
-            f"{given_up.steps} steps made here without {members} are given up: the run goes on "
+            f"{steps} made here without {members} {are} given up: the run goes on "
             f"from theirs, at version {given_up.reached}; the last checkpoints of ours, up to "
             f"version {given_up.version}, stay on the disk with the ending .set-aside"
         )

@@ -17,16 +17,12 @@ import trio
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
-from client.store.boundaries import BoundaryStore
 from client.train.machine.disk_room import Lack
 from client.train.ports import Copied, Take
-from client.train.stage.saver import StateSaver
-from client.train.stage.seat_driver import SeatDriver, SeatHooks
+from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from client.train.transfer.inventory import checkpoint_folder
-from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
@@ -34,13 +30,9 @@ from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
-from protocol.membership.view import Contradicted
-from protocol.pipeline.effects import Committed, Fault, GradientAccepted, Rerouted
+from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
-from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import AgreedOn, Audited, Contributions, HeldOutLoss, Snapshot
 from protocol.seat.seat import Seat
-from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
@@ -76,21 +68,15 @@ class NoRoom(UserError):
 class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
-    def __init__(
-        self, context: StageContext, stage: int, view: SwarmView, *, sees: bool, allowed: bool
-    ) -> None:
-        self._context, self.stage, self._view = context, stage, view
-        self._sees = sees
-        """Whether the view is one of our lineage."""
-        self._allowed = allowed
+    def __init__(self, context: StageContext, stage: int) -> None:
+        self._context, self.stage = context, stage
         self.machine = HeldStage(stage, context.owner.now())
         self.again = False
         """The stage was assigned again while it was being given up."""
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
-        self.saver: StateSaver | None = None
-        self._fit: Fit | None = None
+        self._fit = Fit(0, 0)
         self._acquisition: StageAcquisition | None = None
         self._answers_by = -math.inf
         """Until when the worker has to have answered what the seat before gave it."""
@@ -142,17 +128,7 @@ class HeldStageDriver:
 
     def at_stake(self) -> int | None:
         """Return the version of which nobody else has a copy, and no disk; None: none is."""
-        if self.driver is None or self.saver is None or not self.driver.seat.serving:
-            return None
-        version, me = self.driver.seat.step, self._context.terms.me
-        replicas = (r for r in self._view.serving(self.stage) if r.peer != me and not r.leaving)
-        safe = (
-            version <= max(self.saver.saved_version, 0)
-            or any(replica.version >= version for replica in replicas)
-            or self.driver.seat.member.is_left_out  # others have made the next one
-            or self._context.terms.history.is_kept(self.stage, version)
-        )
-        return None if safe else version
+        return None if self.driver is None else self.driver.at_stake()
 
     def stand_still(self) -> None:
         """No step closes any more, because a stage of the swarm is empty."""
@@ -161,18 +137,14 @@ class HeldStageDriver:
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
         not know yet where the run stands goes on, with the next view."""
-        self._view = SwarmView(((),) * len(self._view.stages))
-        self._sees, attempt = False, self._acquisition
-        if attempt is not None:
-            attempt.sees = False
         self._context.owner.seats_changed()
+        attempt = self._acquisition
         if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
-        self._allowed = True
         if self.driver is not None:
             self.driver.allow_training()
 
@@ -183,12 +155,8 @@ class HeldStageDriver:
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        ending = is_ending(view) and not is_ending(self._view)
-        self._view, self._sees = view, True
         if self.driver is not None:
             self.driver.update_view(view)
-        if ending and self.driver and self.saver and self.driver.seat.serving:
-            self.saver.checkpoint(self.driver.seat.step)
         if self._acquisition is not None:
             self._acquisition.view_changed()
 
@@ -199,8 +167,8 @@ class HeldStageDriver:
 
     def save_now(self) -> None:
         """Write a checkpoint of the version that the seat serves."""
-        if self.driver is not None and self.saver is not None and self.driver.seat.serving:
-            self.saver.checkpoint(self.driver.seat.step)
+        if self.driver is not None:
+            self.driver.save_now()
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
@@ -215,7 +183,7 @@ class HeldStageDriver:
 
     def tick(self, now: float) -> None:
         """Handle deadlines of the stage and its seat that have passed."""
-        self._look()
+        self.look()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
             self.driver.tick()
@@ -282,8 +250,9 @@ class HeldStageDriver:
         self._context.owner.seats_changed()
 
     def _release(self) -> None:
-        if self.machine.leaves and (version := self.at_stake()) is not None:
-            why = (self.saver.problem if self.saver else "") or "it was not written in time"
+        driver = self.driver
+        if self.machine.leaves and driver and (version := driver.at_stake()) is not None:
+            why = driver.saver.problem or "it was not written in time"
             self.lost = f"version {version} of stage {self.stage} could not be saved: {why}"
             self._context.owner.perform(Explain("transfer", self.lost, "error"))
         self._context.memory_budget.set_draining(self.stage, True)
@@ -295,10 +264,11 @@ class HeldStageDriver:
 
         One that the disk does not take is written when it does, if nobody else has the state.
         """
-        driver, saver = self.driver, self.saver
+        driver = self.driver
         try:
-            if driver is None or saver is None:
+            if driver is None:
                 return
+            saver = driver.saver
             await saver.final(lambda: driver.seat.step)
             while saver.problem and self.at_stake() is not None and not self._let_go.is_set():
                 self._say_unsaved(saver.problem)
@@ -375,8 +345,8 @@ class HeldStageDriver:
                 nursery.cancel_scope.cancel()
         finally:
             self._acquisition = self._seat_nursery = None
-            if self._leaves is not None:
-                self._leaves.rest()
+            if self.stage == 0:
+                self._context.terms.leaves.rest()
         if self._failure is not None:
             raise self._failure
 
@@ -397,12 +367,12 @@ class HeldStageDriver:
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
+        context = self._context
         acquisition = self._acquisition = StageAcquisition(
-            self._context.terms, self.stage, worker, lambda: self._view, self._waits
+            context.terms, self.stage, worker, context.holder, self._waits
         )
-        acquisition.sees = self._sees
         try:
-            size = await acquisition.open(self._fit or Fit(0, 0))
+            size = await acquisition.open(self._fit)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()
@@ -428,7 +398,7 @@ class HeldStageDriver:
             await trio.sleep(RETRY_S)
             self._lose()
         except WorkerDied as death:
-            self._worker_lost(death)
+            self.worker_lost(death)
         except UserError as error:
             self._fail(error)
 
@@ -456,7 +426,7 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             touch=terms.history.touch,
-            has_left=terms.history.machine.has_left,
+            has_left=terms.history.machine.known.has_left,
             elector=self._context.owner.elector,
             electors=list(map(PeerId, terms.history.lineage.electors)),
             promise=max(kept, self._context.owner.promised(self.stage, era, version)),
@@ -464,7 +434,7 @@ class HeldStageDriver:
             audits=self._context.audits,
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
-            at_once=(self._fit or Fit(0, 0)).at_once(terms.settings.ranks),
+            at_once=terms.settings.ranks,
             number_bytes=CODECS[manifest.averaging_codec].bytes_per_number,
         )
 
@@ -473,65 +443,16 @@ class HeldStageDriver:
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
             self._context.terms.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
-        context, terms, settings = self._context, self._context.terms, self._context.terms.settings
-        self.saver = StateSaver(
-            worker,
-            self.stage,
-            checkpoint_folder(terms.folders.checkpoints, settings),
-            terms.folders.snapshots,
-            terms.shelf,
-            context.owner,
-            nursery,
-            terms.history.protected,
-            terms.history.stored,
-        )
-        store = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
-        driver = self.driver = SeatDriver(
-            seat,
-            terms.manifest,
-            worker,
-            store,
-            context.owner,
-            self._hooks(),
-            nursery,
-            context.scheduler,
-            context.time_spent,
-            self._leaves,
-        )
-        if self._leaves is not None:
-            self._leaves.at(seat.step)
-        self._context.owner.seats_changed()
-        self._perform(self.machine.opened(context.owner.now(), serving=seat.serving))
-        if self._allowed:
+        owner = self._context.owner
+        holder = self._context.holder
+        driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
+        owner.seats_changed()
+        self._perform(self.machine.opened(owner.now(), serving=seat.serving))
+        if holder.allowed:
             driver.allow_training()
-        driver.update_view(self._view)
+        driver.update_view(holder.view)
 
-    @property
-    def _leaves(self) -> LeafSupply | None:
-        """Supplies our microbatches with tokens; None: nobody does."""
-        return self._context.terms.leaves if self.stage == 0 else None
-
-    def _hooks(self) -> SeatHooks:
-        return SeatHooks(
-            changed=self._seat_changed,
-            effects={
-                Committed: self._committed,
-                Rerouted: self._context.counters.note_rerouted,
-                GradientAccepted: self._context.counters.note_accepted,
-                Snapshot: self._snapshot,
-                Verdict: self._context.owner.convicted,
-                Contradicted: self._context.owner.convicted,
-                Audited: self._context.audit_log.note,
-                Contributions: self._context.audit_log.note,
-                HeldOutLoss: self._context.owner.evaluated,
-                AgreedOn: self._context.owner.agreed_on,
-            },
-            fault=self._fault,
-            worker_died=self._worker_lost,
-            drained=self._look,
-        )
-
-    def _look(self) -> None:
+    def look(self) -> None:
         """Continue draining and saving, if it is time."""
         drained = self.driver is not None and self.driver.seat.draining.complete
         self._perform(self.machine.look(self._context.owner.now(), drained=drained))
@@ -544,40 +465,20 @@ class HeldStageDriver:
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
-        self.driver = self.saver = None
+        self.driver = None
         self._context.terms.history.touch.vacated(self.stage)
-        if self._leaves is not None:
-            self._leaves.rest()
         self._context.owner.seats_changed()
 
     # --- input of the seat --------------------------------------------------------------
 
-    def _seat_changed(self) -> None:
-        if self.driver is None:
-            return
-        if self._leaves is not None:
-            self._leaves.at(self.driver.seat.step)
+    def seat_changed(self) -> None:
+        """See ``SeatOwner``."""
         self._context.owner.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
             self._perform(self.machine.serve(self._context.owner.now()))
 
-    def _committed(self, committed: Committed) -> None:
-        era = self.driver.seat.era if self.driver is not None else 0
-        self._context.counters.note_committed(committed, era)
-        self._context.terms.history.closed(committed, era)
-        self._context.owner.stage_closed(committed)
-        manifest = self._context.terms.manifest
-        version = committed.version
-        due = manifest.policy.newest_saved(version) == version or is_ending(self._view)
-        steps = self._context.terms.amendments().steps
-        if self.saver is not None and (due or committed.version >= steps):
-            self.saver.checkpoint(committed.version)
-
-    def _snapshot(self, snapshot: Snapshot) -> None:
-        if self.saver is not None:
-            self.saver.snapshot(snapshot.version)
-
-    def _fault(self, fault: Fault) -> None:
+    def fault(self, fault: Fault) -> None:
+        """The seat cannot go on: take the stage again, or give it up."""
         if fault.kind == "diverged" and self._diverged:
             self._fail(Diverged(f"training diverged on our own samples: {fault.words}", DIVERGED))
             return
@@ -597,7 +498,7 @@ class HeldStageDriver:
         """The attempt or its seat is lost."""
         self._perform(self.machine.lose(self._context.owner.now()))
 
-    def _worker_lost(self, death: WorkerDied) -> None:
+    def worker_lost(self, death: WorkerDied) -> None:
         """The worker is to be replaced."""
         self._failure = self._failure or death
         self._lose()

@@ -25,10 +25,10 @@ from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import (
+    DataMissing,
     Terms,
-    TextMissing,
+    offer_data,
     offer_start,
-    offer_text,
 )
 from client.train.stage.stage_context import Owner, StageContext
 from client.train.transfer.state_size import data_bytes
@@ -41,7 +41,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
@@ -61,8 +61,6 @@ class HeldStages(StageHolder):
     ) -> None:
         stages = terms.manifest.stage_count
         super().__init__(stages)
-        self._sees = False
-        """Whether the view is one of our lineage."""
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
@@ -92,6 +90,7 @@ class HeldStages(StageHolder):
         """None: the run has no audits."""
         self._context = StageContext(
             owner,
+            self,
             terms,
             self.workers,
             TaskScheduler(terms.settings.ranks),
@@ -101,7 +100,6 @@ class HeldStages(StageHolder):
             self.audit_log,
             self.audits,
         )
-        self._allowed = False
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
 
     @property
@@ -147,10 +145,7 @@ class HeldStages(StageHolder):
         if (held := self.held.get(stage)) is not None:
             held.assign()
             return
-        held = HeldStageDriver(
-            self._context, stage, self.view, sees=self._sees, allowed=self._allowed
-        )
-        self.held[stage] = held
+        held = self.held[stage] = HeldStageDriver(self._context, stage)
         self._opened.send_nowait(held)
 
     def drain(self, stage: int, reason: str) -> None:
@@ -161,7 +156,7 @@ class HeldStages(StageHolder):
 
     def allow_training(self) -> None:
         """The swarm has started."""
-        self._allowed = True
+        self.allowed = True
         for held in self._all():
             held.allow_training()
 
@@ -172,7 +167,7 @@ class HeldStages(StageHolder):
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
-        self.view, self._sees = view, True
+        self.view, self.sees = view, True
         self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for held in self._all():
             held.update_view(view)
@@ -181,7 +176,7 @@ class HeldStages(StageHolder):
         """A peer has left or was lost."""
         self._context.terms.history.line_fetch.copies.peer_lost(peer)
         if self.buddies is not None:
-            self.buddies.peer_lost(peer)
+            self.buddies.copies.peer_lost(peer)
         self._context.terms.leaves.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
@@ -196,7 +191,8 @@ class HeldStages(StageHolder):
         """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self._context.terms.history.line_fetch.copies.receive(peer, message, payload):
             return
-        if self.buddies is not None and self.buddies.receive(peer, message, payload):
+        copies = None if self.buddies is None or message.stage in self.held else self.buddies.copies
+        if copies is not None and copies.receive(peer, message, payload):
             return
         if self._context.terms.leaves.receive(peer, message, payload):
             return
@@ -210,7 +206,7 @@ class HeldStages(StageHolder):
             self._context.terms.event_sink.gave_up(given_up)
         else:
             self._context.terms.event_sink.rolled_back(lineage.version)
-        self.view, self._sees = SwarmView(((),) * len(self.newest)), False
+        self.view, self.sees = SwarmView(((),) * len(self.newest)), False
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():
             held.begin_anew()
@@ -286,7 +282,7 @@ class HeldStages(StageHolder):
             raise UserError(words, "fix the permissions, or volunteer cache prune") from error
         if problem:
             self._context.owner.perform(Explain("transfer", problem))
-        await offer_text(self._context.terms)
+        await offer_data(self._context.terms)
         return problem
 
     async def _offer_starts(self) -> None:
@@ -318,7 +314,7 @@ class HeldStages(StageHolder):
         if not self.held and isinstance(failure, NoRoom):
             self.lacks_room(failure.lack)
             return
-        if not self.held and not isinstance(failure, TextMissing):
+        if not self.held and not isinstance(failure, DataMissing):
             self.failure = failure
             return
         words = f"stage {held.stage} is given up: {failure}"

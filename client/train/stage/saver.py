@@ -8,7 +8,7 @@ the worker still holds that version by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +16,9 @@ import trio
 
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
-from client.store.checkpoints import CheckpointFolder
-from client.train.ports import Ports
 from client.train.stage import failpoints
-from client.train.transfer.blobs import Shelf
+from client.train.stage.stage_acquisition import Terms
+from client.train.transfer.inventory import checkpoint_folder
 from protocol.effects import Explain
 from protocol.transfer.blob import Blob
 
@@ -27,37 +26,14 @@ FINAL_TRIES = 10
 
 
 class StateSaver:
-    """Saves the state of one worker's stage and offers the files on the shelf.
+    """Saves the state of one worker's stage and offers the files on the shelf; writes are tasks of
+    ``nursery``."""
 
-    Args:
-        worker: holds the state.
-        stage: index of the stage.
-        checkpoints: folder of durable checkpoints.
-        snapshots: folder of working copies for newcomers.
-        shelf: offers the files to others.
-        ports: gets the explanations.
-        nursery: runs the writes.
-        protect: returns (stage, version) pairs that must stay on disk.
-        stored: called with stage and version of every durable checkpoint.
-    """
-
-    def __init__(
-        self,
-        worker: Worker,
-        stage: int,
-        checkpoints: CheckpointFolder,
-        snapshots: Path,
-        shelf: Shelf,
-        ports: Ports,
-        nursery: trio.Nursery,
-        protect: Callable[[], Collection[tuple[int, int]]] = frozenset,
-        stored: Callable[[int, int], None] = lambda _stage, _version: None,
-    ) -> None:
-        self._worker, self._stage = worker, stage
-        self._checkpoints, self._snapshots = checkpoints, snapshots
-        self._shelf, self._ports, self._nursery = shelf, ports, nursery
-        self._protect = protect  # stages and versions that must stay on disk now
-        self._stored = stored  # told of every durable checkpoint
+    def __init__(self, worker: Worker, stage: int, terms: Terms, nursery: trio.Nursery) -> None:
+        self._worker, self._stage, self._nursery = worker, stage, nursery
+        self._checkpoints = checkpoint_folder(terms.folders.checkpoints, terms.settings)
+        self._snapshots, self._shelf = terms.folders.snapshots, terms.shelf
+        self._ports, self._history = terms.ports, terms.history
         self._busy, self._complaint = False, ""
         self._writing = -1  # version that is being written, while one is
         self._idle = trio.Event()
@@ -144,9 +120,9 @@ class StateSaver:
 
     def _retain(self, version: int) -> None:
         self.saved_version = max(self.saved_version, version)
-        self._stored(self._stage, version)
+        self._history.stored(self._stage, version)
         try:
-            forgotten = self._checkpoints.retain(self._protect(), stage=self._stage)
+            forgotten = self._checkpoints.retain(self._history.protected(), stage=self._stage)
         except OSError as error:
             words = f"old checkpoints cannot be removed: {error}"
             self._ports.perform(Explain("transfer", words, "warning"))

@@ -1,16 +1,15 @@
 """Drives one seat: messages and worker outcomes in, effects out. Decides nothing by itself.
 
-Holds the seat machine, the payload bytes it names, and the tasks queued for the worker. Tasks pass
-the seat's gate in the order in which the machine gives them, and the worker runs them first in,
-first out: the machines rely on that.
+Holds the seat machine, the payload bytes it names, the tasks queued for the worker, and the saver
+of its versions. Tasks pass the seat's gate in the order in which the machine gives them, and the
+worker runs them first in, first out: the machines rely on that.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -19,26 +18,28 @@ import trio
 from client.compute.payload import Header, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
-from client.train.machine.time_spent import TimeSpent
 from client.train.machine.utilization import Utilization, pass_costs
-from client.train.ports import Ports
 from client.train.stage import failpoints
+from client.train.stage.saver import StateSaver
+from client.train.stage.stage_context import StageContext
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.patience import Patience
-from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
-from protocol.effects import Explain, Penalise
+from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
-from protocol.manifest import Manifest
+from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
+    Committed,
     CompareTask,
     Compute,
     ContributeTask,
     DropStep,
     Fault,
     ForwardTask,
+    GradientAccepted,
     HashTask,
     Keep,
     LossTask,
@@ -52,13 +53,20 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.rounds.commitments import Unsigned
+from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
+    AgreedOn,
+    Audited,
     CommitTo,
+    Contributions,
+    HeldOutLoss,
     SeatEffect,
     Serving,
     SignCharge,
+    Snapshot,
 )
 from protocol.seat.seat import Seat
+from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
@@ -74,68 +82,49 @@ SLACK_BYTES = 4096
 
 READS = ForwardTask | LossTask | BackwardTask | PassTask
 """Tasks for which the first stage may read samples."""
-ERRORS = {
-    "poisoned": "poisoned",
-    "outlier": "outlier",
-    "codec": "codec",
-    "shape": "codec",
-    "oom": "oom",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class SeatHooks:
-    """Callbacks to the owner of a seat, called while the seat handles an input."""
+class SeatOwner(Protocol):
+    """Who holds the stage of a seat; called while the seat handles an input."""
 
-    changed: Callable[[], None]
-    """Version or state of the seat changed: tell the neighbours."""
-    effects: Mapping[type, Callable[[Any], None]]
-    """Of the seat, by their types; the engine performs the others."""
-    fault: Callable[[Fault], None]
-    worker_died: Callable[[WorkerDied], None]
-    drained: Callable[[], None]
-    """The seat drains, and nobody needs it any more."""
+    def seat_changed(self) -> None:
+        """Version or state of the seat changed: tell the neighbours."""
 
+    def fault(self, fault: Fault) -> None:
+        """The seat cannot go on."""
 
-class Samples(Protocol):
-    """The samples that the first stage reads, where they may have to be fetched."""
+    def worker_lost(self, death: WorkerDied) -> None:
+        """The worker is to be replaced."""
 
-    def here(self, microbatch: int) -> bool:
-        """Whether a microbatch's samples can be read."""
-
-    async def wait(self, microbatch: int) -> None:
-        """Wait until they can be read."""
-
-    def begin(self, microbatch: int) -> None:
-        """A task reads them from now on."""
-
-    def end(self, microbatch: int) -> None:
-        """A task has read them."""
+    def look(self) -> None:
+        """The seat drains, and nobody needs it any more."""
 
 
 class SeatDriver:
-    """One seat with its payloads and its worker."""
+    """One seat with its payloads, its worker and its saver."""
 
     def __init__(
         self,
+        around: StageContext,
+        owner: SeatOwner,
         seat: Seat,
-        manifest: Manifest,
         worker: Worker,
-        payloads: BoundaryStore,
-        ports: Ports,
-        hooks: SeatHooks,
         nursery: trio.Nursery,
-        scheduler: TaskScheduler,
-        time_spent: TimeSpent,
-        samples: Samples | None = None,
     ) -> None:
-        self.seat, self._samples, self._time_spent = seat, samples, time_spent
-        self._gate = scheduler.open(
+        self._around, self._owner, self.seat = around, owner, seat
+        terms, self._place = around.terms, seat.place
+        self._ports, self._worker, self._nursery = around.owner, worker, nursery
+        self._time_spent, self._view = around.time_spent, around.holder.view
+        self._samples = terms.leaves if seat.place.first else None
+        """Supplies our microbatches with tokens."""
+        if self._samples is not None:
+            self._samples.at(seat.step)
+        self._gate = around.scheduler.open(
             seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
         )
-        self._worker, self._payloads, self._ports = worker, payloads, ports
-        self._hooks, self._nursery = hooks, nursery
-        self._place = seat.place
+        settings, manifest = terms.settings, terms.manifest
+        self._payloads = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
+        self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data
         self._token_bits = {"masked": data.masked, "packed": data.packed}
@@ -151,12 +140,14 @@ class SeatDriver:
         self._told, self._refused = (seat.step, seat.serving), ""
         self._awaiting: dict[trio.CancelScope, int] = {}
         """Tasks that wait for their samples, by step."""
+        self._graphs: set[tuple[int, int]] = set()
+        """Steps and microbatches of which the worker keeps the graph."""
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
         costs = pass_costs(manifest, seat.place.stage)
-        self.utilization = Utilization(costs, ports.now(), scheduler.at_once)
+        self.utilization = Utilization(costs, self._ports.now(), around.scheduler.at_once)
         self.microbatches = 0
         """Backward passes done here."""
         self.miscounted = 0
@@ -195,8 +186,12 @@ class SeatDriver:
         self._perform(self.seat.receive(sender, message, now, digest), parts)
 
     def update_view(self, view: SwarmView) -> None:
-        """Hand a new view of the swarm to the seat."""
+        """Hand a new view of the swarm to the seat; save where the swarm begins to end."""
+        ending = is_ending(view) and not is_ending(self._view)
+        self._view = view
         self._perform(self.seat.update_view(view, self._ports.now()))
+        if ending:
+            self.save_now()
 
     def allow_training(self) -> None:
         """The swarm has started."""
@@ -217,6 +212,25 @@ class SeatDriver:
     def drain(self) -> None:
         """Take no more work; ``drained`` is called when the work in progress is done."""
         self._perform(self.seat.drain(self._ports.now()))
+
+    def save_now(self) -> None:
+        """Write a checkpoint of the version that the seat serves."""
+        if self.seat.serving and not self._closed:
+            self.saver.checkpoint(self.seat.step)
+
+    def at_stake(self) -> int | None:
+        """Return the version of which nobody else has a copy, and no disk; None: none is."""
+        if not self.seat.serving:
+            return None
+        version, stage, terms = self.seat.step, self._place.stage, self._around.terms
+        replicas = [r for r in self._view.serving(stage) if r.peer != terms.me and not r.leaving]
+        safe = (
+            version <= max(self.saver.saved_version, 0)
+            or any(replica.version >= version for replica in replicas)
+            or self.seat.member.is_left_out  # others have made the next one
+            or terms.history.is_kept(stage, version)
+        )
+        return None if safe else version
 
     def close(self) -> None:
         """Forget the seat; outcomes still on their way are ignored."""
@@ -247,11 +261,13 @@ class SeatDriver:
         if (self.seat.step, self.seat.serving) != self._told and not self._closed:
             self._told = (self.seat.step, self.seat.serving)
             self._stop_waiting()
-            self._hooks.changed()
+            if self._samples is not None:
+                self._samples.at(self.seat.step)
+            self._owner.seat_changed()
         self._tell_refusal()
         self._note_time()
         if self.seat.draining.complete and not self._closed:
-            self._hooks.drained()
+            self._owner.look()
 
     def _stop_waiting(self) -> None:
         """Wait no more for the samples of steps that are over."""
@@ -291,6 +307,7 @@ class SeatDriver:
                 )
             case DropStep(step):
                 self._payloads.drop_step(step)
+                self._graphs = {graph for graph in self._graphs if graph[0] != step}
             case Compute(HashTask() as task):
                 self._start_beside(task)
             case Compute(task):
@@ -306,17 +323,50 @@ class SeatDriver:
             case Serving() | Obstructs() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
-                self._hooks.fault(effect)
+                self._owner.fault(effect)
+            case _ if isinstance(effect, Effect):
+                self._ports.perform(effect)
             case _:
-                if isinstance(effect, Rerouted):
-                    failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
-                self._hooks.effects.get(type(effect), self._ports.perform)(effect)
+                self._tell(effect)
 
-    def _can_read(self, task: Task, samples: Samples) -> bool:
+    def _tell(self, effect: SeatEffect) -> None:
+        """Tell an effect to the part of the node that it concerns."""
+        around = self._around
+        match effect:
+            case Rerouted():
+                failpoints.recovering(effect.step, self._place.stage, self._worker.pid)
+                around.counters.note_rerouted(effect)
+            case GradientAccepted():
+                around.counters.note_accepted(effect)
+            case Committed():
+                self._committed(effect)
+            case Snapshot():
+                self.saver.snapshot(effect.version)
+            case Verdict() | Contradicted():
+                around.owner.convicted(effect)
+            case Audited() | Contributions():
+                around.audit_log.note(effect)
+            case HeldOutLoss():
+                around.owner.evaluated(effect)
+            case AgreedOn():
+                around.owner.agreed_on(effect)
+
+    def _committed(self, committed: Committed) -> None:
+        """Tell of a version, and save it when it is due."""
+        around, era, version = self._around, self.seat.era, committed.version
+        terms = around.terms
+        around.counters.note_committed(committed, era)
+        terms.history.closed(committed, era)
+        around.owner.stage_closed(committed)
+        due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
+        if (due or version >= terms.amendments().steps) and not self._closed:
+            self.saver.checkpoint(version)
+
+    def _can_read(self, task: Task, samples: LeafSupply) -> bool:
         """Whether a task needs no samples that are not here."""
         return not isinstance(task, READS) or samples.here(task.microbatch)
 
-    async def _enter_later(self, task: Task, samples: Samples) -> None:
+    async def _enter_later(self, task: Task, samples: LeafSupply) -> None:
         """Let a task enter when its samples are here. Others overtake it; a task whose step is over
         by then does nothing, as one that was late for another reason."""
         if isinstance(task, READS):
@@ -339,7 +389,7 @@ class SeatDriver:
             for key, part in zip(keep.keys, parts, strict=True):
                 self._payloads.put(key, part)
         except StoreFull as error:
-            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+            self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
 
     def _commit_to(self, commit: CommitTo) -> None:
         """Sign what we contribute before anybody gets it."""
@@ -376,19 +426,28 @@ class SeatDriver:
         stage, first = self.seat.place.stage, self._place.first
         failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
-            keys = sources(task, self._place)
+            keys = sources(task, self._place, graph_kept=self._has_graph(task))
             payloads = [b"" if key is None else self._payloads.get(key) for key in keys]
             submitted = self._worker.submit(task, payloads)
         except PayloadGone:
             self._perform(self.seat.computed(task, Outcome(error="gone"), self._ports.now()))
         except WorkerDied as death:
-            self._hooks.worker_died(death)
+            self._owner.worker_lost(death)
         else:
             self._time_spent.begins(self._ports.now())
             self._nursery.start_soon(self._finish, task, submitted)
             return True
         self._has_read(task)
         return False
+
+    def _has_graph(self, task: Task) -> bool:
+        """Whether the worker has what a pass back needs beside the gradient."""
+        return isinstance(task, BackwardTask) and (task.step, task.microbatch) in self._graphs
+
+    def _note_graph(self, task: Task, outcome: Outcome) -> None:
+        if isinstance(task, ForwardTask | BackwardTask):
+            change = self._graphs.add if outcome.graph_kept else self._graphs.discard
+            change((task.step, task.microbatch))
 
     def _has_read(self, task: Task) -> None:
         if self._samples is not None and isinstance(task, READS) and not self._closed:
@@ -399,7 +458,7 @@ class SeatDriver:
         try:
             submitted = self._worker.submit(task)
         except WorkerDied as death:
-            self._hooks.worker_died(death)
+            self._owner.worker_lost(death)
         else:
             self._nursery.start_soon(self._take_outcome, task, submitted)
 
@@ -422,7 +481,7 @@ class SeatDriver:
         except trio.TooSlowError:
             if not self._closed:
                 words = f"it had not answered for {patience_s:.0f} s"
-                self._hooks.worker_died(WorkerDied(-signal.SIGKILL, (words,)))
+                self._owner.worker_lost(WorkerDied(-signal.SIGKILL, (words,)))
             return
         except RequestFailed as failure:
             if not self._closed:
@@ -430,7 +489,7 @@ class SeatDriver:
             return
         except WorkerDied as death:
             if not self._closed:
-                self._hooks.worker_died(death)
+                self._owner.worker_lost(death)
             return
         if self._closed:
             return
@@ -440,6 +499,7 @@ class SeatDriver:
             self.busy_s += outcome.seconds
             self.utilization.note(task, outcome.seconds, self._ports.now())
         self._store(task, payloads)
+        self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
             self.miscounted += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
@@ -454,7 +514,7 @@ class SeatDriver:
             for key, payload in zip(results(task, self._place), payloads, strict=False):
                 self._payloads.put(key, payload)
         except StoreFull as error:
-            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+            self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
         if isinstance(task, ForwardTask) and self._place.first:
             self.seat.pipeline.set_tokens_bytes(task.microbatch, self._tokens_bytes)
         if isinstance(task, BackwardTask | LossTask):
@@ -463,9 +523,13 @@ class SeatDriver:
     def _failed(self, task: Task, failure: RequestFailed) -> None:
         apart = isinstance(task, PassTask) and task.into != "less"
         if failure.kind == "oom" and isinstance(task, READS) and not apart:
-            self._hooks.fault(Fault("memory", str(failure)))  # less was tried already
+            self._owner.fault(Fault("memory", str(failure)))  # less was tried already
             return
-        error = ERRORS.get(failure.kind, failure.kind)
+        if failure.kind == "graph" and self._has_graph(task):  # dropped meanwhile, to save memory
+            self._graphs.clear()
+            self._enter(task)
+            return
+        error = "codec" if failure.kind == "shape" else failure.kind
         outcome = Outcome(error=error, part=failure.part, parts=failure.parts)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 

@@ -23,19 +23,19 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.ports import Copied, Ports
+from client.train.ports import Copied, Ports, StageHolder
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, blob_of_file
-from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.state_size import data_bytes, is_plausible
-from client.train.transfer.text_search import (
+from client.train.transfer.data_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
     TOKENIZER,
-    TextSearch,
+    DataSearch,
 )
+from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.state_size import data_bytes, is_plausible
 from client.train.workers.devices import Devices, devices_now
 from client.train.workers.opening import Fit, open_stage_request
 from protocol.amendments.book import Amendments
@@ -46,7 +46,6 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
-from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
@@ -92,7 +91,7 @@ class Terms:
     settings: Settings
     capacity: Callable[[], Capacity]
     folders: Folders
-    text: TextSearch
+    data_search: DataSearch
     linked: Callable[[], Iterable[PeerId]]
     """The members that can be asked."""
     shelf: Shelf
@@ -118,7 +117,7 @@ class Waits(Protocol):
         """See ``HeldStage.waits``."""
 
 
-class TextMissing(UserError):
+class DataMissing(UserError):
     """No member has the data that stage 0 needs; the volunteer can hold other stages."""
 
 
@@ -127,11 +126,7 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-def _cut_words(stage: int, devices: int) -> str:
-    return f"stage {stage} is cut over {devices} devices: each holds a part of its parameters"
-
-
-async def offer_text(terms: Terms) -> None:
+async def offer_data(terms: Terms) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     terms.shelf.leaves = terms.leaves
     if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
@@ -163,33 +158,26 @@ class StageAcquisition:
         terms: Terms,
         stage: int,
         worker: Worker,
-        view: Callable[[], SwarmView],
+        holder: StageHolder,
         waits: Waits,
     ) -> None:
-        self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
+        self._terms, self.stage, self._worker, self._holder = terms, stage, worker, holder
         self._waits = waits
         self._download: Download | None = None
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
-        self.sees = True
-        """Whether the view is one of our lineage."""
 
     # --- input -------------------------------------------------------------
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take a part of a blob that is being downloaded."""
-        offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
-        if offer is not None and not is_plausible(self._terms.manifest, offer):
-            self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+        lie = self._lie_in(message) if isinstance(message, BlobOffer) else None
+        if lie is not None:
+            self._terms.ports.perform(Penalise(peer, *lie))
             self.peer_lost(peer)
-            return
-        if isinstance(message, BlobOffer) and self._is_false_start(message):
-            self._terms.ports.perform(Penalise(peer, "start-of-wrong-size", LIE_POINTS))
-            self.peer_lost(peer)
-            return
-        if self._download is not None:
+        elif self._download is not None:
             self._download.receive(peer, message, payload)
 
     def peer_lost(self, peer: PeerId) -> None:
@@ -199,7 +187,6 @@ class StageAcquisition:
 
     def view_changed(self) -> None:
         """The view of the swarm has changed."""
-        self.sees = True
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
@@ -211,7 +198,7 @@ class StageAcquisition:
             The elements of the stage's gradient.
 
         Raises:
-            TextMissing: nobody has the training data.
+            DataMissing: nobody has the training data.
             DownloadFailed: no member that has their tokenizer served it.
         """
         terms, corpus = self._terms, ""
@@ -229,8 +216,6 @@ class StageAcquisition:
             terms.folders.compiled,
             terms.me,
         )
-        if fit.ranks > 1:
-            terms.ports.perform(Explain("pipeline", _cut_words(self.stage, fit.ranks)))
         if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)
@@ -245,8 +230,8 @@ class StageAcquisition:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
-            way = way_in(self.stage, self._terms.me, self._view(), machine, now)
-            if self.sees and not isinstance(way, Wait):
+            way = way_in(self.stage, self._terms.me, self._holder.view, machine, now)
+            if self._holder.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):
@@ -294,7 +279,7 @@ class StageAcquisition:
         self._waits(Phase.ADMISSION)
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
-                for replica in self._view().serving(self.stage):
+                for replica in self._holder.view.serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     return await self._admitted.receive()
@@ -372,11 +357,15 @@ class StageAcquisition:
             return False
         return True
 
-    def _is_false_start(self, offer: BlobOffer) -> bool:
-        start = self._terms.manifest.start
-        if offer.kind != "start" or not start:
-            return offer.kind == "start"
-        return offer.size_bytes != start[self.stage].size_bytes
+    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
+        """Return what is wrong with an offer, and its points; None: nothing, as far as we see."""
+        manifest = self._terms.manifest
+        if offer.kind == "state" and not is_plausible(manifest, offer):
+            return "checkpoint-of-wrong-size", 20
+        size_bytes = manifest.start[self.stage].size_bytes if manifest.start else -1
+        if offer.kind == "start" and offer.size_bytes != size_bytes:
+            return "start-of-wrong-size", LIE_POINTS
+        return None
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
         rate = self._terms.amendments().rate_at(version)
@@ -485,19 +474,19 @@ class StageAcquisition:
     async def _prepare_data(self) -> str:
         """Be able to read the data: all of them are here, or members give their leaves, from now
         on: opening the stage takes a while."""
-        self._waits(Phase.TEXT)
+        self._waits(Phase.DATA)
         terms, leaves = self._terms, self._terms.leaves
         await leaves.open()
         if leaves.whole:
-            terms.text.found()
+            terms.data_search.found()
         else:
-            terms.text.lacks()
+            terms.data_search.lacks()
             if leaves.empty or not leaves.has_tokenizer():
-                donors = await self._text_donors()
+                donors = await self._data_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
-            leaves.at(max(self._view().committed(self.stage), terms.history.lineage.version))
-        await offer_text(terms)
+            leaves.at(max(self._holder.view.committed(self.stage), terms.history.lineage.version))
+        await offer_data(terms)
         return str(leaves.folder)
 
     async def _copy_tokenizer(self, leaves: LeafSupply, donors: list[PeerId]) -> None:
@@ -509,30 +498,30 @@ class StageAcquisition:
         sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
         if not leaves.has_tokenizer():
             await trio.to_thread.run_sync(_unlink, leaves.tokenizer)
-            self._terms.text.lied(sources)
+            self._terms.data_search.lied(sources)
             raise DownloadFailed("another tokenizer came than the manifest's")
 
-    async def _text_donors(self) -> list[PeerId]:
+    async def _data_donors(self) -> list[PeerId]:
         """Return members that offer the data.
 
         Raises:
-            TextMissing: nobody does.
+            DataMissing: nobody does.
         """
-        text = self._terms.text
-        self._waits(Phase.TEXT_DONORS)
+        search = self._terms.data_search
+        self._waits(Phase.DATA_DONORS)
         with trio.move_on_after(ANSWER_S):
-            while not text.donors():
+            while not search.donors():
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
-        if donors := text.donors():
+        if donors := search.donors():
             return donors
-        raise TextMissing("no member sends the training data")
+        raise DataMissing("no member sends the training data")
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
     ) -> frozenset[PeerId]:
         """Download to ``path``; return the donors, which are accountable for it."""
         what = _WORDS[query.kind]
-        self._waits(Phase.TEXT_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
+        self._waits(Phase.DATA_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.ports, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()
@@ -550,7 +539,8 @@ class StageAcquisition:
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts."""
-        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.machine)
+        view, machine = self._holder.view, self._terms.history.machine
+        believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
-from client.train.ports import Ports
+from client.train.ports import Ports, StageHolder
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
@@ -61,6 +61,7 @@ class StageContext:
     """The context shared by the stages of one volunteer."""
 
     owner: Owner
+    holder: StageHolder
     terms: Terms
     workers: WorkerPool
     scheduler: TaskScheduler

@@ -23,7 +23,7 @@ import trio
 from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
 from client.store.texts import TextStore
 from client.train.ports import Copied, Ports
-from client.train.transfer.text_search import TextSearch
+from client.train.transfer.data_search import DataSearch
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
@@ -53,7 +53,7 @@ class LeafSupply:
     Args:
         ports: of the node.
         manifest: names the data; they are tokens.
-        text: knows the members that offer the data.
+        search: knows the members that offer the data.
         store: this volunteer's texts.
         sources: folders that may have the whole data.
         budget_bytes: of the cache.
@@ -63,12 +63,12 @@ class LeafSupply:
         self,
         ports: Ports,
         manifest: Manifest,
-        text: TextSearch,
+        search: DataSearch,
         store: TextStore,
         sources: Sequence[Path],
         budget_bytes: int,
     ) -> None:
-        self._ports, self._data, self._text = ports, manifest.data, text
+        self._ports, self._data, self._search = ports, manifest.data, search
         self._store, self._sources, self._budget = store, sources, budget_bytes
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
@@ -275,7 +275,7 @@ class LeafSupply:
             verdict = self._verdict(message.index, payload)
             self._perform(self._fetch.chunk(peer, message, verdict, now), payload)
             if verdict == "lie":
-                self._text.lost(peer)
+                self._search.lost(peer)
         self._changed.set()
         return True
 
@@ -296,10 +296,10 @@ class LeafSupply:
             return
         self._plan_further()
         awaited, ahead = self._missing(cache) if now >= self._rests_until else ([], [])
-        self._perform(self._fetch.offer(self._text.offering, now))
+        self._perform(self._fetch.offer(self._search.offering, now))
         self._perform(self._fetch.want(awaited, ahead, now))
         self._perform(self._fetch.tick(now))
-        self._text.supplied(bool(self._plan), starved=self._fetch.starved(now))
+        self._search.supplied(bool(self._plan), starved=self._fetch.starved(now))
 
     def _plan_further(self) -> None:
         if self._first is None:

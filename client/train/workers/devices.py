@@ -8,7 +8,6 @@ from typing import Literal
 import psutil
 
 from client.config import Settings
-from protocol.manifest import Manifest
 
 _HOST_SHARE = 0.85
 PINNED = 2
@@ -21,8 +20,7 @@ class Devices:
 
     Fields:
         ranks: their number; 1: there is no group.
-        host_bytes: memory beside theirs, for what the first one keeps of a stage that is cut, and
-            for vectors that are offloaded; 0: there is no other.
+        host_bytes: memory beside theirs, for vectors that are offloaded; 0: there is no other.
         offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
     """
 
@@ -38,19 +36,6 @@ class Devices:
     def can_hold(self, size_bytes: int) -> bool:
         """Whether the host has room for vectors of so many bytes."""
         return PINNED * size_bytes <= self.host_bytes
-
-    def why_uncut(self, manifest: Manifest) -> str:
-        """Return why stages cannot be cut over the ranks; empty: they can."""
-        model, sequences = manifest.model, manifest.sequences_per_microbatch
-        if self.ranks == 1:
-            return "there is one device"
-        if model.lora is not None:
-            return "what is frozen beside adapters is not cut"
-        if manifest.stage_count == 1 and model.tied is True:
-            return "the only stage's output projection is its embedding"
-        if sequences < self.ranks:
-            return f"a microbatch has {sequences} sequences, and each device needs at least one"
-        return ""
 
 
 ONE = Devices()

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
+from client.compute.memory import Holding, MemoryNeed, graphs_that_fit
+from client.compute.payload import largest_payload_bytes
+from client.compute.process import RING_BYTES
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.workers.devices import ONE, Devices
 from protocol.manifest import Manifest
 
+RING_PAYLOADS = 6
+"""Boundaries that have room in the memory shared with a worker, for each direction: those of the
+microbatch that is computed, and of the ones that wait for it."""
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
 
@@ -30,12 +35,6 @@ class Fit:
     """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
     offloaded_bytes: int = 0
     """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
-    ranks: int = 1
-    """Over which it is cut; 1: each of a group has all of it."""
-
-    def at_once(self, ranks: int) -> int:
-        """Return the microbatches that so many ranks run at a time."""
-        return ranks if self.ranks == 1 else 1
 
 
 def stage_need(
@@ -45,17 +44,16 @@ def stage_need(
     *,
     reruns_blocks: bool = False,
     offload: bool = False,
-    ranks: int = 1,
     host: bool = False,
 ) -> MemoryNeed:
     """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
 
     ``manifest`` has the model and the cut, ``stage`` is the index of the stage; with
     ``reruns_blocks`` graphs keep the blocks' inputs alone, with ``offload`` all vectors but the
-    parameters lie elsewhere; with ``ranks`` it is cut over these (see `required_bytes`).
+    parameters lie elsewhere (see `Holding`).
     """
-    return required_bytes(
-        manifest.model,
+    return Holding(
+        model=manifest.model,
         layers_per_stage=manifest.layers_per_stage,
         stage=stage,
         sequences=manifest.sequences_per_microbatch,
@@ -68,9 +66,8 @@ def stage_need(
         precision=manifest.compute,
         reruns_blocks=reruns_blocks,
         offload=offload,
-        ranks=ranks,
         host=host,
-    )
+    ).need
 
 
 def fit_stage(
@@ -81,7 +78,7 @@ def fit_stage(
     devices: Devices = ONE,
 ) -> Fit:
     """Return how a stage fits into memory: with whole graphs, else with its blocks run again, else
-    with its vectors offloaded, or cut over several devices.
+    with its vectors offloaded.
 
     Args:
         manifest: of the swarm.
@@ -93,47 +90,24 @@ def fit_stage(
     Raises:
         UserError: it does not fit.
     """
-    uncut = devices.why_uncut(manifest)
-    fit = _fit_whole(manifest, stage, available_bytes, spare_bytes, devices)
-    if fit is None and not uncut:
-        fit = _fit_cut(manifest, stage, available_bytes, devices)
+    fit = _way_to_fit(manifest, stage, available_bytes, spare_bytes, devices)
     if fit is not None:
         return fit
-    least = _least(manifest, stage, devices)
-    each = "" if uncut else " of each device"
+    offload = devices.can_offload(0)
+    least = stage_need(manifest, stage, reruns_blocks=True, offload=offload)
+    each = " of each device" if devices.ranks > 1 else ""
     host_bytes = least.offloaded_bytes
     elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
-    why = f"its devices cannot cut it: {uncut}; " if devices.ranks > 1 and uncut else ""
     raise UserError(
         f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
-        f"{why}raise --memory-limit, close other programs or volunteers, add graphics cards "
-        "(--devices), or join a swarm with more stages",
+        "raise --memory-limit, close other programs or volunteers, or join a swarm with more "
+        "stages",
         ExitCode.CONFIG,
     )
 
 
-def _least(manifest: Manifest, stage: int, devices: Devices) -> MemoryNeed:
-    """The least memory that a stage needs, in the last way in which it may be held here."""
-    if devices.why_uncut(manifest):
-        return stage_need(manifest, stage, reruns_blocks=True, offload=devices.can_offload(0))
-    host = devices.host_bytes > 0
-    return stage_need(manifest, stage, reruns_blocks=True, ranks=devices.ranks, host=host)
-
-
-def _fit_cut(manifest: Manifest, stage: int, available_bytes: int, devices: Devices) -> Fit | None:
-    ranks, host = devices.ranks, devices.host_bytes > 0
-    need_with = partial(stage_need, manifest, stage, ranks=ranks, host=host)
-    for reruns_blocks in (False, True):
-        need = need_with(reruns_blocks=reruns_blocks)
-        graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
-        if graphs >= 0 and need.offloaded_bytes <= devices.host_bytes:
-            taken = need_with(graphs, reruns_blocks=reruns_blocks).total_bytes
-            return Fit(graphs, taken, reruns_blocks, ranks=ranks)
-    return None
-
-
-def _fit_whole(
+def _way_to_fit(
     manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int, devices: Devices
 ) -> Fit | None:
     host = devices.host_bytes > 0
@@ -251,11 +225,18 @@ def open_stage_request(
         offload=fit.offloaded_bytes > 0,
         compile=settings.compile,
         compile_folder=compile_folder,
-        ranks=fit.ranks,
         device=settings.device,
         corpus=corpus,
         token_data=manifest.data,
     )
+
+
+def ring_bytes(manifest: Manifest) -> int:
+    """Return the memory that node and worker share for each direction."""
+    model = manifest.model
+    shape = (manifest.sequences_per_microbatch, model.context, model.boundary_width)
+    boundary = largest_payload_bytes(shape, manifest.boundary_codec)
+    return max(RING_BYTES, RING_PAYLOADS * boundary)
 
 
 def _mib(size_bytes: int) -> str:

@@ -15,14 +15,16 @@ from typing import Any
 import trio
 
 from client.compute.group import open_group
-from client.compute.process import Worker, open_worker
+from client.compute.process import RING_BYTES, Worker, open_worker
 
 OpenWorker = Callable[[], AbstractAsyncContextManager[Worker]]
 
 
-def opener(devices: Sequence[str]) -> OpenWorker:
+def opener(devices: Sequence[str], ring_bytes: int = RING_BYTES) -> OpenWorker:
     """Return what opens a worker on devices: a process, or a group of one for each."""
-    return partial(open_group, tuple(devices)) if len(devices) > 1 else open_worker
+    if len(devices) > 1:
+        return partial(open_group, tuple(devices), ring_bytes=ring_bytes)
+    return partial(open_worker, ring_bytes=ring_bytes)
 
 
 @dataclass(eq=False, slots=True)

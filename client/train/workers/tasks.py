@@ -24,8 +24,14 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 
 
-def sources(task: Task, place: Place) -> tuple[PayloadKey | None, ...]:
-    """Return what a task takes; None stands for an empty payload."""
+def sources(task: Task, place: Place, *, graph_kept: bool = False) -> tuple[PayloadKey | None, ...]:
+    """Return what a task takes; None stands for an empty payload.
+
+    Args:
+        task: the task.
+        place: of the seat.
+        graph_kept: whether the worker has the graph of a pass back, which needs no input then.
+    """
     match task:
         case PassTask(into="audit"):
             return task.shown
@@ -34,7 +40,7 @@ def sources(task: Task, place: Place) -> tuple[PayloadKey | None, ...]:
                 isinstance(task, PassTask) and task.into == "less" and not place.last
             )
             given = (PayloadKey(step, "grad_in", m),) if back else ()
-            if place.first:  # it reads samples
+            if place.first or graph_kept:  # the first stage reads samples
                 return given
             tokens = place.last or place.tokens_everywhere
             names: tuple[PayloadName, ...] = ("input", "tokens") if tokens else ("input",)

@@ -1,16 +1,18 @@
-"""A fresh invite with its QR code, to be copied or scanned."""
+"""A fresh invite, to be copied."""
 
 from __future__ import annotations
 
+import shlex
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
 from client.control.snapshot import InviteView
-from client.ui import themes
-from client.ui.dialogs.dialog import CELLS, FRAME_LINES, Dialog
-from client.ui.invite import SHARE, invite_lines
-from client.views.span import Box, Line
+from client.ui.dialogs.dialog import Dialog
+from client.views.span import Box, Line, line
+from client.views.text import clean, wrap
+
+MAX_CHARS = 4000
 
 
 class InviteDialog(Dialog[None]):
@@ -31,9 +33,16 @@ class InviteDialog(Dialog[None]):
         self.notify("invite copied, if your terminal lets it", markup=False)
 
     def _lines(self, box: Box) -> list[Line]:
-        room = int(SHARE * self.app.size.height) - FRAME_LINES
-        return invite_lines(
-            self._invite,
-            Box(min(box.width, CELLS), room),
-            light_on_dark=self.app.theme != themes.LIGHT,
-        )
+        view, text = self._invite, clean(self._invite.invite, MAX_CHARS)
+        # only full lines are broken: an invite has no blanks, and gets none when it is copied
+        parts = [text[at : at + box.width] for at in range(0, len(text), max(1, box.width))]
+        name = shlex.quote(f"{clean(view.swarm_name, 60)}.swarm")
+        notes = [part for note in view.notes for part in wrap(clean(note), box.width)]
+        return [
+            *(line((part, "strong")) for part in parts),
+            *(line((part, "warn")) for part in notes),
+            (),
+            line((f"or give a file: volunteer invite --out {name}", "muted")),
+            (),
+            line(("c ", "key"), ("copy it   ", "muted"), ("Esc ", "key"), ("close", "muted")),
+        ]

@@ -1,12 +1,10 @@
-"""Fresh invites: whom they name, who can use them, and their QR codes."""
+"""Fresh invites: whom they name, who can use them, and what to say of them."""
 
 from __future__ import annotations
 
 import pytest
-import segno
 
-from client.inviting import MAX_ADDRESSES, fresh, notes, reach, short, ticket_note
-from client.qr_code import QUIET, qr_lines
+from client.inviting import MAX_ADDRESSES, fresh, notes, reach, ticket_note
 from protocol.address import Address
 from protocol.invite import SwarmFile, parse_target
 from protocol.vouching.ticket import TICKET_LIFE_S, Ticket
@@ -59,9 +57,6 @@ def test_an_invite_is_bounded_and_its_short_forms_are_invites(swarm: SwarmFile) 
     many = [[_at(f"8.8.8.{number}", number)] for number in range(1, 40)]
     found = fresh(swarm, many)
     assert found.peers == tuple(address for (address,) in many[:MAX_ADDRESSES])
-    two, one = (parse_target(text) for text in short(found))
-    assert two.peers == found.peers[:2]  # type: ignore[union-attr]
-    assert one.peers == found.peers[:1]  # type: ignore[union-attr]
 
 
 def test_an_invite_of_no_use_elsewhere_says_so(swarm: SwarmFile) -> None:
@@ -70,22 +65,6 @@ def test_an_invite_of_no_use_elsewhere_says_so(swarm: SwarmFile) -> None:
     near = fresh(swarm, [[_at("127.0.0.1"), _at("192.168.1.4")], [_at("127.0.0.1", 2)]])
     assert near.peers == (_at("192.168.1.4"),), "loopback is of no use to anybody else"
     assert "same network" in " ".join(notes(near))
-
-
-@pytest.mark.parametrize("light_on_dark", [True, False])
-@pytest.mark.parametrize("text", ["x", "volunteer:" + "ab" * 200])
-def test_a_code_in_characters_is_the_code(text: str, light_on_dark: bool) -> None:
-    lines = qr_lines(text, light_on_dark=light_on_dark)
-    cells = {" ": (0, 0), "▀": (1, 0), "▄": (0, 1), "█": (1, 1)}
-    read = [[bool(cells[one][half]) for one in line] for line in lines for half in (0, 1)]
-    dark = [[written != light_on_dark for written in row] for row in read]
-    wanted = [[bool(m) for m in row] for row in segno.make_qr(text, error="l").matrix]
-    size = len(wanted)
-    inner = [row[QUIET : QUIET + size] for row in dark[QUIET : QUIET + size]]
-    assert inner == wanted
-    margin = [*dark[:QUIET], *dark[QUIET + size :]]
-    assert not any(any(row) for row in margin)
-    assert all(len(line) == size + 2 * QUIET for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from model_zoo.stages import load_stage
 from model_zoo.whole import load_whole
 
 pytestmark = pytest.mark.filterwarnings("default")
-transformers = pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+transformers = pytest.importorskip("transformers", reason="needs transformers")
 
 """Compared bit by bit, in fp32 on one thread."""
 VOCAB, CONTEXT, LAYERS = 300, 48, 4

@@ -16,7 +16,7 @@ from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
 from model_zoo.whole import build_whole, load_whole
 
 pytestmark = pytest.mark.filterwarnings("default")
-transformers = pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+transformers = pytest.importorskip("transformers", reason="needs transformers")
 
 GPT = ModelSpec("gpt", 2, 32, 2, 2, 64, context=32)
 LLAMA = ModelSpec("llama", 2, 32, 4, 2, 48, context=64)

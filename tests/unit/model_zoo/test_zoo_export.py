@@ -34,7 +34,7 @@ def shaken_state(spec: ModelSpec) -> State:
 def test_transformers_computes_the_same_logits(
     spec: ModelSpec, tokens: Tensor, tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
     state = shaken_state(spec)
     export_hf(spec, state, tmp_path)
     theirs, info = transformers.AutoModelForCausalLM.from_pretrained(

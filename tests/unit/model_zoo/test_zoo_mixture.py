@@ -60,7 +60,7 @@ def test_a_token_becomes_the_weighted_sum_of_its_experts(shares: Literal["chosen
 
 def test_the_loss_of_balance_is_that_of_transformers() -> None:
     modeling = pytest.importorskip(
-        "transformers.models.mixtral.modeling_mixtral", reason="needs the extra volunteer[hf]"
+        "transformers.models.mixtral.modeling_mixtral", reason="needs transformers"
     )
     logits = mixture().gate(hidden(4))  # (B, T, E)
     probabilities = logits.softmax(-1)

@@ -96,7 +96,7 @@ def test_it_is_exported_and_imported_as_it_is(tied: ModelSpec, tmp_path: Path) -
 
 
 def test_transformers_ties_it_too(tied: ModelSpec, tokens: Tensor, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra volunteer[hf]")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
     spec = tied if tied.architecture == "gpt" else replace(tied, norm_eps=1e-6)
     model = build_whole(spec, seed=1)
     export_hf(spec, model.state_dict(), tmp_path)

@@ -19,15 +19,10 @@ from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import Evidence
-from protocol.recovery.machine import (
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-    SaveNow,
-)
+from protocol.recovery.knowledge import Knowledge
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Lineage, Stored, parse_stored
 
 SEQ_PER_S: Final = 1000
@@ -50,15 +45,15 @@ class Histories:
         config, now = self._swarm.config, self._swarm.now_of(volunteer)
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
-        volunteer.recovery = Recovery(
+        known = Knowledge(
             volunteer.peer,
             self._stages,
             config.checkpoint_every,
             disk.lineage,
-            seq,
-            steps=STEPS,
-            evidence=Evidence(disk.evidence),
+            STEPS,
+            Evidence(disk.evidence),
         )
+        volunteer.recovery = Recovery(known, seq)
         volunteer.records = {}
         self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
 
@@ -69,7 +64,7 @@ class Histories:
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
         machine = volunteer.recovery
-        newest = machine.newest_whole()
+        newest = machine.known.newest_whole()
         protected = {(stage, newest.version) for stage in range(self._stages)}
         self._write_evidence(volunteer)
         if made_in == machine.lineage:
@@ -95,7 +90,7 @@ class Histories:
         """Return the volunteers that have the version from which the lineage begins, ourselves
         first."""
         found = holders(
-            volunteer.recovery.stored_live(), volunteer.recovery.lineage, volunteer.stage
+            volunteer.recovery.known.stored_live(), volunteer.recovery.lineage, volunteer.stage
         )
         there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
@@ -136,7 +131,7 @@ class Histories:
         served = {p: s for p, s in others if p != me and s.state == "serving"}
         eras = {p: (s.era,) for p, s in served.items()}
         reached = {p: s.version for p, s in served.items()}
-        versions = machine.versions(view)
+        versions = machine.known.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
         live = volunteer.seen_live() | told  # as in a swarm too large to link with all

@@ -285,7 +285,7 @@ class ChaosWorld(ChaosSwarm):
             serving=serving,
             era=lineage.era,
             touch=volunteer.contacts,
-            has_left=volunteer.recovery.has_left,
+            has_left=volunteer.recovery.known.has_left,
             electors=lineage.electors,
             elector=volunteer.elector,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
@@ -431,7 +431,7 @@ class ChaosWorld(ChaosSwarm):
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage again, for any reason."""
         if fault.kind == "behind":
-            peer.recovery.left_behind(peer.stage)
+            peer.recovery.known.left_behind(peer.stage)
         self.lose(peer, fault.words)
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
@@ -554,7 +554,7 @@ class ChaosWorld(ChaosSwarm):
         """Set the run's last step, for open seats and for later ones."""
         self._steps = steps
         for volunteer in self.volunteers.values():
-            volunteer.recovery.steps = steps
+            volunteer.recovery.known.steps = steps
             if volunteer.seat is not None:
                 # a run's length is fixed; a world's is not
                 volunteer.seat.agreeing.unamended_steps = steps

@@ -1,4 +1,4 @@
-"""``volunteer checkpoint``: lists, verifies, restores; refuses damage and other swarms."""
+"""``volunteer checkpoint``: lists and verifies; finds damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.checkpoint import build_header
 from client.compute.state_hash import state_hash
 from client.errors import ExitCode
-from client.store.identity import IdentityLock
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.invite import SwarmFile
@@ -97,75 +96,3 @@ def test_verifying_finds_what_a_header_does_not_tell(
     assert ["damaged" in file["problem"] for file in view["files"]] == [False, True]
     assert view["complete"] == []
     assert len(list(folder.iterdir())) == 2, "nothing is renamed: a volunteer may be running"
-
-
-def test_a_backup_becomes_what_the_swarm_goes_on_from(
-    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
-) -> None:
-    backup = tmp_path / "backup"
-    for stage in range(STAGES):
-        write(backup, swarm.swarm, stage, 400)
-        write(folder, swarm.swarm, stage, 450)
-    write(folder, swarm.swarm, 0, 400, fill=1)
-    done = within("checkpoint", "restore", str(backup), "--version", "400", "--json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert [(f["stage"], f["version"]) for f in answer["copied"]] == [(0, 400), (1, 400)]
-    assert answer["complete"] == [400]
-    names = {path.name for path in folder.iterdir()}
-    assert names == {
-        "stage-0-v400.safetensors",
-        "stage-1-v400.safetensors",
-        "stage-0-v400.safetensors.set-aside",
-        "stage-0-v450.safetensors.set-aside",
-        "stage-1-v450.safetensors.set-aside",
-    }
-    for stage in range(STAGES):
-        name = f"stage-{stage}-v400.safetensors"
-        assert (folder / name).read_bytes() == (backup / name).read_bytes()
-    assert within("checkpoint", "restore", str(backup)).returncode == 0, "it may be done again"
-
-
-def test_only_setting_aside_needs_no_files(folder: Path, swarm: SwarmFile, within: Within) -> None:
-    for version in (50, 100):
-        write(folder, swarm.swarm, 0, version)
-    done = within("checkpoint", "restore", "--version", "50")
-    assert done.returncode == 0
-    assert "not every stage is here" in done.stdout
-    assert {path.name for path in folder.iterdir()} == {
-        "stage-0-v50.safetensors",
-        "stage-0-v100.safetensors.set-aside",
-    }
-    assert "set aside stage-0-v100.safetensors.set-aside" in within("checkpoint", "ls").stdout
-    done = within("checkpoint", "restore", "--version", "60")
-    assert done.returncode == ExitCode.USAGE
-    assert "there is 50" in done.stderr
-
-
-def test_nothing_is_copied_unless_all_is_sound_and_of_this_swarm(
-    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
-) -> None:
-    good = write(tmp_path / "a", swarm.swarm, 0, 5)
-    foreign = write(tmp_path / "b", "cd" * 32, 1, 5)
-    done = within("checkpoint", "restore", str(good), str(foreign))
-    assert done.returncode == ExitCode.REFUSED
-    assert "another swarm" in done.stderr
-    bad = write(tmp_path / "c", swarm.swarm, 1, 5)
-    damage(bad)
-    done = within("checkpoint", "restore", str(good), str(bad))
-    assert done.returncode == ExitCode.RUNTIME
-    assert "damaged" in done.stderr
-    assert not folder.exists()
-    for wrong in ([str(tmp_path / "none")], [str(tmp_path / "home")], []):
-        assert within("checkpoint", "restore", *wrong).returncode == ExitCode.USAGE
-
-
-def test_a_running_volunteer_is_not_disturbed(
-    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
-) -> None:
-    backup = write(tmp_path / "backup", swarm.swarm, 0, 5)
-    with IdentityLock(make_private(home_folders(tmp_path / "home").data)):
-        done = within("checkpoint", "restore", str(backup))
-    assert done.returncode == ExitCode.TEMPORARY
-    assert "already runs" in done.stderr
-    assert not folder.exists()

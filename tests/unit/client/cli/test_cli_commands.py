@@ -27,7 +27,8 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
-from client.control.snapshot import NetworkView, PeerView, Snapshot
+from client.control.methods import Impossible
+from client.control.snapshot import NetworkView, PauseView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
@@ -119,6 +120,28 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
         ):
             assert within("pause", *wrong).returncode == ExitCode.USAGE
         assert provider.paused is None
+
+
+class Unsaved(FakeProvider):
+    """Its disk does not take the last version."""
+
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
+        if not discard:
+            raise Impossible("cannot save version 65 of stage 0; --discard leaves anyway")
+        return super().pause(until, reason, discard=discard)
+
+
+def test_a_pause_that_would_lose_a_version_is_refused_unless_it_may(
+    home: Path, within: Within
+) -> None:
+    provider = Unsaved()
+    with node_of(home, provider):
+        refused = within("pause")
+        assert refused.returncode == ExitCode.RUNTIME
+        assert "cannot save version 65 of stage 0" in refused.stderr
+        assert provider.paused is None
+        assert within("pause", "--discard").returncode == ExitCode.OK
+        assert provider.paused is not None
 
 
 def test_tables_are_for_people(home: Path, within: Within) -> None:
@@ -334,13 +357,20 @@ def test_a_service_is_written_and_not_started(
     assert invite.stat().st_mode & 0o777 == 0o600
     assert f"ExecStart={Path(sys.executable).parent}/volunteer join --headless" in unit.read_text()
     assert text not in unit.read_text()
-    within("service", "install", "--start")
-    assert "--user enable --now volunteer.service" in calls.read_text()
+    other = within("service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32))
+    assert other.returncode == ExitCode.USAGE
+    assert "for another swarm" in other.stderr
+    assert invite.read_text() == text
+    assert within("service", "install", "--swarm", text).returncode == 0, "a fresh invite"
     assert within("service", "uninstall").stdout == f"{unit}\n"
-    assert "--user disable --now volunteer.service" in calls.read_text()
+    assert calls.read_text() == "--user disable --now volunteer.service\n"
     assert not unit.exists()
     assert invite.exists()
-    assert within("service", "install", "--user", "--system").returncode == ExitCode.USAGE
+    before = sorted(home.rglob("*"))
+    dry = within("service", "install", "--swarm", text, "--dry-run")
+    assert sorted(home.rglob("*")) == before
+    assert "[Unit]" in dry.stdout
+    assert f"would write {unit}" in dry.stderr
 
 
 # --- doctor --------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.commands.join import promised_port
+from client.cli.founding.averaging import run_s
 from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import (
     Founding,
@@ -89,8 +89,8 @@ def test_measured_costs_balance_the_stages() -> None:
     assert manifest.layers_per_stage == (1, 1)
 
 
-SLOW = Machine("slow line", 2e12, 8e9, 1e5, 1e5)
-FAST = Machine("fast line", 2e9, 8e9, 1e9, 1e9)
+SLOW = Machine(2e12, 8e9, 1e5, 1e5)
+FAST = Machine(2e9, 8e9, 1e9, 1e9)
 
 
 def settled_on(machine: Machine, **choices: object) -> Founding:
@@ -344,6 +344,7 @@ def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() ->
     ("run", "model", "words"),
     [
         (RunChoices(stages=5), ModelChoices(), "4 layers cannot be cut into 5 stages"),
+        (RunChoices(stages=2), ModelChoices(layers=1), "1 layer cannot be cut into 2 stages"),
         (RunChoices(), ModelChoices(width=100, heads=3), "not a multiple of heads"),
         (RunChoices(), ModelChoices(kv_heads=2), "kv_heads == heads"),
         (
@@ -479,40 +480,22 @@ def test_the_founder_listens_where_the_file_promises() -> None:
     assert promised_port(chosen, SIGNER.peer, invite.peers).listen_port == 5
 
 
-def test_measured_costs_are_seconds_at_the_founders_own_speed() -> None:
-    founding = found_swarm(
-        SIGNER.peer, RunChoices(stages=3), ModelChoices(layers=3, width=32), OptimizerChoices()
-    )
-    speeds = [price.flops / price.seconds for price in founding.prices if price.seconds]
-    assert len(speeds) == 3
-    assert max(speeds) == pytest.approx(min(speeds)), "one speed for all stages"
-    assert [cost.flops for cost in founding.manifest.stages] == [p.flops for p in founding.prices]
-
-
 def test_stages_of_one_kind_are_measured_once_and_cost_the_same() -> None:
     founding = found_swarm(
         SIGNER.peer, RunChoices(stages=4), ModelChoices(layers=4, width=32), OptimizerChoices()
     )
-    assert founding.prices[1].seconds == founding.prices[2].seconds
-    assert founding.prices[0].seconds != founding.prices[1].seconds
+    first, second, third, _ = founding.manifest.stages
+    assert second.flops == third.flops != first.flops
 
 
-def test_without_measuring_costs_are_counted() -> None:
-    founding = found_swarm(
-        SIGNER.peer, RunChoices(stages=2, measure=False), ModelChoices(), OptimizerChoices()
-    )
-    for price in founding.prices:
-        assert price.seconds is None
-        assert price.flops == price.counted_flops > 0
-
-
-def test_the_table_of_prices_is_in_text_and_json(within: Within, tmp_path: Path) -> None:
-    text = within("create", "--no-measure", "--out", str(tmp_path / "a.swarm"))
-    assert "stage  layers  GFLOP/microbatch" in text.stderr
-    done = within("create", "--no-measure", "--json", "--out", str(tmp_path / "b.swarm"))
-    stages = msgspec.json.decode(done.stdout)["stages"]
-    assert [stage["stage"] for stage in stages] == [0, 1]
-    assert all(stage["seconds"] is None and stage["flops"] > 0 for stage in stages)
+def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:
+    run = RunChoices(measure=False)
+    assert found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).seconds is None
+    slow, fast = settled_on(SLOW), settled_on(FAST)
+    for founding, machine in ((slow, SLOW), (fast, FAST)):
+        assert founding.seconds == run_s(founding.manifest, machine)
+    assert fast.seconds is not None
+    assert run_s(fast.manifest, replace(FAST, flop_per_s=1e15)) < fast.seconds
 
 
 def test_a_host_that_is_not_ours_is_refused_in_words(

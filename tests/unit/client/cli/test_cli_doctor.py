@@ -179,14 +179,14 @@ def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
     assert "that its members run" in raised.value.next_step
 
 
-@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
 def empty_checkpoint(scene: Scene) -> None:
     folder = scene.data / "checkpoints" / ("ab" * 32)
     folder.mkdir(parents=True)
     (folder / "stage-0-v7.safetensors").touch()
 
 
-@case("checkpoints", "warn", "1 checkpoints are damaged", "volunteer checkpoint verify")
+@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
 def checkpoint_with_a_damaged_header(scene: Scene) -> None:
     """As ``checkpoint ls`` sees it."""
     folder = scene.data / "checkpoints" / ("ab" * 32)
@@ -492,7 +492,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_doctor_advises_how_to_use_all_cards(cards: None) -> None:
     told = check_gpu(Settings(device="auto"))
     assert told.words.startswith("0: Card 0, 8.00 GB free, driver 550.1; 1: Card 1, ")
-    assert (told.status, "--instance gpu1 --device cuda:1" in told.next_step) == ("ok", True)
+    assert (told.status, "--device cuda:1" in told.next_step) == ("ok", True)
     assert "config set device 0,1" in told.next_step
 
 

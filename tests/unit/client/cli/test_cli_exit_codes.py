@@ -44,8 +44,6 @@ FAILURES = [
     (["sample", "--swarm", "nowhere"], 2, "nowhere"),
     (["export", "--swarm", "nowhere"], 2, "--out"),
     (["sample"], 2, "no swarm is known"),
-    (["chat"], 2, "no swarm is known"),
-    (["chat", "--max-tokens", "0"], 2, "--max-tokens"),
     (["config", "show", "--config", "no-such.toml"], 78, "no-such.toml"),
 ]
 

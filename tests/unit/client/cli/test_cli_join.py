@@ -148,7 +148,7 @@ def test_the_prompt_names_the_cards_that_are_used(
 
 def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile) -> None:
     words = memory_words(swarm.manifest)
-    assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, ()))
+    assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, at most two; no limit" in said
     assert "at most 4.29 GB of tensors in transit beyond 537 MB in memory" in said

@@ -135,7 +135,7 @@ def test_what_would_be_lost_is_asked_for(
     checkpoint.touch()
     done = within("forget", "vain")
     assert (done.returncode, checkpoint.exists()) == (ExitCode.USAGE, True)
-    assert "1 checkpoints" in done.stderr
+    assert "with 1 checkpoint?" in done.stderr
     assert within("forget", "vain", "--yes").returncode == 0
     assert not checkpoint.parent.exists()
 
@@ -155,8 +155,8 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
 ) -> None:
     (home / "config.toml").write_text(text)
     with node_of(home, Running(founded[0])):
-        for command in ("status", "pause", "resume"):
-            done = within(command)
+        for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
+            done = within(*command.split())
             assert done.returncode == 0, (command, done.stderr)
             assert "config.toml" in done.stderr
             assert "it counts as not set" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -10,17 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.cli.reach import machine, services
-from client.cli.reach.machine import Volunteer
 from client.control.sockets import listener, listening_sockets, socket_path
-from client.errors import ExitCode, UserError
-from client.packaging_data import service_file
+from client.errors import ExitCode
 from client.store.paths import runtime_folder
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider
@@ -54,17 +50,9 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("VOLUNTEER_HOME", f"{name}/mine")
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-        monkeypatch.setattr(services, "SYSTEM_UNITS", tmp_path / "systemd")
         monkeypatch.setattr(services, "SYSTEM_HOME", Path(name) / "volunteer")
         monkeypatch.setattr(machine, "ASK_S", 0.5)
         yield Path(name)
-
-
-class Terminal(io.StringIO):
-    """Somebody looks at it."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @contextmanager
@@ -99,14 +87,6 @@ def listed(within: Within, home: Path) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def install(home: Path, instance: str) -> None:
-    """Have a unit file of the system, as ``service install`` writes it."""
-    place = services.service_place("system", instance)
-    place.unit.parent.mkdir(exist_ok=True)
-    place.unit.write_text(service_file("system", None, instance))
-    assert place.home == home
-
-
 @needs_linux
 def test_one_of_another_home_is_listed_with_its_own_answer(within: Within, folder: Path) -> None:
     with node_of(folder / "x", FakeProvider()) as path:
@@ -114,8 +94,10 @@ def test_one_of_another_home_is_listed_with_its_own_answer(within: Within, folde
         assert listener(path).pid == os.getpid()
         found = json.loads(within("list", "--json").stdout)["volunteers"]
         (row,) = [row for row in found if row["socket"] == str(path)]
-        assert (row["problem"], row["state"], row["stages"]) == ("", "training", [0])
-        assert (row["swarm_name"], row["tokens_per_s"], row["memory_bytes"]) == (
+        now = row["now"]
+        assert (row["problem"], now["state"]) == ("", "training")
+        assert [seat["stage"] for seat in now["seats"]] == [0]
+        assert (now["swarm_name"], now["own_tokens_per_s"], now["rss_bytes"]) == (
             "example",
             50.0,
             1000,
@@ -131,7 +113,7 @@ def test_one_that_hangs_is_named_with_its_process(within: Within, folder: Path) 
     with silent(a_socket(home)) as process:
         row = listed(within, home)
         assert row is not None
-        assert (row["pid"], row["state"]) == (process.pid, "")
+        assert (row["pid"], row["now"]) == (process.pid, None)
         assert f"{home}: process {process.pid} listens but does not" in within("list").stdout
     assert listed(within, home) is None
 
@@ -181,10 +163,8 @@ def test_a_socket_of_another_user_is_named(folder: Path) -> None:
 
 
 def test_commands_find_the_volunteer_of_an_instance(within: Within, folder: Path) -> None:
-    install(folder / "volunteer-one", "one")
     with node_of(folder / "volunteer-one", FakeProvider()):
         assert "example" in within("status").stdout
-    install(folder / "volunteer-two", "two")
     with (
         node_of(folder / "volunteer-one", FakeProvider()),
         node_of(folder / "volunteer-two", FakeProvider()),
@@ -201,21 +181,3 @@ def test_without_any_it_says_how_to_start_one(
     done = within("list")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
     assert "volunteer join" in done.stderr
-
-
-def test_an_instance_of_a_name_that_cannot_be_is_a_usage_error() -> None:
-    with pytest.raises(UserError) as raised:
-        services.service_place("user", "a/b")
-    assert raised.value.exit_code == ExitCode.USAGE
-
-
-def test_a_narrow_terminal_has_the_homes_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = import_module("client.cli.commands.list")
-    one = Volunteer(socket="", home="/srv/" + "x" * 70, swarm_name="ours")
-    wide = [*command._table([one])]
-    assert len(wide) == 2
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "80")
-    narrow = [*command._table([one])]
-    assert [line.split()[0] for line in narrow] == ["swarm", "ours", one.home]
-    assert all(len(line) <= 80 for line in narrow)

@@ -6,18 +6,13 @@ import re
 
 from msgspec import structs
 
-from client.cli.founding.outlook import LONG_S, alone_s, outlook, together_s, warn_of_time
-from client.cli.founding.price_table import StagePrice
+from client.cli.founding.outlook import LONG_S, outlook, warn_of_time
 from client.cli.terminal.mixture_text import MANY_TIMES, times_read, warn_of_repeats
 from client.cli.terminal.swarm_text import introduction
 from model_zoo.specs.data import DataSpec
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest, Policy
 from tests.support.protocol_examples import manifest
-
-
-def priced(*seconds: float | None) -> list[StagePrice]:
-    return [StagePrice(number, 2, 1e9, 1e9, each) for number, each in enumerate(seconds)]
 
 
 def text(size_bytes: int) -> DataSpec:
@@ -46,38 +41,28 @@ class TestEpochs:
 
 
 class TestTime:
-    def test_it_is_the_slowest_stage_shared_by_its_volunteers(self) -> None:
-        prices = priced(0.5, 1.0)
-        assert alone_s(run(10), prices) == 10 * 8 * 1.5
-        assert together_s(run(10), prices) == 10 * 8 / 2 * 1.0
-
     def test_what_was_not_measured_is_not_guessed(self) -> None:
-        prices = priced(None, 1.0)
-        assert alone_s(run(10), prices) is None
-        assert together_s(run(10), prices) is None
-        assert list(warn_of_time(run(10**9), prices)) == []
-        assert "nothing was measured" in list(outlook(run(10), prices))[-1]
+        assert list(warn_of_time(run(10**9), None)) == []
+        assert "nothing was measured" in list(outlook(run(10), None))[-1]
 
     def test_a_run_of_months_is_warned_of_with_what_to_do(self) -> None:
-        prices, long = priced(1.0, 1.0), run(2 * int(LONG_S) // 4)
-        [warning] = warn_of_time(long, prices)
-        fitting = int(LONG_S) // 4
-        assert f"--steps {fitting} takes" in warning
+        [warning] = warn_of_time(run(1000), 4 * LONG_S)
+        assert "--steps 250 takes" in warning
         assert "4 volunteers (2 in each of 2 stages)" in warning
-        assert list(warn_of_time(structs.replace(long, steps=fitting), prices)) == []
+        assert list(warn_of_time(run(250), LONG_S)) == []
 
 
 def test_memory_is_said_by_stage() -> None:
-    lines = list(outlook(run(10), priced(0.5, 1.0)))
+    lines = list(outlook(run(10), 120.0))
     assert lines[0].endswith("about 100 MB for the program, and 351 MB or more for each stage")
-    assert "2 min 00 s on one thread of this machine" in lines[1]
+    assert "2 min 00 s with 4 volunteers" in lines[1]
 
 
 def test_one_of_a_kind_is_not_said_in_the_plural() -> None:
     least = manifest(stages=1, steps=1, policy=Policy(redundancy=1))
     one = structs.replace(least, stages=(structs.replace(least.stages[0], layers=1),))
     one = structs.replace(one, model=structs.replace(one.model, layers=1))
-    said = "\n".join([*introduction(one, SwarmId("ab" * 32)), *outlook(one, ())])
-    said += "\n".join(warn_of_time(structs.replace(one, steps=int(LONG_S)), priced(2.0)))
+    said = "\n".join([*introduction(one, SwarmId("ab" * 32)), *outlook(one, None)])
+    said += "\n".join(warn_of_time(structs.replace(one, steps=10), 2 * LONG_S))
     assert "1 volunteer (of one stage)" in said
     assert re.findall(r"\b1 [a-z]+s\b", said) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ def described(**other: str) -> tuple[str, ...]:
 DESCRIBED = described()
 TOML = """
 [[machine]]
-name = "desktop"
 count = 3
 gflops = 400.0
 memory = "16GB"
@@ -43,7 +41,7 @@ down = "100Mbit/s"
 rtt_ms = 60
 
 [[machine]]
-tokens_per_s = 500
+gflops = 50.0
 memory = "8GB"
 up = "2.5MB/s"
 down = "100Mbit/s"
@@ -56,20 +54,13 @@ def planned(within: Within, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_json_has_the_best_plan_its_terms_and_the_others(within: Within) -> None:
+def test_json_has_the_best_way_among_all(within: Within) -> None:
     answer = planned(within, *DESCRIBED)
     assert answer["schema_version"] == 1
-    assert (answer["machines"], answer["tokens_per_step"]) == (4, 16 * 4 * 128)
-    (best,) = [each for each in answer["alternatives"] if each["best"]]
-    assert best == answer["best"]
-    stages = answer["stages"]
-    assert len(stages) == best["stages"]
-    assert sum(stage["layers"] for stage in stages) == 4
-    assert [stage["bottleneck"] for stage in stages].count(True) == 1
-    terms = best["prediction"]
-    names = ("compute_s", "link_s", "latency_s", "averaging_s")
-    assert sum(terms[name] for name in names) == pytest.approx(terms["step_s"])
-    assert terms["tokens_per_s"] == pytest.approx(answer["tokens_per_step"] / terms["step_s"])
+    best = answer["best"]
+    assert (answer["machines"], best["tokens_per_step"]) == (4, 16 * 4 * 128)
+    assert [each for each in answer["ways"] if each["chosen"]] == [best]
+    assert best["tokens_per_s"] == pytest.approx(best["tokens_per_step"] / best["step_s"])
 
 
 def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
@@ -78,13 +69,12 @@ def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
     assert "1 stage x 1 replica," in done.stdout
 
 
-def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> None:
+def test_text_shows_the_limit_and_what_it_takes(within: Within) -> None:
     text = within("plan", *DESCRIBED, "--stages", "2", "--microbatch", "4").stdout
     assert "2 stages x 2 replicas" in text
     assert "limited by " in text
-    assert "<- slowest" in text
+    assert "memory of a machine: " in text
     assert "microbatches of 4 sequences, 16 a step" in text
-    assert "\n*  2       2 " in text
     assert "traffic per volunteer" in text
 
 
@@ -104,14 +94,12 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert local["share"] >= 0.6
     assert local["share"] == local["tokens_per_s"] / answer["alone_tokens_per_s"]
     assert answer["holds_alone"]
-    assert local["sent_bytes_per_month"] == 30 * local["sent_bytes_per_day"] < 4e12
+    assert 30 * local["sent_bytes_per_day"] < 4e12
     assert (exact["loss_percent"], local["loss_percent"] > 0) == (0, True)
     (narrow,) = rest
     assert narrow["tokens_per_s"] == local["tokens_per_s"], "there are no boundaries"
     assert narrow["loss_percent"] == local["loss_percent"]
-    (stage,) = answer["stages"]
-    assert stage["memory_bytes"] <= 22e9 < stage["memory_bytes"] + stage["host_memory_bytes"]
-    assert stage["state_bytes"] == 4 * stage["parameters"], "a newcomer copies parameters alone"
+    assert local["memory_bytes"] <= 22e9 < local["memory_bytes"] + local["host_memory_bytes"]
     assert any("48 rounds are few" in note for note in answer["notes"])
     more = planned(within, *HOMES, "--host-memory", "48GB", "--tokens", "25000000000")
     assert more["ways"][1]["loss_percent"] < 3 < local["loss_percent"], "more rounds"
@@ -125,12 +113,12 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
 def test_the_ways_to_average_stand_side_by_side_in_eighty_columns(within: Within) -> None:
     text = within("plan", *HOMES, "--host-memory", "48GB").stdout
     begin = text.index("ways to average; 16 machines apart would train")
-    lines = text[begin:].split("\n\n")[0].splitlines()
+    lines = text[begin:].splitlines()[:5]
     assert [line[3:].split("  ")[0] for line in lines[2:]] == ["exact", "local", "local, s4"]
     assert max(map(len, lines)) <= 80
     assert "local rounds: every " in text
     assert "a round takes " in text
-    assert "more in the memory of a GPU's host" in text
+    assert "of a GPU's host" in text
 
 
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
@@ -148,7 +136,7 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         *(within, *flags, *near, "--averaging", "local", "--microbatches", "200"),
         *("--inner-microbatches", "5"),
     )
-    assert (asked["microbatches"], asked["inner_microbatches"]) == (200, 5)
+    assert (asked["best"]["microbatches"], asked["best"]["inner_microbatches"]) == (200, 5)
     refused = within("plan", *flags, *near, "--averaging", "local", "--audit", "3%")
     assert refused.returncode == ExitCode.USAGE
     assert "no audits" in refused.stderr
@@ -164,7 +152,7 @@ def test_a_founded_swarm_with_local_rounds_is_planned_for_as_it_is(
     )
     assert made.returncode == 0, made.stderr
     answer = planned(within, "--swarm", str(path), *DESCRIBED[3:])
-    assert (answer["microbatches"], answer["inner_microbatches"]) == (48, 3)
+    assert (answer["best"]["microbatches"], answer["best"]["inner_microbatches"]) == (48, 3)
     assert [way["name"] for way in answer["ways"]] == ["local"]
 
 
@@ -187,14 +175,9 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
     flags = (*described(machines="8", memory="24GB"), *model)
     assert "the largest machine lends 24.00 GB" in within("plan", *flags).stderr
     answer = planned(within, *flags, "--lora", "16")
-    assert sum(stage["frozen_bytes"] for stage in answer["stages"]) == 2 * 8_030_261_248
     assert answer["parameters"] == 32 * 16 * (2 * 4096 + 4096 + 1024)
-    for stage in answer["stages"]:
-        assert stage["state_bytes"] == 12 * stage["parameters"]
-        assert stage["averaged_bytes"] < 1.1 * stage["parameters"]
-        assert stage["frozen_bytes"] < stage["memory_bytes"] < 24e9
-    text = within("plan", *flags, "--lora", "16").stdout
-    assert "of frozen weights, " in text
+    assert answer["best"]["stages"] * answer["best"]["memory_bytes"] > 2 * 8_030_261_248
+    assert answer["best"]["memory_bytes"] < 24e9
 
 
 def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
@@ -207,9 +190,9 @@ def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) ->
 
 def test_the_time_and_traffic_of_tokens(within: Within) -> None:
     answer = planned(within, *DESCRIBED, "--tokens", "1000000000")
-    cost, speed = answer["cost"], answer["best"]["prediction"]["tokens_per_s"]
+    cost, speed = answer["cost"], answer["best"]["tokens_per_s"]
     assert cost["seconds"] == pytest.approx(1e9 / speed)
-    assert cost["steps"] == pytest.approx(1e9 / answer["tokens_per_step"])
+    assert cost["steps"] == pytest.approx(1e9 / answer["best"]["tokens_per_step"])
     assert cost["sent_bytes"] > 0
 
 
@@ -221,10 +204,9 @@ def test_more_tokens_than_can_be_reckoned_with_are_a_mistake(within: Within) -> 
 
 
 def test_a_wider_line_is_never_slower(within: Within) -> None:
+    flags = ("--redundancy", "1", "--stages", "4")
     speeds = [
-        planned(within, *described(up=up), "--redundancy", "1", "--stages", "4")["best"][
-            "prediction"
-        ]
+        planned(within, *described(up=up), *flags)["best"]
         for up in ("1Mbit/s", "10Mbit/s", "100Mbit/s")
     ]
     found = [each["tokens_per_s"] for each in speeds]
@@ -237,16 +219,6 @@ def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) ->
     path.write_text(TOML)
     answer = planned(within, "--no-measure", "--table", str(path), "--stages", "2")
     assert answer["machines"] == 4
-    count = Counter[str]()
-    for stage in answer["stages"]:
-        count.update(stage["machines"])
-    assert count == {"desktop": 3, "kind 2": 1}
-
-
-def test_tokens_per_s_are_those_of_the_whole_model_alone(within: Within) -> None:
-    alone = ("--no-measure", "--machines", "1", "--tokens-per-s", "1000", "--memory", "8GB")
-    answer = planned(within, *alone, "--up", "1Gbit/s", "--redundancy", "1")
-    assert answer["best"]["prediction"]["tokens_per_s"] == pytest.approx(1000)
 
 
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
@@ -258,7 +230,7 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
     assert made.returncode == 0, made.stderr
     founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
-    of_swarm, of_flags = (each["best"]["prediction"] for each in (founded, flags))
+    of_swarm, of_flags = (each["best"] for each in (founded, flags))
     assert of_swarm["tokens_per_s"] == pytest.approx(of_flags["tokens_per_s"])
     for flag in (("--width", "64"), ("--stages", "4"), ("--boundary-codec", "bf16")):
         refused = within("plan", "--swarm", str(path), *flag)
@@ -288,10 +260,6 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     assert done.returncode == ExitCode.RUNTIME
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
-    alone = ("--machines", "1", "--tokens-per-s", "100", "--memory", "8GB", "--up", "1MB/s")
-    done = within("plan", "--swarm", free, *alone)
-    assert done.returncode == ExitCode.USAGE
-    assert "give gflops" in done.stderr
 
 
 def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> None:
@@ -311,10 +279,10 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
     ("arguments", "words"),
     [
         (("--stages", "9"), "use at most --stages 4"),
-        (("--gflops", "1", "--tokens-per-s", "1"), "give one of them"),
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
         (("--up", "0"), "leave the machine out"),
         (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
+        (("--layers", "1", "--stages", "2"), "1 layer cannot be cut into 2 stages"),
         (("--layers", "300", "--stages", "300"), "use at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
         (("--microbatches", "1000000"), "Must be <= 16384"),

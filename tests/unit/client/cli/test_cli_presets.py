@@ -122,4 +122,4 @@ def test_create_refuses_at_once_and_plan_counts_the_published_vocabulary(within:
     machines = ["--machines", "4", "--gflops", "100", "--memory", "16GB"]
     done = within("plan", "--preset", "smollm2-135m", "--no-measure", *machines)
     assert done.returncode == 0, done.stderr
-    assert "49,152 tokens" in done.stdout
+    assert "and 162,826,560 parameters" in done.stdout, "of 49,152 tokens"

@@ -7,8 +7,9 @@ import pytest
 from client.cli.founding import manifest, pricing
 from client.cli.founding.options import RunChoices
 from client.cli.founding.presets import PRESETS
-from client.cli.founding.price_table import StagePrice
 from model_zoo import cutting
+from model_zoo.specs.operations import flops_per_token
+from model_zoo.specs.slices import whole_slice
 from protocol.manifest import StageCost
 
 TINY = PRESETS["tiny"].model
@@ -22,7 +23,7 @@ def _parts(monkeypatch: pytest.MonkeyPatch, embedding_s: float) -> None:
     monkeypatch.setattr(pricing, "measure_costs", lambda *_, **__: parts)
 
 
-def _priced() -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str, ...]]:
+def _priced() -> tuple[tuple[StageCost, ...], tuple[str, ...]]:
     run = RunChoices()
     parts = manifest.measured_prices(TINY, run, 8)
     return manifest.price_stages(TINY, run, 2, 8, parts)
@@ -31,16 +32,16 @@ def _priced() -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...], tuple[str,
 def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was busy while the first part ran, and one layer would be cut off for it."""
     _parts(monkeypatch, embedding_s=2.0)
-    costs, prices, notes = _priced()
+    costs, notes = _priced()
     assert [cost.layers for cost in costs] == [2, 2]
-    assert [price.flops for price in prices] == [price.counted_flops for price in prices]
+    counted, _ = manifest.price_stages(TINY, RunChoices(), 2, 8, None)
+    assert [cost.flops for cost in costs] == [cost.flops for cost in counted]
     assert notes == (manifest.BUSY,)
 
 
 def test_what_is_measured_near_the_estimate_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     _parts(monkeypatch, embedding_s=0.001)
-    costs, prices, notes = _priced()
-    assert [price.seconds for price in prices] == pytest.approx([0.021, 0.022])
+    costs, notes = _priced()
     assert [cost.flops for cost in costs] == pytest.approx([0.021 * SPEED, 0.022 * SPEED])
     assert notes == ()
 
@@ -65,5 +66,6 @@ def test_a_large_model_is_counted_not_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pricing, "measure_costs", fail)
     monkeypatch.setattr(pricing, "machine_speed", lambda: SPEED)
     assert manifest.measured_prices(LARGE, RunChoices(), 1) is None
-    costs, prices, _ = manifest.price_stages(LARGE, RunChoices(), 32, 1, None)
-    assert [cost.flops for cost in costs] == [price.counted_flops for price in prices]
+    costs, _ = manifest.price_stages(LARGE, RunChoices(), 32, 1, None)
+    spec = LARGE.context * flops_per_token(LARGE, whole_slice(LARGE))
+    assert sum(cost.flops for cost in costs) == pytest.approx(spec)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute.aggregation.rule import Aggregation, new_aggregation
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from model_zoo.specs.aggregation import RULES, AggregationRule
 from model_zoo.specs.state import StateSpec
 from protocol.pipeline.effects import ApplyTask, ContributeTask
@@ -114,8 +114,8 @@ def test_only_what_the_rule_allows_is_fed_back(other) -> None:
 
 def test_a_rule_that_keeps_all_contributions_needs_memory_for_them(other) -> None:
     def need(aggregation):
-        return required_bytes(
-            MODELS["gpt"],
+        return Holding(
+            model=MODELS["gpt"],
             layers_per_stage=[4],
             stage=0,
             sequences=SEQUENCES,
@@ -124,7 +124,7 @@ def test_a_rule_that_keeps_all_contributions_needs_memory_for_them(other) -> Non
             averaging_codec="s8",
             state=StateSpec(),
             aggregation=aggregation,
-        ).total_bytes
+        ).need.total_bytes
 
     size = opened(0, [4]).replica.size
     assert need("most") - need("sum") == 4 * size

@@ -9,7 +9,7 @@ import torch
 import trio
 
 from client.compute import allowance
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import OpenStage, Probe
 from protocol.pipeline.effects import LossTask
@@ -18,8 +18,8 @@ from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
 def needed_bytes() -> int:
     request = open_request(0, [4])
-    need = required_bytes(
-        request.model,
+    need = Holding(
+        model=request.model,
         layers_per_stage=request.layers_per_stage,
         stage=request.stage,
         sequences=request.sequences,
@@ -27,7 +27,7 @@ def needed_bytes() -> int:
         graphs_kept=request.graphs_kept,
         averaging_codec=request.averaging_codec,
         state=request.state,
-    )
+    ).need
     return need.total_bytes
 
 

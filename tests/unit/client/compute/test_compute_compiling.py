@@ -94,13 +94,6 @@ def test_what_is_not_compiled_runs_as_it_is(
     assert calls == [0]
 
 
-def test_a_stage_that_is_cut_over_devices_runs_as_it_is() -> None:
-    request = open_request(0, [2, 2], ranks=2, compile="on")
-    blocks, words = compiling.compile_blocks(request, None, torch.device("cpu"))  # type: ignore[arg-type]
-    assert blocks is None
-    assert "cut over devices" in words
-
-
 @pytest.mark.parametrize("factor", [1.1, float("nan")])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_blocks_that_compute_other_numbers_are_not_used(

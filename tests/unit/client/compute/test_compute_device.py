@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -195,6 +196,17 @@ def test_the_processor_updates_what_an_apple_gpu_computes() -> None:
 def test_a_full_apple_gpu_is_out_of_memory() -> None:
     assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
     assert not is_out_of_memory(RuntimeError("MPS backend does not do that"))
+
+
+def test_another_gpu_or_driver_is_another_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rates that were measured before are taken for the device of the same name only."""
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: 580.65.06\nGCC version: 12\n")
+    monkeypatch.setattr(device, "_DRIVERS", (driver, tmp_path / "missing"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    assert device._name(CUDA) == "NVIDIA H200, NVRM version: 580.65.06"
 
 
 def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:

@@ -33,7 +33,6 @@ from client.compute.requests import (
 )
 from protocol.pipeline.effects import (
     ApplyTask,
-    CompareTask,
     ContributeTask,
     LossTask,
     Outcome,
@@ -246,90 +245,3 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
     assert cards.identity == "card of 800 bytes; card of 600 bytes"
     processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
-
-
-# --- a stage that is cut over the ranks -----------------------------------------------------------
-
-
-async def cut_over(group: WorkerGroup) -> None:
-    await group.call(open_request(0, [4], ranks=2, averaging="s8", memory_bytes=90))
-
-
-async def test_all_ranks_run_a_microbatch_that_is_cut() -> None:
-    async with group_of(2) as (group, ranks):
-        await cut_over(group)
-        opened = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
-        assert [(each.ranks, each.follows, each.memory_bytes) for each in opened] == [
-            (2, False, 90),
-            (2, True, 90),
-        ]
-        asked = group.submit(loss_of(0))
-        await trio.testing.wait_all_tasks_blocked()
-        assert [rank.asked[-1] for rank in ranks] == [loss_of(0)] * 2
-        ranks[0].answer(LOSS)
-        await trio.testing.wait_all_tasks_blocked()
-        contributing = group.submit(ContributeTask(step=0, attempt=0, bounds=[0, 5]))
-        await trio.testing.wait_all_tasks_blocked()
-        assert "GatherSum" not in ranks[0].kinds(), "the other one still computes"
-        ranks[1].answer(LOSS)
-        assert (await asked.wait())[0].seconds == 4.0, "all of the group's time"
-        await contributing.wait()
-        assert [rank.asked[-1] for rank in ranks] == [
-            ContributeTask(step=0, attempt=0, bounds=[0, 5]),
-            GatherSum(step=0),
-        ]
-        assert [rank.passes for rank in group.ranks] == [1, 1]
-
-
-async def test_the_sum_of_an_audit_is_moved_before_it_is_compared() -> None:
-    async with group_of(2) as (group, ranks):
-        await cut_over(group)
-        recomputing = group.submit(PassTask(into="audit", step=0, microbatch=9))
-        compare = CompareTask(step=0, bounds=[0, 5])
-        comparing = group.submit(compare)
-        await trio.testing.wait_all_tasks_blocked()
-        for rank in ranks:
-            assert rank.asked[-1] == PassTask(into="audit", step=0, microbatch=9)
-            rank.answer(Outcome())
-        await recomputing.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        moved = GatherSum(step=0, audited=True)
-        assert (ranks[0].asked[-2:], ranks[1].asked[-1]) == ([moved, compare], moved)
-        ranks[0].answer(Outcome())
-        await comparing.wait()
-
-
-async def test_what_all_ranks_refuse_is_only_told() -> None:
-    async with group_of(2) as (group, ranks):
-        await cut_over(group)
-        asked = group.submit(loss_of(0))
-        await trio.testing.wait_all_tasks_blocked()
-        for rank in ranks:
-            rank.answer(Failed(kind="poisoned", message="the loss"))
-        with pytest.raises(RequestFailed, match="the loss"):
-            await asked.wait()
-        await group.call(SetThreads(threads=2))
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Failed(kind="poisoned", message="bad"), LOSS),
-        (Failed(kind="oom", message="bad"), Failed(kind="oom", message="bad")),
-        (Failed(kind="internal", message="bad"), Failed(kind="internal", message="bad")),
-        (Failed(kind="codec", message="bad"), None),
-    ],
-)
-async def test_ranks_that_part_are_ended(
-    first: Answer, second: Answer | None, autojump_clock: object
-) -> None:
-    async with group_of(2) as (group, ranks):
-        await cut_over(group)
-        asked = group.submit(loss_of(0))
-        await trio.testing.wait_all_tasks_blocked()
-        ranks[0].answer(first)
-        if second is not None:
-            ranks[1].answer(second)
-        with pytest.raises(WorkerDied, match=r"it was rank 0 of 2, on cuda:0\n.*bad"):
-            await asked.wait()
-        assert all(rank.closed for rank in ranks)

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.checkpoint import read_info
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from client.compute.requests import Load, LoadStart, Save
 from client.compute.starting import Written, write_start
 from model_zoo.export import export_hf
@@ -116,8 +116,8 @@ def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> Non
 
 def test_memory_is_that_of_the_frozen_weights_and_little_more() -> None:
     def total(spec: Any, layers: list[int]) -> int:
-        return required_bytes(
-            spec,
+        return Holding(
+            model=spec,
             layers_per_stage=layers,
             stage=0,
             sequences=1,
@@ -125,7 +125,7 @@ def test_memory_is_that_of_the_frozen_weights_and_little_more() -> None:
             graphs_kept=1,
             averaging_codec="s8",
             state=ADAMW_STATE,
-        ).total_bytes
+        ).need.total_bytes
 
     wide = replace(BASE, width=512, ffn_width=1024, heads=8, kv_heads=8)
     small = replace(wide, lora=Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj")))

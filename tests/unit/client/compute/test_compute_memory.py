@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from client.compute.memory import graphs_that_fit, required_bytes
+from client.compute.memory import Holding, graphs_that_fit
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
@@ -37,7 +37,7 @@ def need(model: ModelSpec, stage: int, **changes):
         "averaging_codec": "fp32",
         "state": StateSpec(),
     }
-    return required_bytes(model, stage=stage, **{**options, **changes})
+    return Holding(model=model, stage=stage, **{**options, **changes}).need
 
 
 @pytest.mark.parametrize("model", ["gpt", "llama"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from client.compute.payload import HEADER
 from client.compute.requests import Load, Save
 from client.lab.reference import TrainingPlan, train_reference
@@ -227,7 +227,7 @@ def test_memory_is_predicted(stage: int) -> None:
     worker = opened_stages()[stage]
     need = needed(stage)
     assert need.state_bytes == worker.replica.held_bytes
-    wide = required_bytes(MODELS["llama"], **sizes(stage))
+    wide = Holding(model=MODELS["llama"], **sizes(stage)).need
     ends = 4 * SEQUENCES * TOKENS * (K * (stage > 0) + 32 * (stage < 2))
     assert need.graph_bytes - wide.graph_bytes == ends
 
@@ -245,4 +245,4 @@ def sizes(stage: int) -> dict[str, object]:
 
 
 def needed(stage: int):
-    return required_bytes(SHAPES["llama"], **sizes(stage))
+    return Holding(model=SHAPES["llama"], **sizes(stage)).need

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from client.compute.memory import required_bytes
+from client.compute.memory import Holding
 from client.compute.offload import OffloadedVectors
 from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
@@ -151,8 +151,8 @@ def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> Non
     replica, averager = worker.replica, worker.executor._opened.averager
     weights = replica.flat.values
     lying = [each for each in replica.buffers if each is not weights]
-    need = required_bytes(
-        MODELS["gpt"],
+    need = Holding(
+        model=MODELS["gpt"],
         layers_per_stage=[1, 3],
         stage=1,
         sequences=3,
@@ -161,14 +161,14 @@ def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> Non
         averaging_codec=codec,
         state=StateSpec(),
         offload=True,
-    )
+    ).need
     assert need.offloaded_bytes == sum(each.nbytes for each in lying) + averager.residual_bytes
 
 
 def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    need = required_bytes(
-        model,
+    need = Holding(
+        model=model,
         layers_per_stage=[12, 12],
         stage=0,
         sequences=1,
@@ -177,6 +177,6 @@ def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
         averaging_codec="s8",
         state=StateSpec(),
         offload=True,
-    )
+    ).need
     parameters = stage_parameters(model, [12, 12], 0)
     assert need.state_bytes / parameters <= 6

@@ -165,8 +165,11 @@ def test_a_microbatch_counts_once() -> None:
 
 def test_graphs_are_kept_within_the_budget() -> None:
     worker = opened(0, [2, 2], graphs_kept=2)
-    for m in (1, 2, 3, 2):  # the last one in its place
-        worker.call(ForwardTask(step=0, microbatch=m), tokens_of(m))
+    told = [
+        worker.call(ForwardTask(step=0, microbatch=m), tokens_of(m))[0].graph_kept
+        for m in (1, 2, 3, 2)  # the last one in its place
+    ]
+    assert told == [True, True, False, True]
     assert worker.replica.slot.graphs.keys() == {1, 2}
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.memory import MemoryNeed, required_bytes
+from client.compute.memory import Holding, MemoryNeed
 from client.errors import UserError
 from client.train.workers.opening import Fit, fit_stage, stage_need
 from model_zoo.specs.precision import Precision
@@ -70,8 +70,8 @@ def _saved_bytes(reruns_blocks: bool, model: str) -> int:
 
 
 def _need(model: str, *, reruns_blocks: bool) -> MemoryNeed:
-    return required_bytes(
-        MODELS[model],
+    return Holding(
+        model=MODELS[model],
         layers_per_stage=[3, 1],
         stage=0,
         sequences=SEQUENCES,
@@ -80,7 +80,7 @@ def _need(model: str, *, reruns_blocks: bool) -> MemoryNeed:
         averaging_codec="fp32",
         state=StateSpec(),
         reruns_blocks=reruns_blocks,
-    )
+    ).need
 
 
 @pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])

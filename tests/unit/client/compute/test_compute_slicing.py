@@ -10,7 +10,6 @@ import torch
 
 from client.compute import passes
 from client.compute.slicing import is_out_of_memory
-from client.compute.team import Ring, Team
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, PassTask
 from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
 
@@ -185,22 +184,3 @@ def test_a_stage_opens_though_a_whole_microbatch_does_not_fit(
         worker = opened(0, [4])
     worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
     assert worker.replica.counted == {0}
-
-
-def test_ranks_that_run_a_pass_together_do_not_cut_it_alone() -> None:
-    """The others wait in the midst of it."""
-    worker = opened(0, [4])
-    worker.replica.team = Team()
-    worker.replica.team.size = 2
-    tried = short_of_memory(worker, 0)
-    failed = worker.fails(LossTask(step=0, microbatch=1), tokens_of(1))
-    assert (failed.kind, failed.message[:20]) == ("oom", "a rank lacks memory:")
-    assert tried == [3]
-    assert worker.replica.sequences_at_once == 3
-
-
-def test_ranks_share_all_sequences_out() -> None:
-    assert Team().rows(7) == slice(0, 7)
-    parts = [Ring(rank, 3, 7, torch.device("cpu")).rows(7) for rank in range(3)]
-    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 4), (4, 7)]
-    assert [Ring(rank, 3, 7, torch.device("cpu")).leads for rank in range(3)] == [1, 0, 0]

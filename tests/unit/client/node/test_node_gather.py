@@ -19,7 +19,7 @@ from client.errors import UserError
 from client.node import gather
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
 from client.train.transfer.blobs import Shelf, blob_of_file
-from client.train.transfer.text_search import TOKENIZER
+from client.train.transfer.data_search import TOKENIZER
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tokens import TokenizerSpec

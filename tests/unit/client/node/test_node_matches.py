@@ -20,7 +20,7 @@ async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
     """Volunteers that have found their stages by the real matching."""
     volunteers = [await swarm.add() for _ in range(count)]
     for volunteer in volunteers:
-        volunteer.engine.describe(SEATED, has_text=True)
+        volunteer.engine.describe(SEATED, has_data=True)
     await swarm.until(lambda: all(volunteer.engine.served for volunteer in volunteers))
     return volunteers
 
@@ -38,7 +38,7 @@ async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: Moc
 async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_swarm(tmp_path, stages=3) as swarm:
         alone = await swarm.add()
-        alone.engine.describe(SEATED, has_text=True)
+        alone.engine.describe(SEATED, has_data=True)
         await swarm.until(lambda: described(alone).stages)
         now = described(alone)
         assert [seat.seat for seat in now.seats] == [0]

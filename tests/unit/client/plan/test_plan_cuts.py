@@ -22,7 +22,7 @@ GB = 10**9
 
 
 def machine(speed: float = 1e9, memory: float = 100 * GB, link: float = FAST) -> Machine:
-    return Machine(f"{speed:g}", speed, memory, link, link)
+    return Machine(speed, memory, link, link)
 
 
 def stage(flops: float = 1e9, memory: float = 0.0) -> Load:

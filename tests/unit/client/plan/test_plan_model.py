@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.plan.model import Load, Machine, Prediction, Run, averaging_s, in_flight, predict
+from client.plan.model import Load, Machine, Prediction, Run, averaging_s, predict
 from protocol.manifest import StageCost
 
 GIGA, MEGA = 1e9, 1e6
-MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA, rtt_s=0.1)
+MACHINE = Machine(GIGA, GIGA, MEGA, MEGA, rtt_s=0.1)
 
 
 def load(stage: int, stages: int, parameters: int = 1, memory: float = 0.0) -> Load:
@@ -37,8 +37,6 @@ def test_two_stages() -> None:
     assert terms(found) == (10, 0, 3.1, 0)
     assert found.step_s == pytest.approx(9 + 4.1)
     assert found.tokens_per_s == pytest.approx(1000 / 13.1)
-    assert found.efficiency == pytest.approx(10 / 13.1)
-    assert found.in_flight == 7  # ceil(4.1) and a quarter more, rounded up
     assert found.limit == "compute"
 
 
@@ -47,7 +45,7 @@ def test_a_slow_link_of_the_middle_stage_limits() -> None:
     # L = 3 + (2 + 1 + 0.1): the narrower end of each way, both of them the middle's: 3 + 2 * 4.1
     slow = replace(MACHINE, upload_bytes_per_s=MEGA / 2, download_bytes_per_s=MEGA / 2)
     found = predict(run(3), [[MACHINE], [slow], [MACHINE]])
-    assert (found.limit, found.bottleneck) == ("link", 1)
+    assert found.limit == "link"
     assert terms(found) == (0, 40, 3 + 2 * 4.1 - 4, 0)
     assert found.stages[1].link_per_s == pytest.approx(0.25)
 
@@ -72,7 +70,6 @@ def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:
     fast = replace(MACHINE, flop_per_s=3 * GIGA, upload_bytes_per_s=9e9, download_bytes_per_s=9e9)
     found = predict(Run(stages, 8, 100, 1.0), [[MACHINE], [MACHINE, fast]])
     assert found.stages[1].sent_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
-    assert found.stages[1].received_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
     assert found.stages[0].sent_bytes == pytest.approx(8 * MEGA)
 
 
@@ -140,15 +137,9 @@ def test_a_stage_that_would_never_be_done_is_refused() -> None:
         predict(Run((endless,), 10, 100, 1.0), [[replace(MACHINE, flop_per_s=5e-324)]])
 
 
-def test_in_flight_is_the_way_over_the_interval_and_a_quarter_more() -> None:
-    assert in_flight(4.0, 1.0) == 5
-    assert in_flight(8.1, 1.0) == 12  # 9 and a quarter, rounded up
-
-
 rates = st.floats(1e4, 1e12)
 machines = st.builds(
     Machine,
-    name=st.just("m"),
     flop_per_s=rates,
     memory_bytes=st.floats(1e6, 1e11),
     upload_bytes_per_s=rates,
@@ -207,8 +198,6 @@ def test_terms_add_up_and_stay_within_the_bound(swarm: tuple[Run, list[list[Mach
     parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s]
     assert sum(parts) == pytest.approx(found.step_s)
     assert min(parts) >= -1e-9 * found.step_s
-    assert 0 < found.efficiency <= 1 + 1e-9
-    assert 1 <= found.in_flight <= this.microbatches
     lowest = min(t.rate_per_s for t in found.stages)
     assert found.tokens_per_s <= lowest * this.tokens_per_microbatch * (1 + 1e-9)
 

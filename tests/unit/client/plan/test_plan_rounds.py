@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.plan.model import HOST_BYTES_PER_S, Load, Machine, Run, fits, predict
+from client.plan.model import HOST_BYTES_PER_S, Load, Machine, Run, fits, own_step_s, predict
 from client.plan.rounds import gap_percent, paced, wanted_microbatches
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import StageCost
 
 GIGA, MEGA = 1e9, 1e6
-MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA)
+MACHINE = Machine(GIGA, GIGA, MEGA, MEGA)
 
 
 def load(parameters: int = 1_000_000, update: float = 0.0, hosted: float = 0.0) -> Load:
@@ -29,7 +29,6 @@ def rounds(inner: int = 4, microbatches: int = 40, **stage: float) -> Run:
 def test_own_steps_are_part_of_computing_and_averaging_is_waited_for() -> None:
     # a microbatch takes 1 s and a quarter of a step of 2 s: two replicas do one in 0.75 s
     found = predict(rounds(update=2 * GIGA), [[MACHINE, MACHINE]])
-    assert found.stages[0].own_step_s == pytest.approx(2.0)
     assert found.compute_s == pytest.approx(40 * 0.75)
     assert found.averaging_s == pytest.approx(1.0)
     assert found.step_s == pytest.approx(39 * 0.75 + 1.5 + 1.0)
@@ -37,9 +36,9 @@ def test_own_steps_are_part_of_computing_and_averaging_is_waited_for() -> None:
 
 def test_what_lies_with_the_host_is_copied_in_each_own_step() -> None:
     hosting = replace(MACHINE, host_bytes=GIGA)
-    here = predict(rounds(inner=1, hosted=MEGA), [[hosting]])
-    assert here.stages[0].own_step_s == pytest.approx(4 * MEGA / HOST_BYTES_PER_S)
-    assert predict(rounds(inner=1, hosted=MEGA), [[MACHINE]]).stages[0].own_step_s == 0.0
+    stage = load(hosted=MEGA)
+    assert own_step_s(stage, hosting) == pytest.approx(4 * MEGA / HOST_BYTES_PER_S)
+    assert own_step_s(stage, MACHINE) == 0.0
 
 
 def test_a_gpu_needs_its_hosts_memory_only_for_what_lies_there() -> None:

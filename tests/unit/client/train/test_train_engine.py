@@ -51,7 +51,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
         steward.engine.perform(Publish(POSTING, "0", 7, b"words"))
         await swarm.until(late.engine.membership.heard_before)
         assert not heard
-        late.engine.describe(ADVERT, has_text=True)
+        late.engine.describe(ADVERT, has_data=True)
         assert heard == [(peer, POSTING, b"words")]
 
 
@@ -72,7 +72,7 @@ async def test_a_record_heard_before_cannot_stop_who_enters(
         steward.engine.perform(Publish(POSTING, "0", 7, b"poison"))
         steward.engine.perform(Publish(POSTING, "1", 7, b"words"))
         await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
-        late.engine.describe(ADVERT, has_text=True)
+        late.engine.describe(ADVERT, has_data=True)
         assert sorted(heard) == [b"poison", b"words"]
         assert late.engine.error_boundary.internal_errors == 1
 
@@ -113,12 +113,12 @@ async def test_what_somebody_had_is_forgotten_when_its_record_expires(
         stayer, gone = await swarm.add(), await swarm.add()
         history, peer = stayer.engine.history, gone.engine.signer.peer
         assert history is not None
-        await swarm.until(lambda: peer in history.machine._stored)
+        await swarm.until(lambda: peer in history.machine.known.stored)
         swarm.vanish(gone)
         wall, later = time.time, MAX_ADVERT_TTL_S
         monkeypatch.setattr(Engine, "wall", lambda _: wall() + later)
-        await swarm.until(lambda: peer not in history.machine._stored)
-        assert stayer.engine.signer.peer in history.machine._stored
+        await swarm.until(lambda: peer not in history.machine.known.stored)
+        assert stayer.engine.signer.peer in history.machine.known.stored
 
 
 @pytest.mark.parametrize("shift_s", [3600.0, -3600.0])
@@ -131,7 +131,7 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
     """After a suspend the monotonic clock lags behind; every posting of others looked stale."""
     async with open_swarm(tmp_path) as swarm:
         engine = (await swarm.add()).engine
-        engine.describe(ADVERT, has_text=True)
+        engine.describe(ADVERT, has_data=True)
         wall = engine.wall() + shift_s
         monkeypatch.setattr(engine, "wall", lambda: wall)
         engine._tick()
@@ -188,9 +188,9 @@ async def at_rest(swarm: TestSwarm) -> Engine:
     return volunteer.engine
 
 
-COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "text.linked"]
+COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "waypoints.link_down", "text.lost"]
+GOES = ["expulsions.link_down", "waypoints.link_down", "data_search.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone", "held_stages.peer_lost"]
 
@@ -235,7 +235,7 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(
     async with open_swarm(tmp_path) as swarm:
         stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
         engine = stayer.engine
-        engine.describe(ADVERT, has_text=True)
+        engine.describe(ADVERT, has_data=True)
         told = watched(engine, "matching.member_left", "held_stages.peer_lost")
         await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
         leaver.engine.leave()
@@ -248,11 +248,11 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(
 async def test_what_is_due_is_done_by_every_part(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = ["expulsions.tick", "text.tick", "held_stages.tick"]
+    always = ["expulsions.tick", "data_search.tick", "held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
     async with open_swarm(tmp_path) as swarm:
         engine = await at_rest(swarm)
-        engine.describe(ADVERT, has_text=True)
+        engine.describe(ADVERT, has_data=True)
         told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
         await trio.sleep(5)
         now = engine.now()
@@ -370,15 +370,15 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, told = await at_rest(swarm), Mock()
-        engine.held_stages, engine.text = told.held, told.text
+        engine.held_stages, engine.data_search = told.held, told.search
         by, kinds = PeerId("donor"), (("data", False, 0), ("data", True, 1), ("state", False, 1))
         for kind, believed, passed in kinds:
             told.reset_mock()
-            told.text.receive.return_value = believed
+            told.search.receive.return_value = believed
             answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
             engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
-            assert told.text.receive.called is (kind == "data")
+            assert told.search.receive.called is (kind == "data")
 
 
 async def test_who_serves_what_is_noted_for_people(
@@ -400,7 +400,7 @@ async def test_a_strangers_message_that_only_members_send_is_ignored(
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, receive = await at_rest(swarm), Mock(return_value=[])
-        engine.describe(ADVERT, has_text=True)
+        engine.describe(ADVERT, has_data=True)
         monkeypatch.setattr(engine.matching, "receive", receive)
         letter, member = Letter("propose", b""), PeerId("member")
         engine.take(Inbound(member, letter, b""))

@@ -120,7 +120,7 @@ async def test_held_out_tokens_are_fetched_like_others(
     how = {"data": str(data), "evaluate_every": EVERY}
     async with open_swarm(tmp_path, steps=STEPS, **how) as swarm:
         founder = await swarm.add(1)
-        founder.engine.describe(ADVERT, has_text=not await founder.held_stages.text_problem())
+        founder.engine.describe(ADVERT, has_data=not await founder.held_stages.text_problem())
         first = await swarm.add(0, text=False)
         swarm.start()
         await swarm.until_done()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ import psutil
 import pytest
 
 from client.node.status import take_snapshot
-from client.train.machine import memory_budget
-from client.train.workers.devices import Devices
-from client.train.workers.opening import Fit, fit_stage
 from client.train.workers.pool import WorkerPool
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -71,19 +67,6 @@ async def test_a_group_is_one_seat_and_a_killed_rank_loses_nothing(
     monkeypatch.setattr(WorkerPool, "warm", lambda pool: None)  # spares cost as much again
     async with open_swarm(tmp_path, steps=12, **CHOICES) as swarm:
         await is_one_seat_that_a_killed_rank_does_not_lose(swarm, 1)
-
-
-@pytest.mark.long
-async def test_a_group_that_cuts_its_stage_is_one_seat_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut(*asked: Any) -> Fit:
-        devices: Devices = asked[-1]
-        return replace(fit_stage(*asked), ranks=devices.ranks)
-
-    monkeypatch.setattr(memory_budget, "fit_stage", cut)
-    async with open_swarm(tmp_path, steps=30, **CHOICES) as swarm:
-        await is_one_seat_that_a_killed_rank_does_not_lose(swarm, 0)
 
 
 @pytest.mark.long

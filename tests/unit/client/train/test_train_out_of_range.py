@@ -67,7 +67,7 @@ async def test_who_can_ask_nobody_else_takes_its_stage_anew_and_does_not_end(
         await swarm.add(1)
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
-        first.held(0)._fault(Fault("poisoned", "a test says so"))
+        first.held(0).fault(Fault("poisoned", "a test says so"))
         await swarm.until_done()
         swarm.assert_exact()
         assert first.held_stages.failure is second.held_stages.failure is None
@@ -84,10 +84,10 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         held = first.held(0)
-        held._fault(Fault("diverged", "a test says so"))
+        held.fault(Fault("diverged", "a test says so"))
         await swarm.until(lambda: first.serves(0) and held.driver is not None)
         assert not reasons, "with another state it may go on"
-        held._fault(Fault("diverged", "a test says so"))
+        held.fault(Fault("diverged", "a test says so"))
         await swarm.until(lambda: reasons)
         assert "diverged on our own samples" in reasons[0]
         assert "resume" in reasons[0]

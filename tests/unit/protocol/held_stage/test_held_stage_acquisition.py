@@ -33,6 +33,10 @@ class Known:
     def evidence(self) -> Known:
         return self
 
+    @property
+    def known(self) -> Known:
+        return self
+
     def vetted(self, view: SwarmView) -> SwarmView:
         return SwarmView.of([[r for r in s if r.peer not in self.liars] for s in view.stages])
 

@@ -9,17 +9,10 @@ import pytest
 
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    PATIENCE_S,
-    SETTLE_S,
-    TURN_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
+from protocol.recovery.machine import SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
@@ -89,7 +82,7 @@ class TestResume:
     """One that comes back with copies of all stages, alone at first."""
 
     def back(self, electors: Collection[PeerId], own: Sequence[Copy] = COPIES) -> Recovery:
-        made = Recovery(ME, 2, 10, FIRST, 7, evidence=decreed(electors))
+        made = Recovery(Knowledge(ME, 2, 10, FIRST, evidence=decreed(electors)), 7)
         made.evidence.closed_at = None
         made.set_copies(own, 0.0)
         return made
@@ -142,7 +135,7 @@ class TestResume:
 def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
     """A replica that has made version 39 with three others; eight guests have once worked with it
     in another stage, and are linked."""
-    made = Recovery(ME, 2, 10, FIRST, seq=5)
+    made = Recovery(Knowledge(ME, 2, 10, FIRST), 5)
     made.set_copies([Copy(0, 10, bytes(32))], 0.0)
     for other in PEERS[1:12]:
         made.receive(other, Stored(FIRST), 1.0)

@@ -16,6 +16,8 @@ from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import LAST_ERA, next_era
+from protocol.recovery.deciding import MAX_TURNS
+from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import (
     AHEAD_STEPS,
     DOUBTED_AFTER,
@@ -25,19 +27,8 @@ from protocol.recovery.evidence import (
     Kept,
     Known,
 )
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    LOST_S,
-    MAX_SETTLE_S,
-    MAX_TURNS,
-    PATIENCE_S,
-    STUCK_S,
-    TURN_S,
-    Adopt,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified, Knowledge
+from protocol.recovery.machine import LOST_S, MAX_SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
     MAX_ERAS_MISSED,
@@ -48,6 +39,7 @@ from protocol.recovery.stored import (
     encode_stored,
     parse_stored,
 )
+from protocol.recovery.trouble import STUCK_S
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
@@ -88,7 +80,7 @@ def context(
 
 def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Recovery:
     """One at stage 0 that has closed all steps up to ``until`` with others, the last at 10 s."""
-    made = Recovery(ME, 2, EVERY, FIRST, steps=steps)
+    made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=steps))
     made.set_copies([Copy(0, 20, digest(0, 20)), Copy(0, 10, digest(0, 10))], 0.0)
     for other in others:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
@@ -108,7 +100,7 @@ class TestInventedMembers:
                 told = made.receive(author, stored((0, 26), (1, 26), lineage=lineage(1, 0)), now)
                 assert adopted(told) is None
         assert made.lineage == FIRST
-        assert made.newest_whole().version == 20
+        assert made.known.newest_whole().version == 20
 
     def test_nor_have_links_and_seats_by_word(self) -> None:
         made = training(SIBLING, NEXT)
@@ -129,9 +121,9 @@ class TestInventedMembers:
         false = stored((0, 30), (1, 30), lineage=lineage(0, 30, forged=9), forged=9)
         effects = [e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + LOST_S)]
         assert adopted(effects) is None
-        assert made.newest_whole().version == 20
+        assert made.known.newest_whole().version == 20
         made.receive(SIBLING, false, now + LOST_S)
-        assert made.newest_whole().version == 30, "two say so who have both worked"
+        assert made.known.newest_whole().version == 30, "two say so who have both worked"
 
     def test_they_delay_a_decision_by_one_turn_at_most(self) -> None:
         made = training(SIBLING, NEXT)
@@ -142,7 +134,7 @@ class TestInventedMembers:
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
-        made = Recovery(ME, 2, EVERY, FIRST)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
@@ -162,10 +154,12 @@ class TestForgedVersions:
         for version in (777_777, STEPS + 1, 5_000):
             said = stored((0, version), (1, version), lineage=lineage(1, version))
             assert adopted(made.receive(NEXT, said, 30.0)) is None
-            assert made.newest_whole().version == 0, "nobody says any more that it has version 20"
+            assert made.known.newest_whole().version == 0, (
+                "nobody says any more that it has version 20"
+            )
 
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
-        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS))
         made.set_copies([], 0.0)
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
@@ -194,9 +188,9 @@ class TestForgedVersions:
         made.forget(NEXT)
         made.update(context(27, None, live=(ME, STRANGERS[0])), 20.0)
         made.receive(STRANGERS[0], stored((1, 20)), 20.1)
-        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+        assert made.known.newest_whole().hashes == (digest(0, 20), digest(1, 20))
         made.receive(STRANGERS[0], stored((1, 20), forged=9), 20.2)
-        assert made.newest_whole().version == 0
+        assert made.known.newest_whole().version == 0
 
     def test_most_of_those_who_have_worked_are_believed_of_a_state(self) -> None:
         made = training(SIBLING, NEXT)
@@ -204,7 +198,7 @@ class TestForgedVersions:
         made.update(context(27, 27, live=live), 11.0)
         for author in STRANGERS[:9]:
             made.receive(author, stored((1, 20), forged=9), 11.0)
-        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+        assert made.known.newest_whole().hashes == (digest(0, 20), digest(1, 20))
 
     def test_a_version_that_is_alone_far_ahead_is_not_believed(self) -> None:
         made = training(SIBLING, NEXT)
@@ -212,12 +206,12 @@ class TestForgedVersions:
         view = SwarmView.of(
             [[Replica(SIBLING, 27, serving=True)], [Replica(p, at[p], True) for p in at][1:]]
         )
-        assert made.versions(view) == (27, 27)
+        assert made.known.versions(view) == (27, 27)
 
     def test_nor_is_the_only_one_that_is_left_further_ahead_than_we_can_have_left_it(self) -> None:
         made = training(SIBLING, NEXT)
         view = SwarmView.of([[], [Replica(NEXT, 1 << 39, serving=True)]])
-        assert made.versions(view) == (None, 27 + AHEAD_STEPS)
+        assert made.known.versions(view) == (None, 27 + AHEAD_STEPS)
 
 
 class TestHealth:
@@ -237,7 +231,10 @@ class TestHealth:
 
     @pytest.mark.parametrize("era", [0, 1, 5 << 32])
     def test_an_era_has_one_beginning(self, era: int) -> None:
-        made, now = Recovery(ME, 2, EVERY, lineage=Lineage(5 << 32, electors=(ME,))), 60.0
+        made, now = (
+            Recovery(Knowledge(ME, 2, EVERY, lineage=Lineage(5 << 32, electors=(ME,)))),
+            60.0,
+        )
         made.set_copies([], 0.0)
         made.update(context(27, 27, serving={}), now)
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
@@ -294,7 +291,7 @@ class TestLongAbsence:
 
     def back(self) -> Recovery:
         evidence = Evidence(self.kept())
-        return Recovery(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence)
+        return Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS, evidence=evidence))
 
     def test_a_late_era_is_followed(self) -> None:
         """Hundreds of roll-backs and an hour later; those it worked with are there."""
@@ -322,7 +319,7 @@ class TestLongAbsence:
     def test_who_comes_back_does_not_follow_who_does_not_know_its_lineage(self, made: int) -> None:
         """A newcomer that met nobody serves version 0, and who slept the version at which it fell
         asleep: that is no lineage that trains."""
-        back = Recovery(ME, 2, EVERY, lineage=lineage(1, 20))
+        back = Recovery(Knowledge(ME, 2, EVERY, lineage=lineage(1, 20)))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(FIRST), 0.0)
         seen = replace(context(None, None, live=(ME, SIBLING)), reached={SIBLING: made})
@@ -335,7 +332,7 @@ class TestLongAbsence:
     ) -> None:
         """Two newcomers met nobody and serve version 0; two return whose lineage is a later one
         and who cannot serve, for most whom they know are away."""
-        made = Recovery(ME, 2, EVERY, FIRST)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([], 0.0)
         made.receive(SIBLING, Stored(FIRST), 0.0)
         made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (FIRST.era,)}), 1.0)
@@ -392,7 +389,7 @@ class TestBrick:
             assert lineage.era >= era
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
-        made = Recovery(ME, 2, EVERY, lineage=Lineage(LAST_ERA, electors=(ME,)))
+        made = Recovery(Knowledge(ME, 2, EVERY, lineage=Lineage(LAST_ERA, electors=(ME,))))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(27, 27), 1.0)
         made.update(context(27, None, live=(ME,)), 20.0)
@@ -472,7 +469,11 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         )
 
     for _ in range(60):
-        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Recovery(ME, 2, EVERY, FIRST)
+        made = (
+            training(SIBLING, NEXT)
+            if draw.random() < 0.5
+            else Recovery(Knowledge(ME, 2, EVERY, FIRST))
+        )
         now = 20.0
         for _ in range(125):
             now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
@@ -493,7 +494,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
             for effect in effects:
                 if isinstance(effect, Publish):
                     parse_stored(effect.body, ME, ME, 2)
-            assert made.newest_whole().version <= MAX_STEP
+            assert made.known.newest_whole().version <= MAX_STEP
             made.may_begin(0, now)
             made.next_deadline()
         assert msgspec.msgpack.encode(made.evidence.kept())
@@ -506,7 +507,7 @@ class TestCertified:
 
     def troubled(self, *, certified: bool) -> Recovery:
         """Stage 1 is lost; both others have said all along that its version 20 is another one."""
-        made = Recovery(ME, 2, EVERY, FIRST, steps=STEPS)
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS))
         made.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
         for other in (SIBLING, NEXT):
@@ -516,7 +517,10 @@ class TestCertified:
         made.update(context(27, 27), 10.0)
         if certified:
             hashes = digest(0, 20), digest(1, 20)
-            assert made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT), 10.0) == []
+            assert (
+                made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT))), 10.0)
+                == []
+            )
         serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
@@ -525,16 +529,16 @@ class TestCertified:
     def test_whom_a_waypoint_names_is_proven_to_all_and_decides_for_nobody(self) -> None:
         """A newcomer in the stage beside ours may wait for its first microbatch from us."""
         made, late = training(SIBLING, NEXT), STRANGERS[0]
-        assert not made.proves(late)
+        assert not made.known.proves(late)
         hashes = digest(0, 20), digest(1, 20)
-        made.certify(FIRST.era, 20, hashes, (ME, SIBLING, NEXT, late), 10.0)
-        assert made.proves(late)
-        assert made.proves(NEXT)
-        assert not made.proves(STRANGERS[1])
+        made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT, late))), 10.0)
+        assert made.known.proves(late)
+        assert made.known.proves(NEXT)
+        assert not made.known.proves(STRANGERS[1])
         assert not made.evidence.proves(late)
-        assert made.weigh(late, Copy(1, 26, digest(1, 26))) == 0
-        made.certify(FIRST.era, 40, hashes, (ME, SIBLING, NEXT), 20.0)
-        assert not made.proves(late)
+        assert made.known.weigh(late, Copy(1, 26, digest(1, 26))) == 0
+        made.certify(Certified(FIRST.era, 40, hashes, frozenset((ME, SIBLING, NEXT))), 20.0)
+        assert not made.known.proves(late)
 
     @pytest.mark.parametrize("certified", [False, True])
     def test_a_roll_back_to_another_state_is_not_followed(self, *, certified: bool) -> None:
@@ -548,7 +552,7 @@ class TestCertified:
     @pytest.mark.parametrize("certified", [False, True])
     def test_nor_decided(self, *, certified: bool) -> None:
         made = self.troubled(certified=certified)
-        assert made.newest_whole().version == (0 if certified else 20)
+        assert made.known.newest_whole().version == (0 if certified else 20)
 
     def test_one_to_the_certified_state_is_followed(self) -> None:
         made = self.troubled(certified=True)

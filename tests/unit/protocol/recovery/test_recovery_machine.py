@@ -13,24 +13,11 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
+from protocol.recovery.deciding import SILENT_SHARE
+from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence, Kept, Known, StageElectors
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    IN_VAIN_S,
-    LOST_S,
-    PATIENCE_S,
-    REFRESH_S,
-    REFUSED_S,
-    SETTLE_S,
-    SILENT_SHARE,
-    STUCK_S,
-    TURN_S,
-    Adopt,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-    SaveNow,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
+from protocol.recovery.machine import LOST_S, REFRESH_S, SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import (
     STORED,
@@ -40,6 +27,7 @@ from protocol.recovery.stored import (
     encode_stored,
     parse_stored,
 )
+from protocol.recovery.trouble import IN_VAIN_S, STUCK_S
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
@@ -70,7 +58,7 @@ def first(peers: Iterable[PeerId], era: int = FIRST.era) -> PeerId:
 
 
 def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = FIRST) -> Recovery:
-    made = Recovery(me, 2, EVERY, lineage, seq=5)
+    made = Recovery(Knowledge(me, 2, EVERY, lineage), 5)
     made.set_copies(copies(*held), 0.0)
     return made
 
@@ -158,7 +146,7 @@ class TestLost:
         made = running(decider, (0, 20))
         lie = stored((0, 20), (1, 20), (0, version), (1, version))
         made.receive(liar, lie, 11.0)
-        assert made.newest_whole().version == 20, "that one stays on the disks"
+        assert made.known.newest_whole().version == 20, "that one stays on the disks"
         made.update(context(27, None), 20.0)
         lineage = adopted([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)])
         assert lineage is not None
@@ -169,7 +157,7 @@ class TestLost:
         made = running(PEERS[0], (0, 20))
         made.receive(PEERS[1], stored((0, 90)), 20.0)
         made.receive(PEERS[2], stored((1, 90)), 20.0)
-        assert made.newest_whole().version == 90
+        assert made.known.newest_whole().version == 90
 
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
@@ -288,12 +276,12 @@ def test_who_names_a_later_lineage_has_left_ours() -> None:
     other = PEERS[1]
     later, latest = (replaced(FIRST, era=(n << 32) + 7) for n in (1, 2))
     made = machine(PEERS[0], (0, 20), lineage=later)
-    assert not made.has_left(other), "nothing is known of it"
+    assert not made.known.has_left(other), "nothing is known of it"
     for now, (lineage, has_left) in enumerate([(FIRST, False), (later, False), (latest, True)]):
         made.receive(other, stored((0, 20), lineage=lineage), float(now))
-        assert made.has_left(other) == has_left
+        assert made.known.has_left(other) == has_left
     made.forget(other)
-    assert not made.has_left(other)
+    assert not made.known.has_left(other)
 
 
 class TestBegin:
@@ -318,7 +306,7 @@ class TestBegin:
         made = machine(PEERS[0])
         made.update(context(0, 0), 1.0)
         assert made.may_begin(0, 100.0)
-        made.left_behind(0)
+        made.known.left_behind(0)
         assert not made.may_begin(0, 100.0)
         assert made.may_begin(1, 100.0)
 
@@ -470,7 +458,7 @@ class TestResume:
         assert not made.open, "the other has not said what it has"
 
     def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, seq=5)
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST), 5)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
         assert not made.open
@@ -498,7 +486,7 @@ class TestResume:
         before = Evidence()
         for version in range(made - 1, made + 1):
             before.closed(0, version, digest(0, version), (), float(version))
-        back = Recovery(PEERS[0], 2, EVERY, evidence=before)
+        back = Recovery(Knowledge(PEERS[0], 2, EVERY, evidence=before))
         back.set_copies(copies((0, 30), (1, 30)), 0.0)
         back.update(context(None, None, live=PEERS[:1]), 0.2)
         adopt = next(e for e in back.tick(0.2 + SETTLE_S) if isinstance(e, Adopt))
@@ -509,7 +497,7 @@ class TestResume:
         made = machine(PEERS[0], (0, 20), (1, 20))
         made.receive(PEERS[1], stored((0, 90), (1, 90)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
-        assert made.newest_whole().version == 90
+        assert made.known.newest_whole().version == 90
 
     @staticmethod
     def begun_at(version: int, *held: tuple[int, int]) -> Recovery:
@@ -546,7 +534,7 @@ class TestResume:
         for attempt in range(2 * DOUBTED_AFTER):
             made.begun_with(0, had=False, now=300.0 + attempt)
         assert adopted(made.tick(310.0 + LOST_S + PATIENCE_S)) is None
-        assert made.newest_whole().version == 90
+        assert made.known.newest_whole().version == 90
 
     def test_a_newer_version_is_waited_for(self) -> None:
         me = first(PEERS[:2])
@@ -571,7 +559,7 @@ class TestResume:
 
     def test_who_comes_back_alone_waits_for_most_electors(self) -> None:
         """They may have trained on without it."""
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
@@ -585,7 +573,7 @@ class TestResume:
         assert lineage.version == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Recovery(PEERS[0], 2, EVERY, FIRST, 7, evidence=Evidence(WITH_TWO))
+        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))

@@ -9,22 +9,14 @@ from itertools import permutations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.machine import (
-    BRIEF_PATIENCE_S,
-    MOST_FAILURES,
-    PATIENCE_S,
-    REFUSED_S,
-    SETTLE_S,
-    STUCK_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
+from protocol.recovery.lines import MOST_FAILURES
+from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.meeting import FETCH_S, MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.trouble import STUCK_S
 
 ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
     peer_id_from_key(bytes([n]) * 32) for n in range(8)
@@ -61,7 +53,7 @@ class Trained:
     ) -> None:
         self.lineage = begun(1, TOGETHER, OURS) if lineage is None else lineage
         self.version, self.beside = version, tuple(beside)
-        self.machine = Recovery(ME, 1, EVERY, self.lineage, seq=5, founder=founder)
+        self.machine = Recovery(Knowledge(ME, 1, EVERY, self.lineage, founder=founder), 5)
         self.machine.set_copies(stored(self.lineage, OURS, version - version % EVERY).copies, 0.0)
         for step in range(1, version + 1):
             known = (*others, *self.beside) if step <= TOGETHER else self.beside
@@ -285,7 +277,7 @@ class TestReturning:
         evidence.closed_at = None
         evidence.closed(0, evidence.version, digest(evidence.version, OURS), (), 0.0, PEERS[:3])
         evidence.closed_at = None
-        made.machine = Recovery(ME, 1, EVERY, lineage, 9, evidence=evidence, founder=ME)
+        made.machine = Recovery(Knowledge(ME, 1, EVERY, lineage, evidence=evidence, founder=ME), 9)
         made.take(made.machine.set_copies(stored(lineage, OURS, *versions).copies, 10.0))
         alone = RecoveryContext(frozenset({ME}), (None,))
         made.take(made.machine.update(alone, 10.0))
@@ -381,7 +373,7 @@ class TestBegunApart:
 
 class TestFounding:
     def newcomer(self, *, saw_training: bool) -> Recovery:
-        made = Recovery(ME, 1, EVERY, evidence=Evidence(Kept(saw_training=saw_training)))
+        made = Recovery(Knowledge(ME, 1, EVERY, evidence=Evidence(Kept(saw_training=saw_training))))
         made.set_copies((), 0.0)
         made.update(RecoveryContext(frozenset({ME}), (None,)), 0.0)
         return made
@@ -405,7 +397,7 @@ class TestFounding:
         self, founder: PeerId, begins: bool
     ) -> None:
         """As with a clock that is wrong: nobody is a member, though the text was copied."""
-        made = Recovery(ME, 1, EVERY, founder=founder)
+        made = Recovery(Knowledge(ME, 1, EVERY, founder=founder))
         made.set_copies((), 0.0)
         made.update(RecoveryContext(frozenset({ME}), (None,), heard=lambda: 700), 0.0)
         assert any(isinstance(e, Adopt) for e in made.tick(SETTLE_S)) == begins

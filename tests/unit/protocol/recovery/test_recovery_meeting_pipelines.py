@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.machine import (
-    MAX_TURNS,
-    PATIENCE_S,
-    TURN_S,
-    Adopt,
-    FetchLine,
-    Recovery,
-    RecoveryContext,
-    RecoveryEffect,
-)
+from protocol.recovery.deciding import MAX_TURNS
+from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
+from protocol.recovery.knowledge import PATIENCE_S, Knowledge
+from protocol.recovery.machine import TURN_S, Recovery
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
@@ -41,7 +35,7 @@ class Member:
     """The first stage's replica: it has trained with all, and then without the other one."""
 
     def __init__(self) -> None:
-        self.machine = Recovery(ME, STAGES, EVERY, FIRST, seq=5, founder=ME)
+        self.machine = Recovery(Knowledge(ME, STAGES, EVERY, FIRST, founder=ME), 5)
         for version in range(1, MADE + 1):
             together = (NEXT, OTHER) if version <= TOGETHER else (NEXT,)
             self.machine.closed(0, version, copy(0, version, OURS).hash, together, version / 50)
@@ -124,7 +118,7 @@ def test_who_comes_back_first_waits_for_the_rest_of_its_line() -> None:
     evidence.closed_at = None
     theirs = served_apart(110, 120)
     member = Member()
-    member.machine = Recovery(ME, STAGES, EVERY, FIRST, 9, evidence=evidence)
+    member.machine = Recovery(Knowledge(ME, STAGES, EVERY, FIRST, evidence=evidence), 9)
     own = [copy(0, MADE - EVERY, OURS), copy(0, MADE, OURS), copy(1, MADE, OURS)]
     member.effects += member.machine.set_copies(own, 10.0)
     member.effects += member.machine.receive(OTHER, theirs, 11.0)

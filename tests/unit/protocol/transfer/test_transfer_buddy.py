@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.ids import PeerId
-from protocol.transfer.buddy import buddy, due_version, is_beside, kept_by
+from protocol.transfer.buddy import buddy, kept_by
 from protocol.view import Replica, SwarmView
 
 
@@ -56,25 +56,3 @@ def test_without_anybody_beside_there_is_none() -> None:
     assert buddy(view("a", "a"), 0) is None, "both stages are on one machine"
     assert buddy(view("a", "b", fetching="b"), 0) is None
     assert buddy(view("a", "", "c"), 0) is None
-
-
-def test_who_serves_a_stage_stands_beside_the_next_ones() -> None:
-    swarm = view("a", "b", "c")
-    assert [is_beside(swarm, PeerId("b"), stage) for stage in range(3)] == [True, False, True]
-    assert [is_beside(swarm, PeerId("a"), stage) for stage in range(3)] == [False, True, False]
-
-
-def test_versions_due() -> None:
-    swarm = SwarmView.of(
-        [
-            [Replica(PeerId("a"), 49, True)],
-            [
-                Replica(PeerId("b"), 50, True),
-                Replica(PeerId("c"), 50, True),
-                Replica(PeerId("d"), 99, False),
-            ],
-        ]
-    )
-    assert [due_version(swarm, stage, 25, 1000) for stage in (0, 1)] == [25, 50]
-    assert due_version(swarm, 0, 25, 49) == 49, "the end of the run"
-    assert due_version(swarm, 0, 50, 1000) == 0

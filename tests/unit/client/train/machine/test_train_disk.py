@@ -84,9 +84,9 @@ async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_
             assert history is not None
             machine = history.machine
             await swarm.until(lambda: failed)
-        assert me not in machine.stored_live(), "what was not looked at is not called empty"
-        await swarm.until(lambda: any(one.copies for one in machine.stored_live().values()))
-        assert [copy.version for copy in machine.stored_live()[me].copies] == [4, 8]
+        assert me not in machine.known.stored_live(), "what was not looked at is not called empty"
+        await swarm.until(lambda: any(one.copies for one in machine.known.stored_live().values()))
+        assert [copy.version for copy in machine.known.stored_live()[me].copies] == [4, 8]
         assert len(list(volunteer.disk.iterdir())) == 2
 
 

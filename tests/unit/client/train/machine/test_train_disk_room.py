@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from client.train.machine.disk_room import AGAIN_S, LOOK_S, DiskRoom, Lack
-
-LACK = Lack("the disk is full", Path("/disk"), 1000)
-
-
-class Holds:
-    """What holds the node back, by cause."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
-
-    def hold(self, cause: str, reason: str, until: float | None = None) -> None:
-        self.reasons[cause] = reason
-
-    def release(self, cause: str) -> None:
-        del self.reasons[cause]
+from client.train.machine.disk_room import AGAIN_S, Lack
+from client.train.machine.pausing import LOOK_S, Pauses
 
 
 @pytest.mark.parametrize("room_after_s", [20.0, float("inf")])
 async def test_it_pauses_until_there_is_room_or_for_a_while(
-    autojump_clock: MockClock, room_after_s: float
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    room_after_s: float,
 ) -> None:
-    holds = Holds()
-    begun = trio.current_time()
-    room = DiskRoom(holds, lambda _: 1000 if trio.current_time() - begun >= room_after_s else 999)
-    room.lacks(LACK)
-    assert holds.reasons["disk"].startswith("the disk is full; training goes on when there is room")
+    begun, pauses = trio.current_time(), Pauses(tmp_path, lambda said: None)
+
+    def usage(folder: Path) -> SimpleNamespace:
+        room = trio.current_time() - begun >= room_after_s
+        return SimpleNamespace(free=1000 if room else 999)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    lack = Lack("the disk is full", Path("/disk"), 1000)
+    pauses.hold("disk", lack.words, ends=lack.is_over)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(room.run)
-        while holds.reasons:
-            await trio.sleep(1.0)
+        nursery.start_soon(pauses.run)
+        await pauses.wait_clear()
         nursery.cancel_scope.cancel()
     expected = min(room_after_s, AGAIN_S)
-    assert expected <= trio.current_time() - begun <= expected + LOOK_S + 1.0
+    assert expected <= trio.current_time() - begun <= expected + LOOK_S
+
+
+def test_a_disk_that_cannot_be_asked_is_tried(tmp_path: Path) -> None:
+    assert Lack("full", tmp_path / "gone", 1000, since=0.0).is_over()

@@ -102,6 +102,10 @@ async def test_the_peak_is_the_best_product_of_each_type(
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
     again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
     assert (again, worker.measured) == (found, 1)
+    worker.reply = msgspec.structs.replace(worker.reply, memory_available_bytes=5)
+    later = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    expected = msgspec.structs.replace(found, free_bytes=5)  # what is free changes
+    assert (later, worker.measured) == (expected, 1)
 
 
 async def test_another_machine_is_measured_again(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from msgspec.structs import replace
 from trio.testing import MockClock
 
+from protocol.recovery.stored import Copy
 from protocol.view import Replica, SwarmView
 from tests.support.buddies_world import EVERY, STAGES, A, B, C, Member, World, open_world
 
@@ -40,9 +40,6 @@ async def test_versions_past_what_a_stage_has_push_nothing_out(
     liar, keeper = await two_copies(world, nursery)
     for version in (5 * EVERY + 1, 5 * EVERY + 2):
         await liar.store((0, version))
-        offer = liar.shelf.offer(0, version)
-        assert offer is not None
-        liar.send(B, offer)
         await trio.sleep(30)
     assert kept(keeper) == [EVERY, 2 * EVERY]
 
@@ -88,34 +85,21 @@ async def test_what_every_stage_has_stays_however_old(
     assert kept(keeper) == [EVERY, 3 * EVERY, 4 * EVERY]
 
 
-@pytest.mark.parametrize(
-    ("offered", "once", "timeout_s"),
-    [([1], True, 45.0), ([1, 3], False, 60.0), ([0], False, 120.0)],
-)
-async def test_who_offers_and_does_not_give_keeps_no_others_from_it(
+@pytest.mark.parametrize(("named", "timeout_s"), [([1], 45.0), ([1, 3], 60.0), ([0], 120.0)])
+async def test_who_names_and_does_not_give_keeps_no_others_from_it(
     world: World,
     autojump_clock: MockClock,
     nursery: trio.Nursery,
-    offered: list[int],
-    once: bool,
+    named: list[int],
     timeout_s: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     liar, honest, keeper = world.members[A], world.members[C], world.members[B]
     monkeypatch.setattr(liar, "take", lambda *_: None)  # for any request
     world.serve(EVERY + 3, "ac", "b")
-    due = 0 not in offered
+    due = 0 not in named
     await honest.store((0, EVERY + 2), *[(0, EVERY)] * due)
-    sound = honest.shelf.offer(0, EVERY + 2)
-    assert sound is not None
-
-    async def pester() -> None:
-        while True:
-            for ahead in offered:
-                liar.send(B, replace(sound, version=EVERY + ahead))
-            await trio.sleep(1e6 if once else 0.5)
-
-    nursery.start_soon(pester)
+    liar.say(*(Copy(0, EVERY + ahead, bytes(32)) for ahead in named))
     nursery.start_soon(keeper.buddies.run)
     await trio.sleep(5)
     assert await honest.buddies.hand_over(0, EVERY + 2, timeout_s)

@@ -16,7 +16,7 @@ from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.recovery.choice import SEED
-from protocol.recovery.machine import FetchLine
+from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 from protocol.wire.messages import BlobQuery, Chunk, ChunkRequest, Message

@@ -9,6 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from client.events import LineGivenUp
+from client.node.status import take_snapshot
 from client.store.checkpoints import SET_ASIDE
 from client.store.persisted import Persisted
 from client.store.records import LINEAGE
@@ -64,6 +65,9 @@ async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(
         assert (event.version, event.reached) == (STEPS, STEPS)
         assert STEPS - TOGETHER <= event.steps <= STEPS - EVERY
         assert event.members == (founder.engine.signer.peer,)
+        told = take_snapshot(back.engine, back.held_stages, 0.0, stopping=False).given_up
+        assert told is not None
+        assert told.words == event.words
         aside = {path.name.removesuffix(SET_ASIDE) for path in back.disk.glob(f"*{SET_ASIDE}")}
         assert f"stage-0-v{STEPS}.safetensors" in aside, "our last state is kept"
         offers = [v.engine.shelf.offer(0, STEPS) for v in (founder, back)]
@@ -80,7 +84,7 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
         founder.engine.shelf.withdraw_above(0)
         fetching = back.engine.history
         assert fetching is not None
-        await swarm.until(lambda: fetching.machine._failures)
+        await swarm.until(lambda: fetching.machine.lines.failures)
         assert not given_up(back)
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []

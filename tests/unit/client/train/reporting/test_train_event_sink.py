@@ -10,7 +10,7 @@ from client.events import Event, EventLog, LineGivenUp, PeerChanged
 from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace, Progress
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.machine import GivenUp
+from protocol.recovery.effects import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
 
@@ -153,3 +153,5 @@ def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[E
     assert event_sink.progress is None, "what is shown next is of the other line"
     assert event_sink.given_up is not None
     assert event_sink.given_up.event == given_up
+    event_sink.gave_up(GivenUp(version=36, steps=1, members=(PEER,), reached=37, fetched=()))
+    assert event_sink.given_up.event.words.startswith("1 step made here without ")

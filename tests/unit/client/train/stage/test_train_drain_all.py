@@ -282,6 +282,6 @@ async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(
             (ours, Copy(0, at - 1, bytes(32)), False),
             (other, Copy(0, at, made), False),
         ):
-            history.machine._stored[alone.engine.signer.peer] = Stored(lineage, (copy,))
+            history.machine.known.stored[alone.engine.signer.peer] = Stored(lineage, (copy,))
             assert history.is_kept(0, at) == kept
             assert (alone.held(0).at_stake() is None) == kept

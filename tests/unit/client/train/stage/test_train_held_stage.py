@@ -24,7 +24,7 @@ from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Committed, Fault
+from protocol.pipeline.effects import Fault
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Goodbye
 from protocol.wire.parts import SeatStatus
@@ -56,7 +56,7 @@ class Held:
         counters = self.around.counters
         counters.miscounted, counters.restarts, counters.worker_restarts = 0, Counter(), 0
         context = cast(StageContext, self.around)
-        self.of = HeldStageDriver(context, stage, ALONE, sees=True, allowed=False)
+        self.of = HeldStageDriver(context, stage)
         self.of.assign()
         if state is not State.ACQUIRING:
             self.serves()
@@ -75,8 +75,9 @@ class Held:
         self.seat.seat.member.is_left_out = False
         self.seat.seat.step, self.seat.seat.serving, self.seat.answers_by = 7, True, 130.0
         self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 1, 0, 1.0)
-        self.saver = Mock(saved_version=0, problem="")
-        self.of.driver, self.of.saver = self.seat, self.saver
+        self.seat.at_stake.return_value = 7
+        self.saver = self.seat.saver = Mock(saved_version=0, problem="")
+        self.of.driver = self.seat
         self.of._perform(self.of.machine.opened(100.0, serving=True))
 
     def told(self) -> list[Explain]:
@@ -171,19 +172,13 @@ class TestItsEnd:
         counters = held.around.counters
         assert (counters.miscounted, counters.restarts) == (2, Counter(late=1))
         held.seat.close.assert_called_once_with()
-        assert (held.of.driver, held.of.saver) == (None, None)
+        assert held.of.driver is None
         held.around.terms.history.touch.vacated.assert_called_once_with(STAGE)
-        held.around.terms.leaves.rest.assert_called_once_with()
         assert held.around.owner.seats_changed.called
         assert held.of._retake.is_set()
         held.around.reset_mock()
         held.of._close_seat()
         assert not held.around.mock_calls, "once"
-
-    def test_only_stage_0_has_tokens_to_be_supplied_with(self) -> None:
-        held = serving(stage=1)
-        held.of._lose()
-        assert not held.around.terms.leaves.rest.called
 
     def test_the_next_seat_of_the_lineage_keeps_what_the_last_one_promised(self) -> None:
         held = serving()
@@ -199,24 +194,11 @@ class TestItsEnd:
             made.append(make.call_args.kwargs["promise"])
         assert made == [(7, 3), (8, 1), (0, 0)]
 
-    @pytest.mark.parametrize(
-        ("others", "saved", "kept", "lost"),
-        [
-            ((), 6, False, True),
-            ((), 7, False, False),
-            ((), 0, True, False),
-            ((Replica(OTHER, 7, True),), 0, False, False),
-            ((Replica(OTHER, 6, True),), 0, False, True),
-            ((Replica(OTHER, 7, True, leaving=True),), 0, False, True),
-        ],
-    )
-    def test_a_version_that_nobody_has_is_named_when_it_is_lost(
-        self, others: tuple[Replica, ...], saved: int, kept: bool, lost: bool
-    ) -> None:
+    @pytest.mark.parametrize("lost", [True, False])
+    def test_a_version_that_nobody_has_is_named_when_it_is_lost(self, lost: bool) -> None:
         held = Held(state=State.DRAINING)
-        held.saver.saved_version, held.saver.problem = saved, "No space left"
-        held.around.terms.history.is_kept.return_value = kept
-        held.of.update_view(view(Replica(ME, 7, True), *others))
+        held.saver.problem = "No space left"
+        held.seat.at_stake.return_value = 7 if lost else None
         assert held.of.at_stake() == (7 if lost else None)
         held.of.save_when_drained(None)
         held.of._release()
@@ -226,13 +208,11 @@ class TestItsEnd:
         assert held.of._life.cancel_called
         held.around.memory_budget.set_draining.assert_called_with(STAGE, True)
 
-    def test_a_version_is_not_lost_that_others_have_gone_on_from(self) -> None:
-        """Their heartbeats come after the commit of a step that was closed without it."""
+    def test_one_that_was_closed_without_us_is_given_up_without_a_loss(self) -> None:
         held = Held(state=State.DRAINING)
         held.of.save_when_drained(None)
-        held.of.update_view(view(Replica(ME, 7, True), Replica(OTHER, 6, True)))
-        held.seat.seat.member.is_left_out = True
-        held.of._fault(Fault("behind", "step 7 was closed with what we do not have"))
+        held.seat.at_stake.return_value = None
+        held.of.fault(Fault("behind", "step 7 was closed with what we do not have"))
         assert held.of.lost == ""
         [said] = held.told()
         assert said.words == "step 7 was closed with what we do not have"
@@ -240,47 +220,20 @@ class TestItsEnd:
 
     def test_without_a_seat_nothing_is_at_stake(self) -> None:
         assert Held().of.at_stake() is None
-        held = serving()
-        held.seat.seat.serving = False
-        assert held.of.at_stake() is None
 
-
-class TestSaving:
-    @pytest.mark.parametrize(
-        ("version", "due"), [(100, True), (101, False), (1000, True), (1001, True)]
-    )
-    def test_versions_are_written_when_they_are_due(self, version: int, due: bool) -> None:
+    def test_the_seat_saves_where_the_others_want_it(self) -> None:
         held = serving()
-        every = held.around.terms.manifest.policy.checkpoint_every
-        version = every if version == 100 else version + (version == 101) * every
-        done = Committed(STAGE, version, "", None, 0.0, 4, 1)
-        held.of._committed(done)
-        assert held.saver.checkpoint.called is due
-        held.around.counters.note_committed.assert_called_once_with(done, 9)
-        held.around.terms.history.closed.assert_called_once_with(done, 9)
-        held.around.owner.stage_closed.assert_called_once_with(done)
-
-    def test_where_a_stage_is_about_to_end_the_others_save_where_they_stand(self) -> None:
-        held = serving()
-        ends = SwarmView.of([ALONE.stages[0], [Replica(OTHER, 7, True, leaving=True)]])
-        held.of.update_view(ALONE)
-        assert not held.saver.checkpoint.called
-        for _ in range(2):
-            held.of.update_view(ends)
-        held.saver.checkpoint.assert_called_once_with(7)
-        held.seat.update_view.assert_called_with(ends)
-        held.of._committed(Committed(STAGE, 8, "", None, 0.0, 4, 1))
-        held.saver.checkpoint.assert_called_with(8)
+        held.of.save_now()
+        held.seat.save_now.assert_called_once_with()
 
 
 class TestTheLastCheckpoint:
     """It is written before a stage is given up, and where nobody else has it not without it."""
 
     @staticmethod
-    def saving(*problems: str, others: tuple[Replica, ...] = ()) -> Held:
+    def saving(*problems: str, others_have_it: bool = False) -> Held:
         """One that drains, and whose disk has these problems one after the other."""
         held, left = Held(state=State.DRAINING), list(problems)
-        held.of.update_view(view(Replica(ME, 7, True), *others))
         held.around.owner.now.side_effect = trio.current_time
         held.of.save_when_drained(None)
         held.of.machine.stand_still(0.0)
@@ -290,6 +243,8 @@ class TestTheLastCheckpoint:
             assert step() == 7
             held.saver.problem = left.pop(0) if left else ""
             held.saver.saved_version = 0 if held.saver.problem else 7
+            lost = held.saver.problem and not others_have_it
+            held.seat.at_stake.return_value = 7 if lost else None
 
         held.saver.final = Mock(side_effect=final)
         return held
@@ -326,7 +281,7 @@ class TestTheLastCheckpoint:
     async def test_where_others_have_it_a_full_disk_costs_nothing(
         self, autojump_clock: trio.testing.MockClock
     ) -> None:
-        held = self.saving("full", others=(Replica(OTHER, 7, True),))
+        held = self.saving("full", others_have_it=True)
         await held.of._save()
         assert held.saver.final.call_count == 1
         (said,) = held.told()
@@ -369,7 +324,7 @@ class TestFaults:
     )
     def test_after_a_fault_the_stage_is_fetched_again(self, kind: Any, anew: bool) -> None:
         held = serving()
-        held.of._fault(Fault(kind, "numbers run away"))
+        held.of.fault(Fault(kind, "numbers run away"))
         history = held.around.terms.history
         assert (history.reopened.called or history.left_behind.called) is anew
         assert history.left_behind.called is (kind == "behind")
@@ -380,15 +335,15 @@ class TestFaults:
 
     def test_a_run_that_diverges_on_our_own_samples_twice_is_paused(self) -> None:
         held = serving()
-        held.of._fault(Fault("diverged", "the loss is absurd"))
+        held.of.fault(Fault("diverged", "the loss is absurd"))
         held.serves()
-        held.of._fault(Fault("diverged", "the loss is absurd"))
+        held.of.fault(Fault("diverged", "the loss is absurd"))
         assert isinstance(held.of._failure, Diverged)
         assert "the loss is absurd" in held.of._failure.message
 
     def test_without_memory_it_is_not_tried_again(self) -> None:
         held = serving()
-        held.of._fault(Fault("memory", "no sequence fits"))
+        held.of.fault(Fault("memory", "no sequence fits"))
         assert isinstance(held.of._failure, UserError)
         assert held.of.machine.state is State.GONE
         first = held.of._failure
@@ -407,8 +362,8 @@ class TestFaults:
 
     def test_a_worker_that_is_lost_loses_the_seat(self) -> None:
         held, death = serving(), WorkerDied(-9, ("killed",))
-        held.of._worker_lost(death)
-        held.of._worker_lost(WorkerDied(-11, ("later",)))
+        held.of.worker_lost(death)
+        held.of.worker_lost(WorkerDied(-11, ("later",)))
         assert held.of._failure is death
         assert held.of.driver is None
 

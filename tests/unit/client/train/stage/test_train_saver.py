@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import trio
 
 from client.compute.process import RequestFailed
 from client.compute.requests import Failed, Save, Saved
-from client.store.checkpoints import CheckpointFolder
+from client.config import Settings
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Effect, Explain
@@ -64,6 +65,15 @@ class Writer:
         return saved, []
 
 
+def saver_of(
+    worker: Writer, folder: Path, ports: Ports, shelf: Shelf, nursery: trio.Nursery
+) -> StateSaver:
+    terms = Mock(ports=ports, shelf=shelf, settings=Settings())
+    terms.folders.checkpoints, terms.folders.snapshots = folder / "checkpoints", folder
+    terms.history.protected.return_value = ()
+    return StateSaver(cast(Any, worker), 0, terms, nursery)
+
+
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_newcomer_is_told_if_it_is_not_written(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, version: int
@@ -71,8 +81,7 @@ async def test_a_newcomer_is_told_if_it_is_not_written(
     ports, worker = Ports(), Writer()
     shelf = Shelf(ports)
     async with trio.open_nursery() as nursery:
-        folder = CheckpointFolder(tmp_path / "checkpoints")
-        saver = StateSaver(worker, 0, folder, tmp_path, shelf, ports, nursery)  # type: ignore[arg-type]
+        saver = saver_of(worker, tmp_path, ports, shelf, nursery)
         saver.checkpoint(4)
         saver.snapshot(version)
         assert len(worker.asked) == 1
@@ -88,8 +97,7 @@ async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Pa
     ports, worker = Ports(), Writer()
     worker.go.set()
     async with trio.open_nursery() as nursery:
-        folder = CheckpointFolder(tmp_path / "checkpoints")
-        saver = StateSaver(worker, 0, folder, tmp_path, Shelf(ports), ports, nursery)  # type: ignore[arg-type]
+        saver = saver_of(worker, tmp_path, ports, Shelf(cast(Any, ports)), nursery)
         for version, worker.full in ((5, True), (10, True), (15, False), (20, False)):
             saver.checkpoint(version)
             await saver.settled()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -14,12 +16,11 @@ from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.store.boundaries import BoundaryStore
-from client.train.machine.time_spent import TimeSpent
-from client.train.stage.seat_driver import SeatDriver, SeatHooks
-from client.train.workers.task_scheduler import TaskScheduler
+from client.train.stage.seat_driver import SeatDriver
 from protocol.audit.commitment import CONTENTS, root_of
 from protocol.effects import Explain
 from protocol.pipeline.effects import (
+    BackwardTask,
     Committed,
     ContributeTask,
     DropStep,
@@ -32,6 +33,7 @@ from protocol.pipeline.effects import (
     PayloadKey,
     Rerouted,
     SendPayload,
+    Task,
 )
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
@@ -44,8 +46,10 @@ from protocol.seat.effects import (
 )
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commitment, Goodbye
 from tests.support.protocol_examples import manifest, peer
+from tests.support.seat_context import seat_context
 
 ME, OTHER = peer(1), peer(2)
 STEP = 3
@@ -53,15 +57,13 @@ KEY = PayloadKey(STEP, "input", 12)
 
 
 EVENTS = (
-    Committed(1, 4, "", None, 0.0, 4, 1),
-    Rerouted(STEP, 12, OTHER, None, "it is lost", False),
-    GradientAccepted(STEP, 12, True),
-    Snapshot(4, OTHER),
-    Verdict(OTHER, "it lies", None),
-    Contributions(2),
-    Audited(1, OTHER, STEP, None, "it could not be computed"),
-    AgreedOn(1, cast(Any, Mock())),
-    HeldOutLoss(4, 2.0),
+    (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
+    (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
+    (Verdict(OTHER, "it lies", None), "owner.convicted"),
+    (Contributions(2), "audit_log.note"),
+    (Audited(1, OTHER, STEP, None, "it could not be computed"), "audit_log.note"),
+    (AgreedOn(1, cast(Any, Mock())), "owner.agreed_on"),
+    (HeldOutLoss(4, 2.0), "owner.evaluated"),
 )
 
 
@@ -73,8 +75,7 @@ class Driven:
     ) -> None:
         self.store, self.ports, self.worker = BoundaryStore(2**20, 0), Mock(), Mock(pid=0)
         self.ports.now.return_value = 100.0
-        self.hooks = Mock(spec=[*SeatHooks.__dataclass_fields__])
-        self.hooks.effects = {kind: Mock() for kind in map(type, EVENTS)}
+        self.owner = Mock(spec=["seat_changed", "fault", "worker_lost", "look"])
         self.nursery = nursery or Mock()
         seat = Seat(
             Place(ME, stage, stages, 4),
@@ -84,10 +85,11 @@ class Driven:
             step=STEP,
             serving=True,
         )
-        self.time_spent = TimeSpent()
-        around = [self.store, self.ports, self.hooks, self.nursery]
-        around += [TaskScheduler(), self.time_spent]
-        self.of = SeatDriver(seat, manifest(stages=stages), self.worker, *cast(Any, around))
+        self.around = seat_context(ME, manifest(stages=stages), self.ports)
+        self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
+        self.of._payloads, self.of._samples = self.store, None
+        self.saver = Mock(saved_version=0, problem="")
+        self.of.saver = self.saver
         self.computed = Mock(return_value=[])
         seat.computed = self.computed  # type: ignore[method-assign]
 
@@ -95,21 +97,91 @@ class Driven:
         return [one.args[1] for one in self.computed.mock_calls]
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_what_happens_in_a_seat_is_told_to_its_owner(event: object) -> None:
+@pytest.mark.parametrize(("event", "part"), EVENTS, ids=lambda one: type(one).__name__)
+def test_what_happens_in_a_seat_is_told_to_whom_it_concerns(event: object, part: str) -> None:
     driven = Driven()
     driven.of._perform([cast(Any, event)])
-    told = driven.hooks.effects
-    told[type(event)].assert_called_once_with(event)
-    assert not any(hook.called for kind, hook in told.items() if kind is not type(event))
-    assert not driven.hooks.fault.called
+    told = attrgetter(part)(driven.around)
+    told.assert_called_once_with(event)
+    others = [attrgetter(other)(driven.around) for other in {other for _, other in EVENTS} - {part}]
+    assert not any(other.called for other in others)
+    assert not driven.owner.fault.called
     assert not driven.ports.perform.called
+
+
+@pytest.mark.parametrize(
+    ("version", "due"), [(100, True), (101, False), (1000, True), (1001, True)]
+)
+def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None:
+    driven = Driven()
+    terms = driven.around.terms
+    terms.amendments.return_value.steps = 1000
+    every = terms.manifest.policy.checkpoint_every
+    version = every if version == 100 else version + (version == 101) * every
+    done = Committed(1, version, "", None, 0.0, 4, 1)
+    driven.of._perform([done])
+    assert driven.saver.checkpoint.called is due
+    era = driven.of.seat.era
+    driven.around.counters.note_committed.assert_called_once_with(done, era)
+    terms.history.closed.assert_called_once_with(done, era)
+    driven.ports.stage_closed.assert_called_once_with(done)
+
+
+def test_a_snapshot_for_a_newcomer_is_written() -> None:
+    driven = Driven()
+    driven.of._perform([Snapshot(4, OTHER)])
+    driven.saver.snapshot.assert_called_once_with(4)
+
+
+def test_where_a_stage_is_about_to_end_the_others_save_where_they_stand() -> None:
+    driven, ours = Driven(stages=2), [Replica(ME, STEP, True)]
+    lasts = SwarmView.of([[Replica(OTHER, STEP, True)], ours])
+    ends = SwarmView.of([[Replica(OTHER, STEP, True, leaving=True)], ours])
+    driven.of.update_view(lasts)
+    assert not driven.saver.checkpoint.called
+    for _ in range(2):
+        driven.of.update_view(ends)
+    driven.saver.checkpoint.assert_called_once_with(STEP)
+    driven.of._perform([Committed(1, 8, "", None, 0.0, 4, 1)])
+    driven.saver.checkpoint.assert_called_with(8)
+
+
+@pytest.mark.parametrize(
+    ("others", "saved", "kept", "lost"),
+    [
+        ((), 2, False, True),
+        ((), STEP, False, False),
+        ((), 0, True, False),
+        ((Replica(OTHER, STEP, True),), 0, False, False),
+        ((Replica(OTHER, 2, True),), 0, False, True),
+        ((Replica(OTHER, STEP, True, leaving=True),), 0, False, True),
+    ],
+)
+def test_a_version_is_at_stake_that_nobody_else_has(
+    others: tuple[Replica, ...], saved: int, kept: bool, lost: bool
+) -> None:
+    driven = Driven(stages=2)
+    driven.saver.saved_version = saved
+    driven.around.terms.history.is_kept.return_value = kept
+    stage = [Replica(ME, STEP, True), *others]
+    driven.of.update_view(SwarmView.of([[], stage]))
+    assert driven.of.at_stake() == (STEP if lost else None)
+    driven.of.seat.serving = False
+    assert driven.of.at_stake() is None
+
+
+def test_a_version_is_not_lost_that_others_have_gone_on_from() -> None:
+    """Their heartbeats come after the commit of a step that was closed without it."""
+    driven = Driven()
+    assert driven.of.at_stake() == STEP
+    driven.of.seat.member = Mock(is_left_out=True)
+    assert driven.of.at_stake() is None
 
 
 def test_a_fault_is_told_to_its_owner() -> None:
     driven, fault = Driven(), Fault("behind", "another version")
     driven.of._perform([fault])
-    driven.hooks.fault.assert_called_once_with(fault)
+    driven.owner.fault.assert_called_once_with(fault)
     assert not driven.ports.perform.called
 
 
@@ -125,15 +197,15 @@ def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> N
 def test_the_owner_hears_of_another_step_and_of_serving_once() -> None:
     driven = Driven()
     driven.of._perform([])
-    assert not driven.hooks.changed.called
+    assert not driven.owner.seat_changed.called
     driven.of.seat.step = STEP + 1
     for _ in range(2):
         driven.of._perform([])
-    driven.hooks.changed.assert_called_once_with()
+    driven.owner.seat_changed.assert_called_once_with()
     driven.of.seat.step = STEP + 2
     driven.of.close()
     driven.of._perform([])
-    driven.hooks.changed.assert_called_once_with()
+    driven.owner.seat_changed.assert_called_once_with()
 
 
 def test_why_a_complete_step_stays_open_is_said_once() -> None:
@@ -166,7 +238,7 @@ class TestPayloads:
         driven.store.close()
         driven.of._payloads = BoundaryStore(2, 0)
         driven.of._perform([Keep((KEY,))], (b"too much",))
-        fault = driven.hooks.fault.call_args.args[0]
+        fault = driven.owner.fault.call_args.args[0]
         assert fault.kind == "internal"
         assert fault.words.startswith("no room for boundary tensors: ")
 
@@ -199,6 +271,10 @@ class TestPayloads:
 TASK, LOSS = ForwardTask(STEP, 12), LossTask(STEP, 12)
 
 
+def driven_drops(driven: Driven) -> Callable[[], None]:
+    return lambda: driven.of._perform([DropStep(STEP)])
+
+
 class TestTasks:
     @pytest.mark.parametrize(
         ("kind", "error"),
@@ -209,12 +285,12 @@ class TestTasks:
         failed = RequestFailed(Failed(kind=kind, message="no", part=1, parts=(1, 2)))
         driven.of._failed(TASK, failed)
         assert driven.outcomes() == [Outcome(error=error, part=1, parts=(1, 2))]
-        assert not driven.hooks.fault.called
+        assert not driven.owner.fault.called
 
     def test_a_pass_without_memory_is_a_fault_and_a_round_is_not(self) -> None:
         driven, failed = Driven(), RequestFailed(Failed(kind="oom", message="no memory"))
         driven.of._failed(TASK, failed)
-        assert driven.hooks.fault.call_args.args[0].kind == "memory"
+        assert driven.owner.fault.call_args.args[0].kind == "memory"
         assert driven.outcomes() == []
         driven.of._failed(cast(Any, Mock(spec=ContributeTask)), failed)
         assert driven.outcomes() == [Outcome(error="oom")]
@@ -225,12 +301,38 @@ class TestTasks:
         assert driven.outcomes() == [Outcome(error="gone")]
         assert not driven.worker.submit.called
 
+    def test_no_input_is_sent_where_the_worker_keeps_the_graph(self) -> None:
+        driven = Driven()
+        given, back = b"i" * 1000, b"g" * 1000
+        gradient = PayloadKey(STEP, "grad_in", 12)
+        driven.of._perform([Keep((KEY, gradient))], (given, back))
+        backward = BackwardTask(STEP, 12)
+
+        def moved(task: Task) -> int:
+            """Bytes that go to the worker."""
+            assert driven.of._start(task)
+            return sum(map(len, driven.worker.submit.call_args.args[1]))
+
+        assert moved(backward) == 2000
+        driven.of._note_graph(TASK, Outcome(graph_kept=True))
+        assert moved(backward) == 1000
+        dropped = RequestFailed(Failed(kind="graph", message="it was not kept"))
+        driven.of._failed(backward, dropped)
+        assert driven.worker.submit.call_args.args == (backward, [back, given])
+        assert driven.outcomes() == []
+        driven.of._failed(backward, dropped)
+        assert driven.outcomes() == [Outcome(error="graph")], "it has all that there is"
+        for over in (lambda: driven.of._note_graph(backward, Outcome()), driven_drops(driven)):
+            driven.of._note_graph(TASK, Outcome(graph_kept=True))
+            over()
+            assert not driven.of._has_graph(backward)
+
     def test_a_worker_that_died_is_reported(self) -> None:
         driven, death = Driven(), WorkerDied(-9, ())
         driven.of._perform([Keep((KEY,))], (b"tensor",))
         driven.worker.submit.side_effect = death
         assert driven.of._start(TASK) is False
-        driven.hooks.worker_died.assert_called_once_with(death)
+        driven.owner.worker_lost.assert_called_once_with(death)
 
     @pytest.mark.parametrize(
         ("attempt", "count", "planned"), [(2, 4, True), (2, 3, False), (1, 3, True)]
@@ -277,7 +379,7 @@ class TestTheWorker:
             await trio.sleep(math.inf)
 
         await driven.of._take_outcome(TASK, cast(Any, SimpleNamespace(wait=wait)))
-        assert driven.hooks.worker_died.called is (ends != "fails" and not closed)
+        assert driven.owner.worker_lost.called is (ends != "fails" and not closed)
         assert bool(driven.outcomes()) is (ends == "fails" and not closed)
         assert driven.of.answers_by > 100.0
 
@@ -293,10 +395,10 @@ class TestTheWorker:
         driven.of.seat.member._plan = Mock()
         driven.of._note_time()
         driven.ports.now.return_value += 5.0
-        shares = driven.time_spent.shares(driven.ports.now())
+        shares = driven.around.time_spent.shares(driven.ports.now())
         assert shares == (2 / 8, 5 / 8, 1 / 8, 0.0)
         driven.of.close()
-        assert driven.time_spent.shares(driven.ports.now()) is None
+        assert driven.around.time_spent.shares(driven.ports.now()) is None
 
 
 class Samples:
@@ -323,12 +425,12 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, over: bool
 ) -> None:
     driven, samples = Driven(stage=0, nursery=nursery), Samples()
-    driven.of._samples = samples
+    driven.of._samples = cast(Any, samples)
     entered = list[object]()
     enter = Mock(side_effect=lambda task, in_round: entered.append(in_round))
     driven.of._gate = Mock(enter=enter)
-    assert not driven.of._can_read(TASK, samples)
-    nursery.start_soon(driven.of._enter_later, TASK, samples)
+    assert not driven.of._can_read(TASK, cast(Any, samples))
+    nursery.start_soon(driven.of._enter_later, TASK, cast(Any, samples))
     await trio.testing.wait_all_tasks_blocked()
     assert entered == []
     if over:

@@ -10,9 +10,7 @@ import pytest
 
 from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
-from client.train.machine.time_spent import TimeSpent
-from client.train.stage.seat_driver import SeatDriver, SeatHooks
-from client.train.workers.task_scheduler import TaskScheduler
+from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.audit.commitment import contents
@@ -23,6 +21,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Forward, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
+from tests.support.seat_context import seat_context
 
 ME, SIBLING, UPSTREAM, DOWNSTREAM = (peer(number) for number in range(4))
 SIZE, STEP = 300, 3
@@ -55,10 +54,11 @@ def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> 
     place = Place(ME, 1, stages, 4)
     seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     worker: Any = SimpleNamespace(pid=0)
-    hooks = SeatHooks(changed=never, effects={}, fault=never, worker_died=never, drained=never)
-    around: list[Any] = [store, ports, hooks, None]
-    around += [TaskScheduler(), TimeSpent()]
-    return SeatDriver(seat, manifest(**terms), worker, *around)
+    owner = SimpleNamespace(seat_changed=never, fault=never, worker_lost=never, look=never)
+    context = seat_context(ME, manifest(**terms), ports)
+    driver = SeatDriver(context, owner, seat, worker, cast(Any, None))
+    driver._payloads = store
+    return driver
 
 
 @pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])

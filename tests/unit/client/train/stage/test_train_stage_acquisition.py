@@ -327,11 +327,11 @@ async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = Non
             [Replica(NEXT, 5, True)],
         ]
     )
-    ports = SimpleNamespace(send=lambda *_: None)
+    ports, holder = SimpleNamespace(send=lambda *_: None), SimpleNamespace(view=view)
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
     acquisition = StageAcquisition(
-        cast(Terms, terms), 0, cast(Any, None), lambda: view, lambda *_: None
+        cast(Terms, terms), 0, cast(Any, None), cast(Any, holder), lambda *_: None
     )
     for sender, admit in said:
         acquisition.admit(sender, admit, b"")

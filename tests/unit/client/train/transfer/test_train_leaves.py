@@ -12,8 +12,8 @@ import trio
 
 from client.control.snapshot import Snapshot
 from client.node.status import take_snapshot
+from client.train.transfer.data_search import ASK_AGAIN_S
 from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
-from client.train.transfer.text_search import ASK_AGAIN_S
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
@@ -76,7 +76,7 @@ def cached(volunteer: Volunteer) -> Sequence[Path]:
 async def enter(volunteer: Volunteer) -> None:
     """Look for the data, as on entering the swarm."""
     problem = await volunteer.held_stages.text_problem()
-    volunteer.engine.describe(ADVERT, has_text=not problem)
+    volunteer.engine.describe(ADVERT, has_data=not problem)
 
 
 def snapshot(volunteer: Volunteer) -> Snapshot:
@@ -278,7 +278,7 @@ async def test_where_nobody_has_the_data_everybody_is_told_the_same(
         assert set(warned) == {words}
         founder = await swarm.add(1)
         await enter(founder)
-        await swarm.until(lambda: not alone.engine.text.problem)
+        await swarm.until(lambda: not alone.engine.data_search.problem)
 
 
 async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_one_comes(

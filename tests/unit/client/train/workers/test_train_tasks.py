@@ -42,6 +42,12 @@ def test_a_stage_in_between_gets_the_borders(microbatch: int) -> None:
         assert names(task, place(MIDDLE, packed=True)) == ["grad_in", "input", "tokens"]
 
 
+def test_a_pass_back_of_a_kept_graph_takes_the_gradient_alone() -> None:
+    for stage in (FIRST, MIDDLE):
+        keys = sources(BackwardTask(5, 9), place(stage, packed=True), graph_kept=True)
+        assert keys == (PayloadKey(5, "grad_in", 9),)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_last_stage_gets_the_tokens_always(packed: bool) -> None:
     for task in (LossTask(5, 9), PassTask(5, 9, "less"), PassTask(5, 9, "loss")):

@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from client.train.ports import Ports
-from client.train.transfer.text_search import (
+from client.train.transfer.data_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
     MOST_DONORS,
     QUERY,
     TOKENIZER,
-    TextSearch,
+    DataSearch,
 )
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Effect, Explain, Penalise
@@ -34,7 +34,7 @@ class Asked:
         self.time, self.linked = 100.0, {ONE, OTHER}
         self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
         self.changes = 0
-        self.search = TextSearch(cast(Ports, self), data, lambda: self.linked, self._changed)
+        self.search = DataSearch(cast(Ports, self), data, lambda: self.linked, self._changed)
 
     def now(self) -> float:
         return self.time

@@ -32,7 +32,7 @@ QUERY: Final = BlobQuery("data", 0, LEAVES)
 """How members are asked."""
 
 
-class TextSearch:
+class DataSearch:
     """See the module's docstring.
 
     Args:
@@ -59,7 +59,7 @@ class TextSearch:
 
     @property
     def problem(self) -> str:
-        """The problem in words for the owner; empty if the text is found or the search
+        """The problem in words for the owner; empty if the data are found or the search
         continues."""
         missing = self._starved or (self._told and not self._supplied)
         return _words(self._data) if missing else ""
@@ -75,7 +75,7 @@ class TextSearch:
         return frozenset(self._offers)
 
     def unable(self) -> dict[Stage, str]:
-        """Return the stage that cannot be taken without the text, with the reason."""
+        """Return the stage that cannot be taken without the data, with the reason."""
         if not self.missing or self._supplied or self._offers:
             return {}
         return {Stage(0): self.problem or "asking members for the training data"}
@@ -88,13 +88,13 @@ class TextSearch:
     # --- what happens -----------------------------------------------------------------------
 
     def found(self) -> None:
-        """The text is here."""
+        """The data are here."""
         self._offers.clear()
         self.missing, self._ask_at, self._told = False, math.inf, False
         self._changed()
 
     def lacks(self) -> None:
-        """The text is not here: ask the members for it."""
+        """The data are not here: ask the members for them."""
         if not self.missing:
             self.missing = True
             self._ask()
@@ -115,7 +115,7 @@ class TextSearch:
             self._ports.send(peer, QUERY)
 
     def lost(self, peer: PeerId) -> None:
-        """A member is gone, or gives nothing although it has offered the text."""
+        """A member is gone, or gives nothing although it has offered the data."""
         if peer in self._offers:
             self._offers.discard(peer)
             if not self._offers:

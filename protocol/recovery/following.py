@@ -1,0 +1,149 @@
+"""Whose lineage a volunteer follows when it begins nothing itself.
+
+A returning member goes to the lineage that trains. A member in trouble follows another's decision
+if it would have decided the same, or if most members with a voice follow it. A lineage is followed
+only if it begins within the run's steps and agrees with the states that we have made. A member that
+trains follows none. Pure decisions over what is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from protocol.ids import short
+from protocol.recovery.choice import order
+from protocol.recovery.knowledge import Knowledge
+from protocol.recovery.lines import Lines
+from protocol.recovery.stored import Lineage
+from protocol.recovery.trouble import IN_VAIN_S, Trouble
+
+Reason = str
+
+
+class Following:
+    """See the module's docstring."""
+
+    def __init__(self, known: Knowledge, trouble: Trouble, lines: Lines) -> None:
+        self._known, self._trouble, self._lines = known, trouble, lines
+
+    def lineage(self) -> tuple[Lineage, Reason] | None:
+        """Return the lineage of others that we ought to be in, and why."""
+        known, voters = self._known, self._known.voters()
+        apart = self._lines.trained_apart()
+        said = known.lineages_of(voters).values()
+        count = Counter(of for of in said if of not in apart and known.is_credible(of))
+        looks = not (known.open and (known.newest or known.evidence.version))
+        serving = self._most_served(count) if looks else None
+        if serving is not None:
+            if self._goes_to(serving):
+                self._trouble.seen_at = None
+                return serving, "this lineage is the one that trains"
+            if not known.open:
+                return None  # it may have been trained apart from ours
+        if self._trouble.is_healthy():
+            return None
+        ours = order(known.lineage)
+        later = [of for of in count if order(of) > ours and not known.is_refused(of)]
+        if serving == known.lineage:
+            later = [of for of in later if not self._would_come_back(of)]
+        if later and self._may_leave():
+            newest = max(later, key=order)
+            most = 2 * count[newest] > len(voters) + (known.open or known.evidence.any)
+            half = 2 * count[newest] >= len(voters) and self._would_join(newest)
+            if most or half:
+                return newest, "most volunteers follow this lineage"
+        return self._decided_by_another(apart)
+
+    def _goes_to(self, serving: Lineage) -> bool:
+        """Whether we go to the lineage in which most seats serve: no more of our own than a
+        checkpoint interval is lost, and no roll-back is undone."""
+        known = self._known
+        lost = known.newest_whole().version - serving.version
+        undone = known.open and serving.number < known.lineage.number
+        return serving != known.lineage and lost <= known.every and not undone
+
+    def _most_served(self, lineages: Collection[Lineage]) -> Lineage | None:
+        """Return the lineage in which most seats serve, if its beginning is known.
+
+        An earlier one than ours counts only if it has gone on beyond the beginning of ours, because
+        a replica that was suspended during the roll-back serves too, and so does a newcomer that
+        began from the seed alone.
+        """
+        ours, eras = self._known.lineage, self._known.context.eras
+        further = self._eras_beyond(ours.version)
+        by_era = {
+            lineage.era: lineage
+            for lineage in [*lineages, ours]
+            if order(lineage) >= order(ours) or lineage.era in further
+        }
+        serving = Counter(era for peer in self._known.voters() for era in eras.get(peer, ()))
+        known = [(count, era) for era, count in serving.items() if era in by_era]
+        return by_era[max(known)[1]] if known else None
+
+    def _eras_beyond(self, version: int) -> set[int]:
+        """Return the lineages in which seats have gone on beyond a version."""
+        eras, reached = self._known.context.eras, self._known.context.reached
+        beyond = (of for peer, of in eras.items() if reached.get(peer, 0) > version)
+        return {era for of in beyond for era in of}
+
+    def _would_come_back(self, lineage: Lineage) -> bool:
+        """Whether we would leave a lineage at once for ours, in which most seats serve: as many
+        roll-backs have led to both, and ours trains."""
+        ours = self._known.lineage
+        return ours.era in self._eras_beyond(lineage.version) and lineage.number == ours.number
+
+    def _may_leave(self) -> bool:
+        """Whether others' word is reason enough to leave our lineage: we see trouble too, have just
+        come back, have not trained for long, or have nothing to judge it by."""
+        known = self._known
+        has_part = known.open and known.evidence.any
+        return not has_part or self._trouble.was_seen() or known.is_stalled()
+
+    def _would_join(self, lineage: Lineage) -> bool:
+        """Whether half of the members with a voice are enough: we would choose it, too, and it is
+        the next one. After a long standstill it may be any number of roll-backs after ours."""
+        known = self._known
+        may_be = known.is_next(lineage) or known.is_stalled() or not known.evidence.any
+        return may_be and self._would_choose(lineage)
+
+    def _decided_by_another(self, apart: Collection[Lineage]) -> tuple[Lineage, Reason] | None:
+        """Return the next lineage, if another member has decided it and we would have too, and it
+        is none of those that were trained apart from ours."""
+        known = self._known
+        if not self._trouble.was_seen():
+            return None
+        said = {of: peer for peer, of in known.lineages_of(known.linked()).items()}
+        for lineage in sorted(said, key=order, reverse=True):
+            later = order(lineage) > order(known.lineage) and not known.is_refused(lineage)
+            is_next = later and lineage not in apart and known.is_next(lineage)
+            if is_next and known.is_credible(lineage) and self._would_choose(lineage):
+                return lineage, f"{short(said[lineage])} decided it"
+        return None
+
+    def _would_choose(self, lineage: Lineage) -> bool:
+        """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
+        believe, with electors most of whom are here."""
+        known, version = self._known, lineage.version
+        if version < known.newest_whole().version and not self._begins_in_vain():
+            return False
+        here = ({known.me} | known.linked()).intersection(lineage.electors)
+        if 2 * len(here) <= len(lineage.electors):
+            return False
+        reached, claims = known.reached(), known.claims(known.stored_live())
+        if reached is not None and version > reached and claims.witnesses(version) < 2:
+            return False
+        return not version or claims.hashes(version) == lineage.hashes
+
+    def _begins_in_vain(self) -> bool:
+        """Whether our lineage has begun and some stage has long been without its state: who tries
+        to hold that stage knows better whether anybody gives it."""
+        known = self._known
+        lost = None in known.context.versions and not known.has_begun()
+        stalled_since = known.stalled_since
+        return (
+            known.open
+            and lost
+            and stalled_since is not None
+            and known.now >= stalled_since + IN_VAIN_S
+        )

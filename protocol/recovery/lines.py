@@ -1,0 +1,273 @@
+"""The meeting of two lineages: which line of the run is given up, and what is fetched before.
+
+``meeting`` says which of two lines stands, and since when another one is seen. Here is told what
+the lines are, for which of them ours may be given up, and which copies of it have to be here first.
+
+State: what is being fetched of which line, what is here, and since when a line stands before ours.
+Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from protocol.ids import PeerId
+from protocol.recovery.choice import order
+from protocol.recovery.effects import FetchLine, GivenUp
+from protocol.recovery.evidence import AHEAD_STEPS
+from protocol.recovery.knowledge import (
+    MANY_CHECKPOINTS,
+    PATIENCE_S,
+    REFUSED_S,
+    Knowledge,
+    since,
+)
+from protocol.recovery.meeting import MANY, Line, Meetings, first
+from protocol.recovery.stored import Copy, Lineage
+
+MOST_FAILURES: Final = 3
+
+
+class Lines:
+    """See the module's docstring."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self._known, self._meetings = known, Meetings()
+        self._fetching: FetchLine | None = None
+        self._fetching_since = 0.0
+        self._fetched: tuple[Copy, ...] = ()
+        self._fetched_of: Lineage | None = None
+        self.failures = 0
+        """Of the fetch that was last tried, one after the other."""
+        self._greater_since: float | None = None
+        """Since when a line is there that stands before ours."""
+
+    # --- the lines ---------------------------------------------------------------------------
+
+    def _seen(self, made: int) -> tuple[Line, list[Line]]:
+        """Return our line, which goes on from the version ``made``, and those that linked members
+        with a voice serve beside it.
+
+        Of the other lines those members count alone, of ours all that serve it. So each side counts
+        itself at least as high as the other side does, and never do both give up.
+        """
+        known, served = self._known, dict[Lineage, int]()
+        said = known.lineages_of(self._those_we_may_meet())
+        for peer, lineage in said.items():
+            if lineage != known.lineage and lineage.era in known.context.eras.get(peer, ()):
+                version = known.context.reached.get(peer, 0)
+                served[lineage] = max(version, served.get(lineage, 0))
+
+        def members(of: Lineage) -> frozenset[PeerId]:
+            return frozenset(peer for peer, lineage in said.items() if lineage == of)
+
+        with_us = members(known.lineage).union({known.me}, *known.context.serving)
+        ours = Line(known.lineage, with_us, made)
+        apart = len(ours.members) < MANY
+        return ours, [
+            Line(lineage, members(lineage), steps)
+            for lineage, steps in served.items()
+            if steps <= known.steps and known.is_credible(lineage, apart=apart)
+        ]
+
+    def _those_we_may_meet(self) -> frozenset[PeerId]:
+        """Return the linked members for whose line we may give up ours: if we train, only those
+        that we have worked with, and those with the founder; whoever has worked with nobody, or
+        has not trained for long, believes all, the founder only until a checkpoint is at stake."""
+        known, evidence, linked = self._known, self._known.evidence, self._known.linked()
+        if not known.open:
+            return known.voters()
+        if known.is_stalled():
+            return linked
+        alone_for_long = known.me == known.founder and known.steps_made() > known.every
+        if evidence.any_proven or alone_for_long:
+            founders, said = self._founders(), known.lineages_of(linked)
+            with_founder = {peer for peer, lineage in said.items() if lineage == founders}
+            return frozenset(filter(evidence.proves, linked)) | with_founder
+        return linked
+
+    def _founders(self) -> Lineage | None:
+        """Return the lineage that the founder follows; None: it is not here, or that was not begun
+        apart from ours."""
+        known, founder = self._known, self._known.founder
+        if founder is None or founder not in known.linked() & known.stored.keys():
+            return None
+        lineage = known.stored[founder].lineage
+        common = min(lineage.version, known.lineage.version) or known.evidence.proves(founder)
+        return None if common or lineage == known.lineage else lineage
+
+    def _comes_first(self, line: Line) -> bool:
+        """Whether a line has begun apart from ours, is the founder's, and has a checkpoint: then it
+        stands, however far ours has gone."""
+        apart = line.lineage == self._founders() and not self._shared(line)
+        return apart and line.steps > self._known.every
+
+    def _shared(self, line: Line) -> int:
+        """Return the version up to which ours and another line are one, as far as we know."""
+        begun = min(self._known.lineage.version, line.lineage.version)
+        return max(begun, self._known.evidence.together(line.members))
+
+    def trained_apart(self) -> frozenset[Lineage]:
+        """Return the lineages beside which we have made steps that their members have had no part
+        in; for who comes back, more than a checkpoint interval. We go over to these only as to a
+        line that stands before ours: their members may be about to come over to us."""
+        known = self._known
+        if not known.evidence.worked:
+            return frozenset()
+        _, others = self._seen(0)
+        if not others:
+            return frozenset()
+        made, few = known.steps_made(), AHEAD_STEPS if known.open else known.every
+        return frozenset(
+            line.lineage
+            for line in others
+            if made > max(self._shared(line), line.lineage.version) + few
+        )
+
+    # --- for which of them ours is given up --------------------------------------------------
+
+    def greater(self, made: int, *, deciding: bool = False) -> Line | None:
+        """Return the line for which ours is given up, if ours goes on from the version ``made``.
+
+        Whoever comes back and is a checkpoint interval ahead of it at most joins it all the same.
+
+        Args:
+            made: our version.
+            deciding: whether we would begin anew now, without those of our line that are away.
+        """
+        known = self._known
+        ours, others = self._seen(made)
+        self._meetings.see(others, known.now)
+        known.refused = {of: until for of, until in known.refused.items() if until > known.now}
+        more = 0 if known.open else known.every
+        found = [
+            line
+            for line in others
+            if self._may_join(line, deciding=deciding)
+            and (
+                self._comes_first(line)
+                or replace(line, steps=line.steps + more).stands_before(ours, known.founder)
+            )
+        ]
+        # A state that is here comes first, or else two lines could take turns in being fetched.
+        here = [line for line in found if line.lineage == self._fetched_of]
+        best = first(here or found, known.founder)
+        bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
+        if best is not None and bound and not self._may_leave_for(best.lineage):
+            best = None
+        self._greater_since = since(self._greater_since, known.now, holds=best is not None)
+        return best
+
+    def next_deadline(self) -> float | None:
+        """Return when a line will have been there for long."""
+        return self._meetings.next_deadline(self._known.now) if self._known.open else None
+
+    def _may_join(self, line: Line, *, deciding: bool) -> bool:
+        """Whether a line is reason enough to give up ours if it stands before ours. One that has
+        not come as far as where ours begins was perhaps left behind by a roll-back; it is joined
+        only if nothing is left of ours."""
+        known = self._known
+        if known.is_refused(line.lineage):
+            return False
+        if known.open:
+            return self._meetings.trains(line, known.steps, known.now)
+        further = line.steps > known.lineage.version
+        return deciding or further or order(line.lineage) > order(known.lineage)
+
+    def _may_leave_for(self, lineage: Lineage) -> bool:
+        """Whether enough have left our lineage for another one: a majority of the electors of a
+        plan of ours; anybody's word if we have just come back, or have not trained for long."""
+        known = self._known
+        if not known.open or known.is_stalled():
+            return True
+        follow = {peer for peer, said in known.stored.items() if said.lineage == lineage}
+        return known.evidence.seconded(follow.__contains__, known.context.is_gone)
+
+    # --- what is fetched before ours is given up ---------------------------------------------
+
+    def go_over(
+        self, line: Line, made: int, *, healthy: bool
+    ) -> GivenUp | FetchLine | float | None:
+        """Return what we do about a line that stands before ours: give up ours, at once if there is
+        nothing to give up; else have its state fetched; or until when its copies are waited for, if
+        they are not being fetched while ours goes on.
+
+        Args:
+            line: that stands before ours.
+            made: our version.
+            healthy: whether our line trains meanwhile.
+        """
+        known, stages = self._known, self._stages_with_state()
+        by_steps = len(line.members) < MANY and not self._comes_first(line)
+        least = made - MANY_CHECKPOINTS * known.every if by_steps else 0
+        ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
+        have = {copy.stage for copy in self._fetched} if ready else set[int]()
+        if stages <= have or not known.steps_made():
+            return self._given_up(line)
+        if self._fetching is None:
+            if (wanted := self._copies_of(line, stages, least)) is not None:
+                self._fetching, self._fetching_since = wanted, known.now
+                self._fetched_of, self._fetched = None, ()
+                return wanted
+        elif healthy:
+            return None
+        until = (self._greater_since or 0.0) + PATIENCE_S
+        if known.now >= until:
+            self._refuse(line.lineage)
+        return until
+
+    def _stages_with_state(self) -> frozenset[int]:
+        """Return the stages whose state we serve; if we serve none, those of our copies."""
+        known = self._known
+        served = {s for s, there in enumerate(known.context.serving) if known.me in there}
+        return frozenset(served or {copy.stage for copy in known.own_copies()})
+
+    def _copies_of(self, line: Line, stages: Collection[int], least: int) -> FetchLine | None:
+        """Return the copy of each stage that most members of a line name, of these the newest;
+        None: there is none yet that is new enough."""
+        copies, donors = list[Copy](), set[PeerId]()
+        said = {peer: self._known.stored[peer].copies for peer in line.members}
+        for stage in sorted(stages):
+            count = Counter(
+                copy
+                for held in said.values()
+                for copy in held
+                if copy.stage == stage and max(least, 1) <= copy.version <= line.steps
+            )
+            if not count:
+                return None
+            best = max(count, key=lambda copy: (count[copy], copy))
+            copies.append(best)
+            donors |= {peer for peer, held in said.items() if best in held}
+        within_s = self._meetings.fetch_s(line.lineage)
+        return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
+
+    def _given_up(self, line: Line) -> GivenUp:
+        version = self._known.steps_made()
+        fetched = self._fetched if self._fetched_of == line.lineage else ()
+        steps, members = max(0, version - self._shared(line)), tuple(sorted(line.members))
+        self._fetched_of, self._fetched, self._greater_since = None, (), None
+        return GivenUp(version, steps, members, line.steps, fetched)
+
+    def fetched(self) -> None:
+        """The copies of the last ``FetchLine`` are here, each as it was named."""
+        if (wanted := self._fetching) is not None:
+            self._fetching, self.failures = None, 0
+            self._fetched_of, self._fetched = wanted.lineage, wanted.copies
+
+    def not_fetched(self, now: float) -> None:
+        """They cannot be had, or are not what was named."""
+        if (wanted := self._fetching) is not None:
+            self._fetching, self.failures = None, self.failures + 1
+            slow = now >= self._fetching_since + wanted.within_s
+            if slow:
+                self._meetings.too_slow(wanted.lineage)
+            if slow or self.failures >= MOST_FAILURES:
+                self.failures = 0
+                self._refuse(wanted.lineage, now)
+
+    def _refuse(self, lineage: Lineage, now: float | None = None) -> None:
+        self._known.refused[lineage] = (self._known.now if now is None else now) + REFUSED_S

@@ -1,0 +1,179 @@
+"""Why training cannot go on: a stage's state is lost, a step cannot be closed, or nothing moves.
+
+State: how long steps take, since when which stage is behind or nothing moves, since when too few
+electors are left, and since when there is trouble. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.decree.decree import is_majority
+from protocol.ids import PeerId
+from protocol.recovery.knowledge import Knowledge, since
+
+ENDED_S: Final = 30.0
+"""How long electors whose processes have ended are waited for where most have: they come back and
+vote, if they were only started anew."""
+FEW: Final = 2
+"""Of so many electors one alone may be no majority: the other is not waited for."""
+STUCK_S: Final = 15.0
+STUCK_STEPS: Final = 3.0
+"""A replica that closed a step this recently, in seconds or usual steps, is healthy. A stage that
+stays behind a neighbour for so long while nothing comes of its step can no longer close it.
+Gradients died in the stage after it, or activations in the one before."""
+IN_VAIN_S: Final = 300.0
+"""A stage is given what it begins with in this time, or others may know that nobody has it. Nor
+does any step take so long in which nothing moves."""
+FOLLOW_S: Final = 60.0
+"""Trouble that we saw so lately makes another's decision about it credible."""
+
+
+class Trouble:
+    """See the module's docstring."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+        self.since: float | None = None
+        """Since when there is trouble."""
+        self.seen_at: float | None = None
+        """When there was some last."""
+        self.step_s = 0.0
+        """How long a step usually takes."""
+        self._alone_since: float | None = None
+        """Since when too few electors of our seats are left to close a step."""
+        self._rose_at: float | None = None
+        """When a version of our lineage was last seen that is newer than any before."""
+        self._still: tuple[object, ...] = ()
+        self._still_since = 0.0
+        """Since when nothing has come of any stage's step."""
+        self._behind_since: dict[int, tuple[int, int, float]] = {}
+        """Version, how far its step is, and since when that has been so; by stage."""
+        self._last_replicas: dict[int, frozenset[PeerId]] = {}
+        """By stage: the replicas that were there last."""
+        self._closed_at: dict[int, float] = {}
+
+    # --- what the machine notes --------------------------------------------------------------
+
+    def view_changed(self, *, rose: bool) -> None:
+        """The view of the swarm has changed; ``rose``: our lineage has gone on."""
+        context, now = self._known.context, self._known.now
+        if rose:
+            self._rose_at = now
+        self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
+        self._time_steps(now)
+        if (seen := (self._known.lineage, context.versions, context.moved)) != self._still:
+            self._still, self._still_since = seen, now
+        behind = {}
+        for stage, version in enumerate(context.versions):
+            near = [v for v in context.versions[max(0, stage - 1) : stage + 2] if v is not None]
+            if version is not None and version < max(near):
+                moved = context.moved[stage] if context.moved else 0
+                known = self._behind_since.get(stage)
+                same = known is not None and known[:2] == (version, moved)
+                behind[stage] = known if known and same else (version, moved, now)
+        self._behind_since = behind
+
+    def _time_steps(self, now: float) -> None:
+        versions = self._known.context.versions
+        last = versions[-1] if versions else None
+        if last is None or last in self._closed_at:
+            return
+        before = self._closed_at.get(last - 1)
+        if before is not None:
+            self.step_s = 0.7 * self.step_s + 0.3 * (now - before)
+        self._closed_at = {last - 1: before or now, last: now}
+
+    def look(self) -> None:
+        """Note whether electors have ended."""
+        ended = bool(self._known.context.ended())
+        self._alone_since = since(self._alone_since, self._known.now, holds=ended)
+
+    def note(self, *, there: bool) -> None:
+        """Note whether there is trouble."""
+        self.since = since(self.since, self._known.now, holds=there)
+        if there:
+            self.seen_at = self._known.now
+
+    def begin(self) -> None:
+        """Another lineage begins."""
+        self.since = self._alone_since = self._rose_at = None
+        self._behind_since, self._closed_at = {}, {}
+
+    # --- queries -----------------------------------------------------------------------------
+
+    def words(self) -> str:
+        """Say in words why training cannot go on, or nothing."""
+        if lost := self._known.lost_stages():
+            return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
+        for stage, (step, _, behind_since) in self._behind_since.items():
+            if self._known.now >= behind_since + self._stuck_s():
+                return f"stage {stage} cannot close step {step}: what it needs of it is lost"
+        if self.stands_still():
+            return f"nothing has come of any step for {self._vain_s():.0f} s"
+        if self.is_alone():
+            return "most of those have gone who could have closed the next step"
+        if not self._known.has_begun() and self._electors_have_left():
+            return "those have gone, or serve another lineage, who could have closed the first step"
+        return ""
+
+    def stands_still(self) -> bool:
+        """Whether nothing moves though every stage is served: nobody has the commit of the step
+        before, or those who elect are silent."""
+        known = self._known
+        serves = any(known.me in there for there in known.context.serving)
+        if known.newest >= known.steps or not serves or None in known.context.versions:
+            return False
+        return known.now >= self._still_since + self._vain_s()
+
+    def is_alone(self) -> bool:
+        """Whether the electors that are left close no step any more, and have been waited for."""
+        electors, alone_since = self._known.context.ended(), self._alone_since
+        wait_s = 0.0 if electors <= FEW else ENDED_S
+        return alone_since is not None and electors > 0 and self._known.now >= alone_since + wait_s
+
+    def is_healthy(self) -> bool:
+        """Whether we train, or have seen every stage's last step of the run."""
+        known = self._known
+        if not known.open or self.words():
+            return False
+        if known.is_over():
+            return True
+        last = known.evidence.closed_at if known.evidence.worked else self._rose_at
+        return last is not None and known.now < last + self._stuck_s()
+
+    def was_seen(self) -> bool:
+        """Whether there was trouble lately."""
+        return self.seen_at is not None and self._known.now < self.seen_at + FOLLOW_S
+
+    def may_return(self) -> bool:
+        """Whether every lost stage has a replica that is only silent: it may come back as it was,
+        from another network or a router that has started anew."""
+        known, lost = self._known, self._known.lost_stages()
+        there = (self._last_replicas.get(stage, frozenset()) - {known.me} for stage in lost)
+        gone = known.context.is_gone
+        return bool(lost) and all(any(not gone(peer) for peer in peers) for peers in there)
+
+    def next_deadline(self) -> float | None:
+        """Return when there may be trouble that no event shows."""
+        due = [self._still_since + self._vain_s()]
+        due += [] if self._alone_since is None else [self._alone_since + ENDED_S]
+        return min((at for at in due if at > self._known.now), default=None)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _electors_have_left(self) -> bool:
+        """Whether all electors of our lineage's first step have gone; or, for long, those that
+        serve no other lineage are too few."""
+        known, gone = self._known, self._known.context.is_gone
+        era, eras = known.lineage.era, known.context.eras
+        electors = frozenset(map(PeerId, known.lineage.electors))
+        left = [peer for peer in electors if not gone(peer)]
+        here = [peer for peer in left if era in eras.get(peer, (era,))]
+        return not left or (known.is_stalled() and not is_majority(here, electors, gone))
+
+    def _vain_s(self) -> float:
+        return max(IN_VAIN_S, STUCK_STEPS * self.step_s)
+
+    def _stuck_s(self) -> float:
+        return max(STUCK_S, STUCK_STEPS * self.step_s)

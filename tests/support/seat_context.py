@@ -1,0 +1,24 @@
+"""The surroundings of a seat's driver: what is not of interest writes down what it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+from client.config import Settings
+from client.train.machine.time_spent import TimeSpent
+from client.train.ports import StageHolder
+from client.train.workers.task_scheduler import TaskScheduler
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+
+
+def seat_context(me: PeerId, manifest: Manifest, ports: Any) -> Any:
+    """A ``StageContext`` whose owner is ``ports``."""
+    holder = StageHolder(manifest.stage_count)
+    context = Mock(owner=ports, holder=holder, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    terms = context.terms
+    terms.me, terms.manifest, terms.settings, terms.ports = me, manifest, Settings(), ports
+    terms.history.is_kept.return_value = False
+    terms.amendments.return_value.steps = manifest.steps
+    return context
