@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
 from protocol.ids import PeerId
@@ -137,8 +136,6 @@ class Lines:
     def greater(self, made: int, *, deciding: bool = False) -> Line | None:
         """Return the line for which ours is given up, if ours goes on from the version ``made``.
 
-        Whoever comes back and is a checkpoint interval ahead of it at most joins it all the same.
-
         Args:
             made: our version.
             deciding: whether we would begin anew now, without those of our line that are away.
@@ -147,15 +144,11 @@ class Lines:
         ours, others = self._seen(made)
         self._meetings.see(others, known.now)
         known.refused = {of: until for of, until in known.refused.items() if until > known.now}
-        more = 0 if known.open else known.every
         found = [
             line
             for line in others
             if self._may_join(line, deciding=deciding)
-            and (
-                self._comes_first(line)
-                or replace(line, steps=line.steps + more).stands_before(ours, known.founder)
-            )
+            and (self._comes_first(line) or line.stands_before(ours, known.founder))
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
         here = [line for line in found if line.lineage == self._fetched_of]

@@ -85,11 +85,6 @@ class LeafFetch:
         self._urgent: frozenset[int] = frozenset()
         self._starves_since: float | None = None
 
-    @property
-    def missing(self) -> int:
-        """How many of the leaves that are wanted are not here."""
-        return len(self._wanted)
-
     def starved(self, now: float) -> bool:
         """Whether nobody has given what is wanted, or said that it would, for a while."""
         return self._starves_since is not None and now >= self._starves_since + STARVES_S

@@ -10,7 +10,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.world import ChaosWorld
-from protocol.recovery import machine
+from protocol.recovery import deciding
 
 CUT_AT_S, AWAY_S, AFTER_S = 34.0, 12.0, 12.0
 
@@ -48,7 +48,7 @@ def test_one_that_returns_soon_costs_no_step(seed: int) -> None:
 
 
 def test_without_the_wait_all_of_them_would_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "SILENT_SHARE", 0.0)
+    monkeypatch.setattr(deciding, "SILENT_SHARE", 0.0)
     world, _ = cut_off(0, returns=True)
     assert roll_backs(world) == 1
 

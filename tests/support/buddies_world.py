@@ -25,6 +25,7 @@ from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest
+from tests.support.virtual_time import at_once
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 SWARM = "ab" * 32
@@ -165,13 +166,7 @@ class World:
                 await trio.sleep(0.1)
 
 
-async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In place of a thread, during which virtual time would run away."""
-    await trio.lowlevel.checkpoint()
-    return function(*arguments)
-
-
 def open_world(folder: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> World:
     """Three volunteers who serve nothing yet; threads are none."""
-    monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
     return World(folder, nursery)

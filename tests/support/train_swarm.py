@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from protocol.pipeline.effects import Committed
 from protocol.wire.envelope import Signer
 from tests.support.local_worker import LocalWorker
 from tests.support.memory_network import MemoryHub, open_memory_hub
+from tests.support.virtual_time import threads_at_once
 
 LIMIT_S = 600.0
 """Virtual seconds that anything may take."""
@@ -375,10 +376,12 @@ async def open_swarm(
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
     }
-    async with open_memory_hub() as hub, trio.open_nursery() as nursery:
-        run = RunChoices(**{**fields, **choices})
-        yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora, heads=heads)
-        nursery.cancel_scope.cancel()
+    threads = nullcontext() if processes else threads_at_once()
+    with threads:
+        async with open_memory_hub() as hub, trio.open_nursery() as nursery:
+            run = RunChoices(**{**fields, **choices})
+            yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora, heads=heads)
+            nursery.cancel_scope.cancel()
 
 
 def _starter(workers: list[LocalWorker]) -> OpenWorker:

@@ -76,8 +76,6 @@ class Buddies:
         """By peer that did not give what it names."""
         self._complaint = ""
         """About the disk; empty: copies are kept."""
-        self.kept = 0
-        """Copies placed since the start."""
 
     # --- keeping -----------------------------------------------------------------------------
 
@@ -160,7 +158,6 @@ class Buddies:
             self._folder.set_aside(Checkpoint(stage, version, target))
             raise DownloadFailed("the run has been rolled back meanwhile")
         self._shelf.put(blob, target, temporary=False)
-        self.kept += 1
         self._history.stored(stage, version)
         for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
             self._shelf.withdraw(removed.stage, removed.version)

@@ -94,7 +94,6 @@ class LeafSupply:
         """Microbatches that tasks read, and how many do: their leaves stay."""
         self._rests_until = float("-inf")
         self._changed, self._arrived = trio.Event(), trio.Event()
-        self.served_bytes = 0
 
     # --- what is here -----------------------------------------------------------------------
 
@@ -153,9 +152,7 @@ class LeafSupply:
 
     def read(self, index: int) -> bytes:
         """Return a leaf for a member, with its path behind it; empty: it is not here."""
-        found = (self._disk.read(index) if self._disk is not None else None) or b""
-        self.served_bytes += len(found)
-        return found
+        return (self._disk.read(index) if self._disk is not None else None) or b""
 
     @property
     def _disk(self) -> LeavesOnDisk | None:

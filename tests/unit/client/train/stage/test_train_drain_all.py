@@ -109,9 +109,8 @@ async def test_all_leave_together_at_one_version(tmp_path: Path, autojump_clock:
 
 
 async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
     async with open_swarm(tmp_path, steps=12) as swarm, trio.open_nursery() as nursery:
         first, last = await swarm.add(0), await swarm.add(1)
         for volunteer in (first, last):
@@ -147,12 +146,6 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
         held=lambda: held_stages.held.keys(),
     )
     return held_stages.buddies
-
-
-async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In place of a thread, during which virtual time would run away."""
-    await trio.lowlevel.checkpoint()
-    return function(*arguments)
 
 
 async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(

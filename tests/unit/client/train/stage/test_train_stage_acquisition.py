@@ -23,7 +23,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
-from protocol.recovery import machine
+from protocol.recovery import deciding, following, knowledge, trouble
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
@@ -171,8 +171,10 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
 ) -> None:
     """Who holds the other stage has never asked for it, and follows all the same."""
     monkeypatch.setattr(stage_acquisition, "IDLE_S", 5.0)
-    for name in ("IN_VAIN_S", "PATIENCE_S"):
-        monkeypatch.setattr(machine, name, 20.0)
+    for where in (trouble, following):
+        monkeypatch.setattr(where, "IN_VAIN_S", 20.0)
+    for where in (knowledge, deciding):
+        monkeypatch.setattr(where, "PATIENCE_S", 20.0)
     async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
         first, disk = await orphaned(swarm)
         silent = await keep(swarm, disk)

@@ -94,7 +94,7 @@ async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
         await swarm.until_done()
         assert not first.held_stages.failure
         assert len(cached(first)) == LEAVES
-        assert supply(founder).served_bytes >= (LEAVES - 1) * LEAF_BYTES
+        assert founder.engine.shelf.served_bytes >= (LEAVES - 1) * LEAF_BYTES
         assert not first.engine.penalties
         swarm.assert_exact()
 
@@ -194,7 +194,7 @@ async def test_a_budget_is_kept_and_what_is_needed_again_is_fetched_again(
 
         await swarm.until(done)
         assert 0 < most <= BUDGET_BYTES // LEAF_BYTES
-        assert supply(founder).served_bytes > LEAVES * LEAF_BYTES
+        assert founder.engine.shelf.served_bytes > LEAVES * LEAF_BYTES
         swarm.assert_exact()
 
 
@@ -211,7 +211,7 @@ async def test_what_one_has_fetched_it_gives_to_others(
         swarm.vanish(founder)
         second = await swarm.add(0, text=False)
         await swarm.until(lambda: len(cached(second)) == LEAVES)
-        assert supply(first).served_bytes >= (LEAVES - 1) * LEAF_BYTES
+        assert first.engine.shelf.served_bytes >= (LEAVES - 1) * LEAF_BYTES
 
 
 async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
@@ -248,19 +248,19 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
         first = await swarm.add(0, text=False)
         swarm.start()
         await swarm.until(lambda: len(cached(first)) == LEAVES)
-        before = supply(founder).served_bytes
+        before = founder.engine.shelf.served_bytes
         damaged = cached(first)[3]
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
         swarm.vanish(first)
         same = supply(first)
         again = LeafSupply(
-            same._ports, swarm.manifest, same._text, same._store, [], swarm.cache_bytes
+            same._ports, swarm.manifest, same._search, same._store, [], swarm.cache_bytes
         )
         assert "does not have" in await again.open()
         found = [bool(again.read(index)) for index in range(LEAVES)]
         assert found.count(False) == 1
         assert not damaged.exists(), "what is damaged is removed, and fetched when it is needed"
-        assert before == supply(founder).served_bytes
+        assert before == founder.engine.shelf.served_bytes
 
 
 async def test_where_nobody_has_the_data_everybody_is_told_the_same(
