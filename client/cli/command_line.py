@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
+
 from client.cli.app import build_app
 from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
@@ -25,10 +27,12 @@ def run_command(arguments: Sequence[str]) -> int:
     tokens = [token for token in arguments if token != "--debug"]
     debug = len(tokens) != len(arguments)
     try:
-        result = build_app()(tokens)
+        result = build_app()(tokens, exit_on_error=False, print_error=False, verbose=False)
         sys.stdout.flush()
     except UserError as error:
         return _explain(error)
+    except CycloptsError as error:
+        return _explain(_misused(error))
     except BrokenPipeError:
         return _silence_stdout()
     except BaseExceptionGroup as group:
@@ -51,6 +55,15 @@ def run_command(arguments: Sequence[str]) -> int:
             return _explain(known)
         return _explain_crash(error)
     return int(result or ExitCode.OK)
+
+
+def _misused(error: CycloptsError) -> UserError:
+    """Return what is wrong with a command line, in this program's words."""
+    words = " ".join(str(error).split()).removesuffix(".")
+    if isinstance(error, UnusedCliTokensError):
+        words = f"unexpected: {' '.join(error.unused_tokens or ())}; names of flags begin with --"
+    command = " ".join(("volunteer", *(error.command_chain or ())))
+    return UserError(words, f"{command} --help lists what it takes", ExitCode.USAGE)
 
 
 def _explain(error: UserError) -> int:

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from client.net.addresses import Destination, numeric_host, parse_destination
+from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
@@ -97,6 +98,7 @@ class Libp2pNetwork:
         self._strangers = Strangers(self.is_member)
         self._pacing = Pacing(rates)
         self._unfinished = UnfinishedFrames()
+        self._backlog = Backlog()
         self._rng = rng
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
@@ -195,9 +197,19 @@ class Libp2pNetwork:
                     await self._change_of(peer).park()
         await self._link(peer).send(message, frame)
 
-    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message or raise PeerUnreachable or LinkFull."""
-        self._link(peer).send_nowait(message, outgoing(message, payload))
+    def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
+        """Queue a message at once. See `Network.post`."""
+        frame, lane = outgoing(message, payload), message.route.lane
+        try:
+            at_once = self._link(peer).post(message, frame)
+        except PeerUnreachable:
+            return False
+        if not at_once:
+            waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
+            if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
+                self._stop_wanting(slow)
+                self._links[slow].close("it reads more slowly than it requests data")
+        return at_once
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
         """Return the queued bytes; 0 without a link. See `Network.unsent_bytes`."""
@@ -308,9 +320,10 @@ class Libp2pNetwork:
         wanted, they are dialled for ever, also in private ranges where nobody was met yet."""
         self._named = frozenset(addresses)
 
-    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
-        """Take payloads only as the run needs them. See `Network.expect_payloads`."""
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
+        """Take and keep payloads only as the run needs them. See `Network.expect_payloads`."""
         self._unfinished.expect(largest_bytes, usual_bytes)
+        self._backlog = Backlog(round_bytes)
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return a member's addresses that we would dial. See `Network.in_reach`."""
@@ -366,13 +379,16 @@ class Libp2pNetwork:
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush what is queued, end the link, and stop wanting the peer."""
-        self._wanted.pop(peer, None)
-        if peer in self._keepers:
-            self._keepers.pop(peer).cancel()
+        self._stop_wanting(peer)
         if link := self._links.get(peer):
             with trio.move_on_after(FLUSH_S):
                 await link.finish(reason)
             link.close(reason)
+
+    def _stop_wanting(self, peer: PeerId) -> None:
+        self._wanted.pop(peer, None)
+        if peer in self._keepers:
+            self._keepers.pop(peer).cancel()
 
     def admit(self, peer: PeerId) -> None:
         """Accept a peer's messages from now on, as long as its link lasts."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 import trio
 
 from client.net.carrier import LANES, Carrier, Outgoing, outgoing
-from client.net.errors import LinkFull, PeerUnreachable
+from client.net.errors import PeerUnreachable
 from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
@@ -31,7 +31,7 @@ QUEUE_BYTES = {
     "bulk": 64 * 1024 * 1024,
     "background": 64 * 1024 * 1024,
 }
-"""Outbound bounds: about a second of traffic; beyond it, the sender waits."""
+"""Outbound bounds: about a second of traffic; beyond it, who can wait does."""
 CROSSING_S = 15.0
 """Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
 MOVE_ANSWER_S = 5.0
@@ -175,8 +175,8 @@ class Link:
     async def announce_move(self) -> bool:
         """Tell the peer that we are about to dial it; return whether it knows."""
         self._move_answered = trio.Event()
-        with suppress(LinkFull, PeerUnreachable):
-            self.send_nowait(Moving(), outgoing(Moving(), b""))
+        with suppress(PeerUnreachable):
+            self.post(Moving(), outgoing(Moving(), b""))
         with trio.move_on_after(MOVE_ANSWER_S):
             await self._move_answered.wait()
         return self._move_answered.is_set()
@@ -225,14 +225,13 @@ class Link:
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {self.peer} ended") from None
 
-    def send_nowait(self, message: Message, frame: Outgoing) -> None:
-        """Queue a frame or raise LinkFull or PeerUnreachable."""
+    def post(self, message: Message, frame: Outgoing) -> bool:
+        """Queue a frame, whatever waits already; return whether there was room. Raises
+        PeerUnreachable."""
         try:
-            self.queues[message.route.lane].put_nowait(frame)
+            return self.queues[message.route.lane].append(frame)
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {self.peer} ended") from None
-        except LinkFull as error:
-            raise LinkFull(f"{message.route.lane} lane to {self.peer}: {error}") from None
 
     def frames_sent(self) -> None:
         """Note that frames have been handed to a connection."""

@@ -117,12 +117,16 @@ class Network(Protocol):
         """
         ...
 
-    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue ``message`` with its ``payload`` for ``peer`` without blocking.
+    def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
+        """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
+        is dropped. A peer for which too much waits, or most where too much waits for all, loses its
+        link.
+
+        Returns:
+            whether nothing has to make room first.
 
         Raises:
-            PeerUnreachable: there is no link.
-            LinkFull: its lane is full.
+            LocalProtocolError: no peer would accept it.
         """
         ...
 
@@ -160,8 +164,9 @@ class Network(Protocol):
         places among the links that come to us; None: all are alike."""
         ...
 
-    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
-        """Set the largest and the usual payload sizes of this run, in bytes."""
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
+        """Set the largest and the usual payload sizes of this run in bytes, and the size of a
+        stage's gradient as it is averaged: all of a round are queued at once."""
         ...
 
     def relayed(self) -> frozenset[PeerId]:

@@ -1,9 +1,10 @@
 """A queue bounded in items *and* bytes: the only place where the client waits for slow readers.
 
-It is the outbound lane of a link and the stream of events to the rest of the client. State: the
-items and their summed size, and the waiting writers in order of arrival: only the first of them is
-served, whatever its size, so that many small items cannot starve a large one. An item larger than
-the byte bound is accepted when the queue is empty, so that every legal message can be delivered.
+It is the outbound lane of a link and the stream of events to the rest of the client. Who may not
+wait appends beyond the bounds, and answers for what that takes. State: the items and their summed
+size, and the waiting writers in order of arrival: only the first of them is served, whatever its
+size, so that many small items cannot starve a large one. An item larger than the byte bound is
+accepted when the queue is empty, so that every legal message can be delivered.
 """
 
 from __future__ import annotations
@@ -86,6 +87,17 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         if self._putters or not self._has_room(item):
             raise LinkFull(f"{len(self._items)} messages of {self._bytes} bytes are waiting")
         self._append(item)
+
+    def append(self, item: T) -> bool:
+        """Append beyond the bounds; return whether there was room.
+
+        Raises trio.ClosedResourceError after ``close``.
+        """
+        if self._closed:
+            raise trio.ClosedResourceError
+        room = self._has_room(item)
+        self._append(item)
+        return room
 
     async def receive(self) -> T:
         """Wait for an item and take it; raises trio.EndOfChannel when closed and empty."""

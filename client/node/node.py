@@ -80,7 +80,7 @@ from client.train.reporting.event_sink import EventSink
 from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
-from client.train.transfer.state_size import largest_payload, usual_payload
+from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.changes import Changes
@@ -444,7 +444,7 @@ class Node(ControlApi):
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
-        self._network.expect_payloads(largest, usual)
+        self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
         engine = Engine(
             self._network,
             self._signer,

@@ -27,7 +27,6 @@ from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
-from client.train.messaging.outbox import Outbox
 from client.train.messaging.slow_news import SlowNews
 from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
@@ -45,7 +44,6 @@ from client.train.swarm.views import era_followed, matching_members, may_speak, 
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
-from client.train.transfer.state_size import round_bytes
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -159,7 +157,6 @@ class Engine:
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
         self._nursery = nursery
-        self._outbox = Outbox(network, nursery, round_bytes(manifest))
         self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
@@ -216,8 +213,8 @@ class Engine:
         if self._slow_news.keeps(peer, message):
             return
         if (news := self._slow_news.along(peer, message)) is not None:
-            self._outbox.put(peer, news, b"")  # in the same write
-        if self._outbox.put(peer, message, payload):
+            self.network.post(peer, news)  # in the same write
+        if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
     def sign(self, kind: str, body: bytes) -> Envelope:

@@ -20,7 +20,7 @@ import trio
 
 from client.cli.main import main as volunteer
 from client.compute import process
-from client.net.errors import LinkFull, PeerUnreachable
+from client.net.errors import PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.node import node
 from client.train.swarm.own_advert import OwnAdvert
@@ -50,10 +50,10 @@ class LyingNetwork:
         for out, content in self._distorted(peer, message, payload):
             await self._network.send(peer, out, content)
 
-    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+    def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue what the distorter makes of it."""
-        for out, content in self._distorted(peer, message, payload):
-            self._network.send_nowait(peer, out, content)
+        took = [self._network.post(peer, *each) for each in self._distorted(peer, message, payload)]
+        return all(took)
 
     def _distorted(
         self, peer: PeerId, message: Message, payload: bytes
@@ -70,7 +70,7 @@ class LyingNetwork:
 
     async def _later(self, peer: PeerId, message: Message, payload: bytes, delay_s: float) -> None:
         await trio.sleep(delay_s)
-        with suppress(PeerUnreachable, LinkFull):
+        with suppress(PeerUnreachable):
             await self._network.send(peer, message, payload)
 
     async def wait_to_lie(self, file: Path | None) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from client.net.errors import LinkFull, NetworkError, PeerUnreachable
+from client.net.errors import NetworkError, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.train.messaging.handshake import PROTOCOL
@@ -157,8 +157,7 @@ class Stranger:
         self._seq += 1
         echo = self._newest.get(peer, -1) + 1
         beat = Heartbeat(self._seq, list(self.seats), echo)
-        with suppress(PeerUnreachable, LinkFull):
-            self.network.send_nowait(peer, beat)
+        self.network.post(peer, beat)
 
     async def listen(self) -> None:
         """Greet who comes up and take in what is said, until cancelled."""

@@ -29,8 +29,8 @@ async def _answer(member: Libp2pNetwork, reply: ManifestReply) -> None:
     async for event in member.events:
         match event:
             case Inbound(peer, Hello()):
-                member.send_nowait(peer, RecordDigest([], True))  # it knows us from an earlier link
-                member.send_nowait(peer, reply)
+                member.post(peer, RecordDigest([], True))  # it knows us from an earlier link
+                member.post(peer, reply)
             case _:
                 pass
 

@@ -172,7 +172,7 @@ async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
     networks: Networks, intrude: Intrude
 ) -> None:
     async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, stream):
-        a.expect_payloads(1000, 500)
+        a.expect_payloads(1000, 500, 0)
         await stream.send_all(encode_frame(BULK_OK, bytes(1000)))
         while a.statistics().frames_in < 1:
             await trio.sleep(0.01)

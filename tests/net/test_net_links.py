@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from client.net.carrier import Outgoing, outgoing
-from client.net.errors import LinkFull, PeerUnreachable
+from client.net.errors import PeerUnreachable
 from client.net.links import CROSSING_S, MOVE_ANSWER_S, QUEUE_ITEMS, Link
 from protocol.ids import PeerId
 from protocol.wire.messages import Goodbye
@@ -155,7 +155,7 @@ async def test_a_move_is_announced_and_its_answer_awaited(
 async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     one, other = carrier(dialled=True), carrier(dialled=False)
     made = up(one, other)
-    made.send_nowait(MESSAGE, frame())
+    made.post(MESSAGE, frame())
     assert made.unsent_bytes("control") == frame().size_bytes + 2 * 5
     assert not made.detach(one)
     assert made.connection is None
@@ -164,17 +164,16 @@ async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     assert made.gone.is_set()
     assert made.unsent_bytes("control") == 0
     with pytest.raises(PeerUnreachable, match="the link to b ended"):
-        made.send_nowait(MESSAGE, frame())
+        made.post(MESSAGE, frame())
     with pytest.raises(PeerUnreachable, match="the link to b ended"):
         await made.send(MESSAGE, frame())
 
 
-async def test_a_full_lane_is_named() -> None:
+async def test_who_cannot_wait_is_told_that_a_lane_is_full() -> None:
     made = up(carrier(dialled=True))
-    for _ in range(QUEUE_ITEMS):
-        made.send_nowait(MESSAGE, frame())
-    with pytest.raises(LinkFull, match="control lane to b"):
-        made.send_nowait(MESSAGE, frame())
+    assert all(made.post(MESSAGE, frame()) for _ in range(QUEUE_ITEMS))
+    assert not made.post(MESSAGE, frame())
+    assert len(made.queues["control"]) == QUEUE_ITEMS + 1
 
 
 async def test_its_end_ends_all_connections_and_the_next_one_waits_for_what_is_told() -> None:
@@ -197,7 +196,7 @@ async def test_its_end_ends_all_connections_and_the_next_one_waits_for_what_is_t
 async def test_it_is_finished_once_all_is_written(autojump_clock: trio.testing.MockClock) -> None:
     one = carrier(dialled=True)
     made = up(one)
-    made.send_nowait(MESSAGE, frame())
+    made.post(MESSAGE, frame())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.finish, "bye")
         await trio.sleep(1)

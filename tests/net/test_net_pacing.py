@@ -120,7 +120,7 @@ async def test_heartbeats_are_not_behind_tensors(networks: Networks, where: str)
         for number in range(10):  # ten seconds of tensors
             await sender.send(taker.peer_id, backward(number), bytes(MB))
         began = trio.current_time()
-        sender.send_nowait(taker.peer_id, Goodbye("first"))
+        sender.post(taker.peer_id, Goodbye("first"))
         tensors = 0
         while True:
             event = await taker.events.receive()

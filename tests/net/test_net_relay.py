@@ -85,7 +85,7 @@ async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
         assert await b.events.receive() == PeerUp(relay.peer_id)
         assert await b.events.receive() == PeerUp(a.peer_id)
         await a.send(b.peer_id, backward(0), bytes(3_000_000))
-        a.send_nowait(b.peer_id, Goodbye("that was all"))
+        a.post(b.peer_id, Goodbye("that was all"))
         await a.disconnect(b.peer_id, "enough")
         told = [await b.events.receive() for _ in range(3)]
         assert Inbound(a.peer_id, Goodbye("that was all"), b"") in told

@@ -193,7 +193,7 @@ async def test_an_error_on_our_side_ends_the_link_for_the_rest_of_the_client(
         assert await a.events.receive() == PeerDown(b.peer_id, "an error on our side")
         assert await kinds(b, 1) == [PeerDown]
         with pytest.raises(PeerUnreachable):
-            a.send_nowait(b.peer_id, Goodbye(""))
+            await a.send(b.peer_id, Goodbye(""))
 
 
 async def test_a_retired_connection_ends_its_frame_however_slow_the_line_is(
@@ -224,5 +224,5 @@ async def test_a_retired_connection_on_which_nothing_moves_is_given_up(
         way.open = trio.Event()
         a._links[b.peer_id].carriers[0].retire("replaced")
         with pytest.raises(PeerUnreachable):  # rather than wait for nobody
-            a.send_nowait(b.peer_id, Goodbye(""))
+            await a.send(b.peer_id, Goodbye(""))
         assert await kinds(a, 1) == [PeerDown]

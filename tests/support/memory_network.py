@@ -171,11 +171,14 @@ class MemoryNetwork:
             raise PeerUnreachable(f"the link to {peer} ended") from None
         self._count_out(message, parcel)
 
-    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue ``message`` with its ``payload``, or raise PeerUnreachable or LinkFull."""
+    def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
+        """Queue ``message`` with its ``payload``, if there is a link; return whether there was
+        room."""
         parcel = self._hub.parcel(message, payload)
-        self._hub.pipe(self._peer, peer).put_nowait(parcel)
+        if peer not in self._hub.linked(self._peer):
+            return False
         self._count_out(message, parcel)
+        return self._hub.pipe(self._peer, peer).append(parcel)
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
         """Return the bytes queued for this peer; the hub has one lane."""
@@ -216,7 +219,7 @@ class MemoryNetwork:
         """The hub has room for all; what it is told is kept."""
         self.trusted = proven
 
-    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
         """The hub delivers whole frames."""
 
     def relayed(self) -> frozenset[PeerId]:

@@ -56,7 +56,7 @@ class ReachingMember:
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message."""
-        self.network.send_nowait(peer, message, payload)
+        self.network.post(peer, message, payload)
 
     def perform(self, effect: Explain | Penalise) -> None:
         """Note what the owner would be told, or do as the engine does."""

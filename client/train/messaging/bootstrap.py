@@ -165,7 +165,7 @@ async def fetch_manifest(
         UserError: it refuses, does not answer, or sends an invalid manifest.
     """
     network.admit(peer)  # otherwise the manifest queues behind records that wait for admission
-    network.send_nowait(peer, Hello(PROTOCOL, None, client))
+    network.post(peer, Hello(PROTOCOL, None, client))
     with trio.move_on_after(REPLY_S):
         async for event in network.events:
             seen.append(event)

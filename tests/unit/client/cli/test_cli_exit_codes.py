@@ -38,6 +38,7 @@ FAILURES = [
     (["status", "--swarm", "mine"], 3, "mine"),
     (["status", "matches"], 3, "no volunteer runs"),
     (["nonsense"], 2, "nonsense"),
+    (["create", "mine"], 2, "unexpected: mine"),
     (["status", "--nonsense"], 2, "--nonsense"),
     (["create", "--layers", "0"], 2, "--layers"),
     (["create", "--preset", "huge"], 2, "huge"),

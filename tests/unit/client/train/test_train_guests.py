@@ -8,7 +8,6 @@ import pytest
 from trio.testing import MockClock
 
 from client.train.engine import Engine
-from client.train.messaging.outbox import Outbox
 from protocol.ids import PeerId
 from protocol.membership.losses import PROGRESS
 from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
@@ -101,14 +100,13 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
         swarm.start()
         await swarm.until(lambda: trusted(first) == {peer(last)})
         await swarm.until(lambda: trusted(last) == {peer(first)})
-        sent, put = list[tuple[PeerId, Message]](), Outbox.put
+        sent, post = list[tuple[PeerId, Message]](), last.engine.network.post
 
-        def note(outbox: Outbox, to: PeerId, message: Message, payload: bytes) -> bool:
-            if outbox is last.engine._outbox:
-                sent.append((to, message))
-            return put(outbox, to, message, payload)
+        def note(to: PeerId, message: Message, payload: bytes = b"") -> bool:
+            sent.append((to, message))
+            return post(to, message, payload)
 
-        monkeypatch.setattr(Outbox, "put", note)
+        monkeypatch.setattr(last.engine.network, "post", note)
         begun = last.step(1)
         await swarm.until(lambda: last.step(1) >= begun + 60)
         told, beats, steps = progress_to(sent, idle), beats_to(sent, idle), last.step(1) - begun

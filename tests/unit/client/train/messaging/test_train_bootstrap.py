@@ -121,8 +121,8 @@ async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older
     async with open_memory_hub() as hub:
         network, member = hub.join(ME), hub.join(peer_id_from_key(b"n" * 32))
         peer = await network.connect(f"/memory/{peer_id_from_key(b'n' * 32)}")
-        member.send_nowait(ME, Hello(theirs, None, "volunteer/9"))
-        member.send_nowait(ME, Goodbye(f"this swarm speaks protocol {theirs}"))
+        member.post(ME, Hello(theirs, None, "volunteer/9"))
+        member.post(ME, Goodbye(f"this swarm speaks protocol {theirs}"))
         with pytest.raises(UserError, match=f"speaks protocol {theirs}, and") as raised:
             await fetch_manifest(network, peer, None, "volunteer", [])
     assert raised.value.exit_code == ExitCode.REFUSED
@@ -140,7 +140,7 @@ async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | 
         network, member = hub.join(ME), hub.join(MEMBER)
         peer = await network.connect(f"/memory/{MEMBER}")
         for message in said:
-            member.send_nowait(ME, message)
+            member.post(ME, message)
         seen = list[NetEvent]()
         try:
             found = await fetch_manifest(network, peer, swarm, "volunteer", seen)
