@@ -33,7 +33,7 @@ class Replica(Struct, frozen=True):
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0
-    """Believed bandwidth, including its owner's limit; 0: unknown."""
+    """Bandwidth by its advert, including its owner's limit; 0: unknown."""
     downlink_bytes_per_s: float = 0.0
 
 

@@ -132,6 +132,14 @@ class RelayView(Struct, frozen=True, kw_only=True):
     """Bytes passed on since it started."""
 
 
+class LineView(Struct, frozen=True, kw_only=True):
+    """A line of the run, trained by members apart from others."""
+
+    members: list[str]
+    version: int
+    """Its newest."""
+
+
 class AmendmentView(Struct, frozen=True, kw_only=True):
     """A change that the founder has made to the run."""
 
@@ -508,6 +516,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Name of the rule by which a stage's volunteers average their gradients."""
     amendments: list[AmendmentView] = field(default_factory=list)
     """The founder's changes of the run, in order."""
+    beside: list[LineView] = field(default_factory=list)
+    """Other lines of this run that members train apart from this volunteer: one of all stands, and
+    the others go over to it."""
     given_up: EventView | None = None
     """Steps that this volunteer had made apart from others in this session, and has given up where
     both met; None: none."""

@@ -24,6 +24,7 @@ from client.control.snapshot import (
     HeldOutView,
     HeldView,
     LimitsView,
+    LineView,
     MachineView,
     NetworkView,
     NodeState,
@@ -110,6 +111,7 @@ def take_snapshot(
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
         amendments=amendment_views(engine.amending.book),
+        beside=_beside(engine),
         given_up=EventView.of(sink.given_up) if sink.given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
@@ -128,6 +130,13 @@ def take_snapshot(
             engine.contributions.counts(), engine.contributions.name, manifest
         ),
     )
+
+
+def _beside(engine: Engine) -> list[LineView]:
+    if engine.history is None:
+        return []
+    found = engine.history.machine.lines.beside()
+    return [LineView(members=sorted(line.members), version=line.steps) for line in found]
 
 
 def _names(engine: Engine) -> dict[str, str]:

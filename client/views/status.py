@@ -14,6 +14,7 @@ from client.control.snapshot import (
     WHEN_DONE,
     DrainCostView,
     LimitsView,
+    LineView,
     Snapshot,
     TimeView,
     WorkerView,
@@ -28,6 +29,7 @@ Fact = tuple[str, Line]
 Part = str | tuple[str, Tone]
 MOST_AMENDMENTS = 4
 MOST_EXPELLED = 3
+MOST_MEMBERS = 3
 STANDINGS: dict[str, tuple[str, Tone]] = {
     "proven": ("proven", "good"),
     "unproven": ("not proven yet", "muted"),
@@ -120,6 +122,8 @@ def run(now: Snapshot) -> Iterator[Fact]:
         yield _fact("amended", (told, "warn"))
     if now.newer:
         yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
+    for other in now.beside:
+        yield _fact("two lines", (other_line(other), "warn"))
     if now.given_up is not None:
         at = words.clock(now.given_up.time, False)
         yield _fact("given up", (f"{at} {now.given_up.words}", "warn"))
@@ -128,6 +132,18 @@ def run(now: Snapshot) -> Iterator[Fact]:
         links = plural(now.certified_links, "link")
         told = f"version {now.certified_version}, {links} from the founder's signature"
         yield _fact("certified", told)
+
+
+def other_line(other: LineView) -> str:
+    """Say that others train the run apart from this volunteer, and what becomes of it."""
+    who = [words.short(peer) for peer in other.members[:MOST_MEMBERS]]
+    if more := len(other.members) - len(who):
+        who.append(f"{more} more")
+    train = "trains" if len(other.members) == 1 else "train"
+    return (
+        f"{', '.join(who)} {train} this run apart from this volunteer, at version {other.version}: "
+        "one of both lines stands, and the other goes over to it by itself"
+    )
 
 
 def held_out(now: Snapshot) -> Iterator[Fact]:

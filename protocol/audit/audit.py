@@ -310,7 +310,6 @@ class Audit:
             plan.attempt,
             i,
             tuple(parts),
-            plan.bounds[i + 1] - plan.bounds[i],
             tuple(count_of(member.counted) for member in plan.members),
             compare_to=of.key("reduced", i),
         )

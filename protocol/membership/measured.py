@@ -23,14 +23,13 @@ MAX_PARTNERS: Final = 32
 MAX_RATES: Final = 4
 """Stages in which one partner can be measured: it may hold three and have just left a fourth."""
 
-MAX_MEASURED_BYTES: Final = 6 * 1024
-"""32 partners of at most 170 bytes."""
+MAX_MEASURED_BYTES: Final = 5 * 1024
+"""32 partners of at most 140 bytes."""
 
 PUBLISH_GAP_S: Final = 60
 """Seconds between two records of one author."""
 
 Seconds = Annotated[int, Meta(ge=0, le=3600)]
-BytesPerS = Annotated[int, Meta(ge=0, le=10**12)]
 MicroRate = Annotated[int, Meta(ge=0, le=10**12)]
 """Millionths of a microbatch per second, the matching's unit."""
 
@@ -43,21 +42,12 @@ class StageRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     seconds: Seconds
 
 
-class LineRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Bandwidth of one direction of a partner's line, and the seconds of transfers behind it."""
-
-    bytes_per_s: BytesPerS = 0
-    seconds: Seconds = 0
-
-
 class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The author's measurements of one peer."""
 
     peer: PeerText
     rates: Annotated[tuple[StageRate, ...], Meta(max_length=MAX_RATES)] = ()
     """In ascending order of stage."""
-    uplink: LineRate = LineRate()
-    downlink: LineRate = LineRate()
 
 
 class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

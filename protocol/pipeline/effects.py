@@ -121,8 +121,6 @@ class ReduceTask(Struct, frozen=True, tag=True):
     attempt: int
     segment: int
     parts: tuple[PayloadKey, ...]
-    size: int
-    """Elements of the segment."""
     microbatches: tuple[int, ...]
     """How many each part is the sum of."""
     compare_to: PayloadKey | None = None

@@ -126,6 +126,11 @@ class Lines:
             if made > max(self._shared(line), line.lineage.version) + few
         )
 
+    def beside(self) -> list[Line]:
+        """Return the lines that others have trained for a while beside ours, whichever stands."""
+        known, meetings = self._known, self._meetings
+        return [line for line in meetings.seen if meetings.trains(line, known.steps, known.now)]
+
     # --- for which of them ours is given up --------------------------------------------------
 
     def greater(self, made: int, *, deciding: bool = False) -> Line | None:

@@ -68,12 +68,15 @@ class Meetings:
     """See the module's docstring."""
 
     def __init__(self) -> None:
+        self.seen: tuple[Line, ...] = ()
+        """All other lines that members serve now."""
         self._first: dict[Lineage, tuple[float, int]] = {}
         self._slow: dict[Lineage, int] = {}
 
     def see(self, lines: Iterable[Line], now: float) -> None:
         """Take all other lines that members serve now."""
-        new = {line.lineage: (now, line.steps) for line in lines}
+        self.seen = tuple(lines)
+        new = {line.lineage: (now, line.steps) for line in self.seen}
         self._first = {lineage: self._first.get(lineage, first) for lineage, first in new.items()}
         self._slow = {lineage: count for lineage, count in self._slow.items() if lineage in new}
 

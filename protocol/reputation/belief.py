@@ -1,4 +1,4 @@
-"""Estimates one peer's compute speed and bandwidth from partners' reports. Pure arithmetic.
+"""Estimates one peer's compute speed from partners' reports. Pure arithmetic.
 
 What partners measured is combined to their median, if enough of them agree with it. One slanderer
 or one accomplice changes nothing: a single report does not count, and more than half of the
@@ -11,20 +11,20 @@ minutes, when the matching stops capping its claims (``measured_s``). Values are
 digits and claims have a tolerance band, so measurement noise changes no match.
 
 A rate at a stage becomes FLOP/s by the manifest's F_s. A peer that serves two stages splits its
-time between them, so its speed is the sum. A rate that the peer's bandwidth explains says nothing
-about its processor.
+time between them, so its speed is the sum. A rate that the bandwidth explains that the peer claims
+says nothing about its processor; who claims a better line than it has is taken for slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Final, NamedTuple
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
-from protocol.membership.measured import LineRate, Partner
+from protocol.membership.measured import Partner
 
 MICRO: Final = 1_000_000
 MIN_REPORTERS: Final = 2
@@ -34,12 +34,8 @@ CORRECT_AFTER_S: Final = 120
 """Seconds of measurement after which a claim is lowered."""
 TRUST_AFTER_S: Final = 300
 """Seconds after which it is uncapped or raised (MEASURED_S of the matching)."""
-LINE_AFTER_S: Final = 5
-"""Seconds of transfers needed for a bandwidth; few, because a line is busy only now and then."""
 BAND: Final = 1.25
 """A claim within this factor of the measurement stands."""
-LINE_BAND: Final = 2.5
-"""The same for bandwidth: two peers that download from one donor each see half of its line."""
 LINE_BOUND: Final = 0.8
 """A rate of at least this share of what the bandwidth allows is limited by the bandwidth."""
 SECONDS_STEP: Final = 60
@@ -47,8 +43,8 @@ SECONDS_STEP: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """Speed and bandwidth that are believed of a peer; before anybody has measured it, what it
-    claims in its advert."""
+    """Speed that is believed of a peer, before anybody has measured it the one that it claims in
+    its advert; and its bandwidth, which it measures itself."""
 
     flops: float
     uplink_bytes_per_s: float
@@ -96,21 +92,18 @@ def believe(
         reports: at most one by each partner, all about this peer.
         costs: cost of a microbatch in each stage, from the manifest.
     """
-    uplink = _line(claim.uplink_bytes_per_s, (r.uplink for r in reports))
-    downlink = _line(claim.downlink_bytes_per_s, (r.downlink for r in reports))
     rates = _rates(serving, reports)
     seconds = min((rate.seconds for rate in rates.values()), default=0)
     flops = sum(rate.value * costs[stage].flops for stage, rate in rates.items()) / MICRO
     line_bound = all(
-        rate.value >= LINE_BOUND * MICRO * _line_rate(costs[stage], uplink, downlink)
+        rate.value >= LINE_BOUND * MICRO * _line_rate(costs[stage], claim)
         for stage, rate in rates.items()
     )
     measured = Sample(two_digits(int(flops)), seconds)
     believed = _believed_flops(claim.flops, measured, line_bound=line_bound)
-    return Belief(
+    return replace(
+        claim,
         flops=believed,
-        uplink_bytes_per_s=uplink,
-        downlink_bytes_per_s=downlink,
         measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, TRUST_AFTER_S)),
         overstated=max(1.0, claim.flops / believed) if believed > 0 else 1.0,
     )
@@ -139,16 +132,10 @@ def _rates(serving: frozenset[Stage], reports: Sequence[Partner]) -> Mapping[Sta
     return {last: known[last]}
 
 
-def _line_rate(cost: StageCost, uplink: float, downlink: float) -> float:
-    """Return the microbatches per second that the bandwidths (bytes/s) allow."""
-    pairs = ((uplink, cost.uplink_bytes), (downlink, cost.downlink_bytes))
+def _line_rate(cost: StageCost, claim: Belief) -> float:
+    """Return the microbatches per second that the claimed bandwidths allow."""
+    pairs = (
+        (claim.uplink_bytes_per_s, cost.uplink_bytes),
+        (claim.downlink_bytes_per_s, cost.downlink_bytes),
+    )
     return min((supply / demand for supply, demand in pairs if demand > 0), default=float("inf"))
-
-
-def _line(claimed: float, lines: Iterable[LineRate]) -> float:
-    found = weigh(Sample(line.bytes_per_s, line.seconds) for line in lines)
-    if found is None or found.seconds < LINE_AFTER_S or found.value <= 0:
-        return claimed
-    if found.value <= BAND * claimed and claimed <= LINE_BAND * found.value:
-        return claimed
-    return float(two_digits(found.value))

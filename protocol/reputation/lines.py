@@ -1,11 +1,10 @@
-"""Measures partners' bandwidth: bytes per second of transfers while they are in flight.
+"""Measures one direction of our own line: the most bytes per second that it has carried.
 
 A transfer with a peer lasts from the first byte requested until nothing is in flight. Its rate is
-limited by the slower of two lines, so it measures the *peer's* line only if ours had capacity left:
-a stretch in which all our transfers together came near our own maximum measures only our own line.
+limited by the slower of two lines, so what all transfers reach together is what we know of ours.
 The caller leaves out small payloads, whose time is mostly latency.
 
-State per direction: the transfers in flight, one account per peer, and our own maximum.
+State: the transfers in flight, and the maximum.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.reputation.account import Account
 
 MIN_PAYLOAD_BYTES: Final = 1024 * 1024
 """Smaller payloads are not worth timing."""
@@ -28,9 +26,6 @@ SHORTEST_S: Final = 0.02
 
 IDLE_S: Final = 10.0
 """A transfer without progress for so long is over (its peer may be gone)."""
-
-OWN_SHARE: Final = 0.7
-"""Share of our own maximum above which our own line may have been the bottleneck."""
 
 OWN_AFTER_S: Final = 2.0
 """Seconds of transfers before our maximum counts as our bandwidth."""
@@ -52,9 +47,8 @@ class _Transfer:
 
 @dataclass(slots=True)
 class LineMeter:
-    """One direction: received bytes measure peers' uplinks, sent bytes their downlinks."""
+    """See the module's docstring."""
 
-    accounts: dict[PeerId, Account] = field(default_factory=dict)
     own_best_bytes_per_s: float = 0.0
     own_s: float = 0.0
     """Seconds of transfers in all."""
@@ -96,7 +90,7 @@ class LineMeter:
         transfer.moved = now
         over = transfer.outstanding <= 0
         if over or now - transfer.since >= SLICE_S or transfer.bytes >= SLICE_BYTES:
-            self._judge(peer, transfer, now)
+            self._judge(transfer, now)
         if over:
             del self._transfers[peer]
 
@@ -104,21 +98,12 @@ class LineMeter:
         """Drop the transfer with a peer that is gone."""
         self._transfers.pop(peer, None)
 
-    def _judge(self, peer: PeerId, transfer: _Transfer, now: float) -> None:
+    def _judge(self, transfer: _Transfer, now: float) -> None:
         taken_s, size_bytes = now - transfer.since, transfer.bytes
         transfer.since, transfer.bytes = now, 0
         if taken_s < SHORTEST_S:
             return
         transfer.rate = size_bytes / taken_s
         total = sum(t.rate for t in self._transfers.values() if now - t.moved <= IDLE_S)
-        best = self.own_best_bytes_per_s
-        self.own_best_bytes_per_s = max(best, total)
+        self.own_best_bytes_per_s = max(self.own_best_bytes_per_s, total)
         self.own_s += taken_s
-        if total >= OWN_SHARE * self.own_best_bytes_per_s:
-            return
-        account = self.accounts.get(peer)
-        if account is None:
-            if len(self.accounts) >= MAX_PEERS:
-                return
-            account = self.accounts[peer] = Account()
-        account.add(size_bytes, taken_s, now)

@@ -129,8 +129,7 @@ class Inbox:
         for i in self._to_reduce:
             if all((attempt, i, peer) in self._parts for peer in contributors):
                 keys = [PayloadKey(step, "segment", i, attempt, peer) for peer in contributors]
-                size = plan.bounds[i + 1] - plan.bounds[i]
-                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size, counts))
+                tasks.append(ReduceTask(step, attempt, i, tuple(keys), counts))
             else:
                 waiting.append(i)
         self._to_reduce = waiting

@@ -229,7 +229,7 @@ class RoundLeader:
         known = self.reports.get(sender)
         if known is None and len(self.reports) >= MAX_REPORTS:
             return []
-        if known is not None and message.seq <= known.seq:
+        if known is not None and message.seq <= known.said.seq:
             return []
         try:
             report = Report.of(message, self._place.per_step)
@@ -428,7 +428,7 @@ class RoundLeader:
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)
-            effects += self.proposer.ask(now, 0 if ours is None else ours.promised)
+            effects += self.proposer.ask(now, 0 if ours is None else ours.said.promised)
         if self.proposer.state is not State.FREE:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
@@ -459,7 +459,7 @@ class RoundLeader:
             members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
-            state=most_common([self.reports[peer].state for peer in members]),
+            state=most_common([self.reports[peer].said.state for peer in members]),
             electors=list[str](self._electors(members)),
             amended=self._amended(),
             promises=self.proposer.promises,
@@ -470,8 +470,8 @@ class RoundLeader:
 
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
         """Return the electors of a plan: every member is to know all of them."""
-        known = frozenset.intersection(*(self.reports[peer].knows for peer in members))
-        return self._quorum.choose(members, known, self._view)
+        known = set.intersection(*(set(self.reports[peer].said.knows) for peer in members))
+        return self._quorum.choose(members, set(map(PeerId, known)), self._view)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; commit when all agree.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from protocol.ids import PeerId
 from protocol.pipeline.ledger import bits_of, from_bitmap
 from protocol.wire.messages import LedgerReport
 
@@ -27,27 +26,20 @@ def state_digest(state_hash: str) -> bytes:
 class Report:
     """A replica's newest ledger report; its ids are decoded only where they are asked for."""
 
-    seq: int
-    step: int
+    said: LedgerReport
     per_step: int
-    ledger: bytes
-    held: bytes
-    promised: int
-    state: bytes
-    knows: frozenset[PeerId]
-    """Whom the replica vouches for in the stages beside."""
     bits: int
     """The ledger as one number; bit i is the i-th microbatch of the step."""
 
     @cached_property
     def done(self) -> frozenset[int]:
         """Microbatches counted."""
-        return from_bitmap(self.ledger, self.step, self.per_step)
+        return from_bitmap(self.said.done, self.said.step, self.per_step)
 
     @cached_property
     def in_flight(self) -> frozenset[int]:
         """Microbatches held and not counted."""
-        return from_bitmap(self.held, self.step, self.per_step)
+        return from_bitmap(self.said.in_flight, self.said.step, self.per_step)
 
     @classmethod
     def of(cls, message: LedgerReport, per_step: int) -> Report:
@@ -58,17 +50,7 @@ class Report:
         """
         bits = bits_of(message.done, message.step, per_step)
         bits_of(message.in_flight, message.step, per_step)
-        return cls(
-            message.seq,
-            message.step,
-            per_step,
-            message.done,
-            message.in_flight,
-            message.promised,
-            message.state,
-            frozenset(map(PeerId, message.knows)),
-            bits,
-        )
+        return cls(message, per_step, bits)
 
 
 USUAL_RATIO: Final = 4.0

@@ -38,7 +38,7 @@ def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -
     """Return the weights of the members' uplinks in a plan, in a common unit.
 
     Args:
-        replicas: the stage's replicas with believed bandwidths.
+        replicas: the stage's replicas with their bandwidths.
         members: the plan's members, in order.
         size: elements of the gradient.
     """
@@ -49,32 +49,16 @@ def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -
 def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
     """Return the uplink weights; only much slower links deviate from the median.
 
-    ``lines`` are believed uplinks and downlinks (0: unknown). A slow link counts only where that
-    makes the round faster.
-
-    A member that owns nothing sends V and receives V, the latter later by one of ``count``
-    segments. With a share of 1/N it gathers, sending and receiving (N - 1) / N of V, and then
-    broadcasts, the same again. So owning less pays if
-    V / least + V / (count most) < 2 (N - 1) / N V / least. With one segment that holds on a line
-    with one direction much better than the other, as most home lines; with several on any slow
-    line.
+    ``lines`` are uplinks and downlinks (0: unknown). Slow links count only where that makes the
+    round faster: others have to sum and send what they do not own.
 
     Any other line, and an unknown one, counts as the (upper) median. So no claim makes a member own
-    more than its equals, and similar lines get equal shards although measurements differ. If
-    several lines are slow, the part that one does not own may be too much for another; then shards
-    are equal, too.
+    more than its equals, and similar lines get equal shards although measurements differ.
     """
     narrow = [min(line) for line in lines]
     known = [rate for rate in narrow if rate > 0]
     usual, members = statistics.median_high(known) if known else 1.0, len(lines)
-
-    def pays(least: float, most: float) -> bool:
-        return 0 < least < SLOW * usual and count * most * (members - 2) > least * members
-
-    found = [
-        least if pays(least, max(line)) else usual
-        for least, line in zip(narrow, lines, strict=True)
-    ]
+    found = [least if 0 < least < SLOW * usual else usual for least in narrow]
     slow = [(min(line), max(line)) if 0 < min(line) < usual else (usual, usual) for line in lines]
 
     def slowest_s(uplinks: list[float]) -> float:

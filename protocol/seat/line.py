@@ -9,7 +9,7 @@ import math
 
 from protocol.decree.decree import Verify, bound_by, promises_of
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S
+from protocol.pace import LOOK_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.seat.roster import Roster
@@ -58,7 +58,7 @@ class Line:
         if self._told_since[0] != step:
             self._told_since = step, now
         told_s = now - self._told_since[1]
-        return self.of(step)[: 1 + int(math.log2(max(1.0, told_s / ANSWER_S)))]
+        return self.of(step)[: 1 + int(math.log2(max(1.0, told_s / LOOK_S)))]
 
     def may_lead(self, peer: PeerId) -> bool:
         """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""

@@ -78,7 +78,7 @@ def test_who_is_left_alone_joins_strangers_that_have_ended_the_run(seed: int) ->
 
 
 def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
-    """A split runs between stages and not through them (protocol/SPEC.md, section 21)."""
+    """A split runs between stages and not through them (protocol/SPEC.md, section 20)."""
     world = ChaosWorld(drawn(7), [])
     world.network.split({peer: v.stage for peer, v in world.volunteers.items()}, lossy=False)
     before = set(world.volunteers)

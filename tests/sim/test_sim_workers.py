@@ -46,7 +46,7 @@ def test_an_id_counted_by_two_replicas() -> None:
         who.run(ContributeTask(0, 1, (0, 512, 1024)), held)
     keys = tuple(PayloadKey(0, "segment", 0, 1, peer) for peer in (A, B))
     payloads[keys[1]] = others[keys[1]]
-    worker.run(ReduceTask(0, 1, 0, keys, 512, (1,) * len(keys)), payloads)
+    worker.run(ReduceTask(0, 1, 0, keys, (1,) * len(keys)), payloads)
     reduced = PayloadKey(0, "reduced", 0, 1, A)
     assert decode_ids(payloads[reduced]) == {0: 1, 1: 1, 2: 2, 3: 1}
     with pytest.raises(InvariantViolation, match="2: 2"):

@@ -11,7 +11,7 @@ def reduce_task(*, step, attempt, segment, microbatches, own):
     peers = ["" if place == own else f"peer {place}" for place in range(len(microbatches))]
     parts = tuple(PayloadKey(step, "segment", segment, attempt, peer) for peer in peers)
     sent = PayloadKey(step, "reduced", segment, attempt) if own is None else None
-    return ReduceTask(step, attempt, segment, parts, 0, tuple(microbatches), sent)
+    return ReduceTask(step, attempt, segment, parts, tuple(microbatches), sent)
 
 
 def decode_task(*, step, attempt, segment, squared_norm):

@@ -31,6 +31,7 @@ from client.net.tcp import TCP
 from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
+from client.views.status import other_line
 from protocol.address import Address, by_peer
 from protocol.hosts import is_global, is_loopback
 from protocol.ids import PeerId
@@ -139,6 +140,12 @@ def check_node(home: Home) -> Iterator[Check]:
             yield Check("reached", level, now.reach.words, now.reach.next_step)
         if now.newer:
             yield Check("program", "warn", now.newer, HOW_TO_UPDATE)
+        for other in now.beside:
+            step = "if it lasts for an hour, read volunteer logs on both sides"
+            yield Check("two lines", "warn", other_line(other), step)
+        if now.given_up is not None:
+            step = "volunteer checkpoint ls shows what is kept of them"
+            yield Check("given up", "warn", now.given_up.words, step)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60
         if now.last_error:

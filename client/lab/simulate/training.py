@@ -94,9 +94,14 @@ class TrainingWorld(SeatWorld[SimPeer]):
         return peer
 
     def join(self, stage: int, name: str) -> SimPeer:
-        """Let a newcomer ask every replica of a stage for admission, until one admits it."""
+        """Let a newcomer ask every replica of a stage for admission, until one admits it. It is a
+        member, and has heard of the others."""
         known = [(other, other.amendments) for other in self.peers.values()]
         peer = self.add_peer(stage, name)
+        for other, _ in known:
+            if other.seat is not None and other.alive:
+                said = other.seat.status(self.rate_of(other))
+                self._hear(peer, other.peer, said, other.epoch)
         for other, book in known:
             if book is not None and book.envelopes:
                 self.send(other, peer.peer, _amendments(book.envelopes))

@@ -18,7 +18,6 @@ from protocol.membership.measured import (
     MAX_RATES,
     MEASURED,
     PUBLISH_GAP_S,
-    LineRate,
     Measurements,
     Partner,
     StageRate,
@@ -34,7 +33,6 @@ from protocol.membership.view import (
     ViewChanged,
 )
 from protocol.pipeline.effects import Committed
-from protocol.reputation.account import Account
 from protocol.reputation.belief import Belief, two_digits
 from protocol.reputation.beliefs import Beliefs, Subject
 from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
@@ -59,7 +57,6 @@ REFRESH_S: Final = 200.0
 """A record is republished after a third of its lifetime."""
 MINUTE_S: Final = 60
 MIN_SERVICE_S: Final = 10
-MIN_LINE_S: Final = 1
 FAR: Final = 2.0
 """Factor by which a claim must be too high for its user to be told."""
 MAX_PENDING: Final = 1024
@@ -155,13 +152,13 @@ class Measuring:
         return self._beliefs.of(subject_of(member))
 
     def lines(self) -> dict[PeerId, tuple[float, float]]:
-        """Return what the uplink and downlink (bytes/s) of every member that we are linked with are
-        believed to be, its owner's limits included."""
+        """Return what the uplink and downlink (bytes/s) of every member that we are linked with
+        are, by its advert, its owner's limits included."""
         lines = {}
         for member in self._membership.roster.linked():
-            belief, advert = self.believed(member), member.advert
-            up = (belief.uplink_bytes_per_s, advert.upload_limit_bytes_per_s)
-            down = (belief.downlink_bytes_per_s, advert.download_limit_bytes_per_s)
+            advert = member.advert
+            up = (advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s)
+            down = (advert.download_bytes_per_s, advert.download_limit_bytes_per_s)
             lines[member.peer] = (_limited(*up), _limited(*down))
         return lines
 
@@ -211,16 +208,10 @@ class Measuring:
             if account.measured_s >= MIN_SERVICE_S:
                 rate = StageRate(stage, *_said(account.rate * MICRO, account.measured_s))
                 rates.setdefault(peer, []).append(rate)
-        lines = (self.incoming.accounts, self.outgoing.accounts)
-        peers = rates.keys() | lines[0].keys() | lines[1].keys()
         partners = [
-            Partner(
-                peer,
-                tuple(rates.get(peer, ())[-MAX_RATES:]),
-                _line(lines[0].get(peer)),
-                _line(lines[1].get(peer)),
-            )
-            for peer in peers - {self._own}
+            Partner(peer, tuple(found[-MAX_RATES:]))
+            for peer, found in rates.items()
+            if peer != self._own
         ]
         partners.sort(key=_seconds, reverse=True)
         return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
@@ -242,12 +233,6 @@ def _limited(rate: float, limit: float) -> float:
     return min(rate, limit) if limit > 0 else rate
 
 
-def _line(account: Account | None) -> LineRate:
-    if account is None or account.measured_s < MIN_LINE_S:
-        return LineRate()
-    return LineRate(*_said(account.rate, account.measured_s))
-
-
 def _said(rate: float, seconds: float) -> tuple[int, int]:
     """Round, so that noise is not worth a record: to two digits, and to whole minutes from one
     on."""
@@ -255,5 +240,4 @@ def _said(rate: float, seconds: float) -> tuple[int, int]:
 
 
 def _seconds(partner: Partner) -> tuple[int, str]:
-    lines = partner.uplink.seconds + partner.downlink.seconds
-    return sum(rate.seconds for rate in partner.rates) + lines, partner.peer
+    return sum(rate.seconds for rate in partner.rates), partner.peer

@@ -188,7 +188,7 @@ def _forward(step: int) -> Message:
         (LossTask(5, 0), False, "forward"),
         (BackwardTask(5, 0), True, "backward"),
         (BackwardTask(5, 0), False, None),
-        (ReduceTask(5, 1, 0, (), 1, ()), False, "averaging"),
+        (ReduceTask(5, 1, 0, (), ()), False, "averaging"),
         (ApplyTask(5, 1, (), (), ()), False, "before-optimizer"),
     ],
 )

@@ -28,7 +28,7 @@ from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
 from client.config import Settings
 from client.control.methods import Impossible
-from client.control.snapshot import NetworkView, PauseView, PeerView, Snapshot
+from client.control.snapshot import EventView, LineView, NetworkView, PauseView, PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
@@ -448,6 +448,22 @@ def test_a_newer_program_elsewhere_is_a_warning_with_the_way_to_update(home: Pat
         found = {check.name: check for check in checks_outside.check_node(find_home())}
     assert found["program"].status == "warn"
     assert "git pull" in found["program"].next_step
+
+
+def test_two_lines_of_the_run_and_what_was_given_up_are_warnings(home: Path) -> None:
+    words = "341 steps made here without 4AphPb are given up"
+    one = EventView(seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words=words)
+    other = LineView(members=["12D3KooWx4AphPb"], version=388)
+
+    class Met(FakeProvider):
+        def status(self) -> Snapshot:
+            return example_snapshot(beside=[other], given_up=one)
+
+    with node_of(home, Met()):
+        found = {check.name: check for check in checks_outside.check_node(find_home())}
+    assert found["two lines"].status == found["given up"].status == "warn"
+    assert "4AphPb trains this run apart" in found["two lines"].words
+    assert found["given up"].words == words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

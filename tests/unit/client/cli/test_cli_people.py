@@ -146,11 +146,10 @@ def test_the_card_lists_who_contributed() -> None:
         swarm=swarm.swarm,
         manifest=swarm.manifest,
         version=9,
-        has_tokenizer=True,
         contributors=BOARD,
     )
     text = card(facts)
-    assert "It is for: `Haiku 'in' Basque`" in text
+    assert "  for        Haiku 'in' Basque\n" in text
     assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0%" in text
     assert text.count(ANNA) == text.count(BORIS) == 1
 

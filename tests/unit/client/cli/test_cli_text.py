@@ -18,6 +18,7 @@ from client.control.snapshot import (
     ExpelledView,
     HeldView,
     LimitsView,
+    LineView,
     SeatView,
 )
 from client.events import LogLine, StepCommitted
@@ -76,6 +77,17 @@ def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> 
     one = EventView(seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words=words)
     text = status_report(example_snapshot(given_up=one))
     assert words in text
+
+
+def test_the_report_says_that_two_lines_of_the_run_exist() -> None:
+    assert "two lines" not in status_report(example_snapshot())
+    lines = [
+        LineView(members=["12D3KooWx4AphPb"], version=388),
+        LineView(members=[f"12D3KooW00000{n}" for n in range(5)], version=7),
+    ]
+    text = status_report(example_snapshot(beside=lines))
+    assert "two lines 4AphPb trains this run apart from this volunteer, at version 388: " in text
+    assert "000000, 000001, 000002, 2 more train this run apart" in text
 
 
 def test_the_report_names_who_was_expelled_last_and_why() -> None:

@@ -138,12 +138,12 @@ async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_i
         first, *_ = await staffed(swarm, 0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         [driver] = first.held_stages.drivers()
-        newcomers = driver.seat.pipeline._newcomers
-        assert not newcomers.bound.named, "all have begun together"
+        roster = driver.seat.roster
+        assert not roster.bound(1).named, "all have begun together"
         later = await swarm.add(1)
-        await swarm.until(lambda: peer(later) in newcomers.bound.named)
-        assert newcomers.bound.most(peer(later), 8) == 2
-        await swarm.until(lambda: not newcomers.bound.named)
+        await swarm.until(lambda: peer(later) in roster.bound(1).named)
+        assert roster.bound(1).most(peer(later), 8) == 2
+        await swarm.until(lambda: not roster.bound(1).named)
         assert later.serves(1)
         await swarm.until_done()
         swarm.assert_exact()

@@ -332,13 +332,13 @@ async def test_effects_go_to_the_network_or_to_people(
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, told = await at_rest(swarm), Mock()
-        monkeypatch.setattr(engine._outbox, "put", told.put)
+        monkeypatch.setattr(engine.network, "post", told.post)
         monkeypatch.setattr(engine.network, "penalise", told.penalise)
         other = PeerId("other")
         engine.perform(Send(other, Goodbye("")))
         engine.perform(SendLetter(other, "kind", b"body"))
         sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
-        assert calls(told)["put"] == sent
+        assert calls(told)["post"] == sent
         for peer in (other, engine.signer.peer):
             engine.perform(Penalise(peer, "a lie", 20))
         assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"

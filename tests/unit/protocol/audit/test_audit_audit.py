@@ -368,7 +368,7 @@ def test_the_owner_is_asked_for_all_parts_but_ours_and_they_are_summed_in_order(
     [task] = audit.shown(part(MEMBER), PARTS[MEMBER], 1.0)
     parts = (part(MEMBER), part(ME), part(THIRD))
     sent = PayloadKey(3, "reduced", 2, 2, MEMBER)
-    assert task == ReduceTask(3, 2, 2, parts, 10, (3, 2, 1), compare_to=sent)
+    assert task == ReduceTask(3, 2, 2, parts, (3, 2, 1), compare_to=sent)
 
 
 def test_a_sum_is_made_again_once_the_contribution_agrees():

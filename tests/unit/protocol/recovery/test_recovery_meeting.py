@@ -153,6 +153,15 @@ class TestTraining:
         assert not made.fetches
         assert made.machine.lineage == made.lineage
 
+    @pytest.mark.parametrize("version", [200, 400])
+    def test_another_line_is_seen_whichever_stands(self, version: int) -> None:
+        made = Trained(version)
+        assert not made.machine.lines.beside()
+        made.meet(self.theirs, 300, FRIEND)
+        assert made.machine.lines.beside() == [Line(self.theirs, frozenset({FRIEND}), 359)]
+        made.see({}, 80.0)
+        assert not made.machine.lines.beside()
+
     @pytest.mark.parametrize(("founder", "stands"), [(ME, True), (FRIEND, False), (None, True)])
     def test_of_two_that_are_as_long_the_founders_stands(
         self, founder: PeerId | None, stands: bool
@@ -175,6 +184,7 @@ class TestTraining:
             made.go_on(11.0 + second)
             made.see({FRIEND: (self.theirs, 300)}, 11.0 + second)
         assert not made.fetches
+        assert not made.machine.lines.beside()
 
     def test_nor_does_a_state_that_is_not_to_be_had(self) -> None:
         made = Trained(200)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import Stage, rank
-from protocol.membership.measured import LineRate, Measurements, Partner, StageRate
+from protocol.membership.measured import Measurements, Partner, StageRate
 from protocol.reputation.belief import Belief, Sample, believe, two_digits, weigh
 from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
 from tests.support.protocol_examples import manifest, peer
@@ -107,11 +108,10 @@ def test_a_move_does_not_wash_a_liar() -> None:
 
 
 def test_a_slow_line_does_not_make_a_slow_processor() -> None:
-    slow = Partner(peer(9), (StageRate(1, 400_000, 300),), LineRate(40_000, 60))
-    belief = belief_of(slow, slow)
-    assert belief.uplink_bytes_per_s == 40_000
-    assert belief.flops == CLAIM.flops
-    assert belief.overstated == 1.0
+    slow = replace(CLAIM, uplink_bytes_per_s=40_000.0)
+    belief = belief_of(report(0.4), report(0.4), claim=slow)
+    assert belief == replace(slow, measured_s=300.0)
+    assert belief_of(report(0.4), report(0.4)).flops < CLAIM.flops, "its line would allow more"
 
 
 def test_reports_count_only_from_where_they_can_be_made() -> None:

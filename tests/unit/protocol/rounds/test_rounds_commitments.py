@@ -124,7 +124,7 @@ def exchanging(kept: Commitments) -> RoundMember:
     for peer in (OTHER, THIRD):
         member.segment(peer, Segment(0, 0, 1, 0))
     keys = tuple(part(peer) for peer in DIGESTS)
-    member.computed(ReduceTask(0, 1, 0, keys, 128, (1, 1, 1)), Outcome(digests=(b"r" * 32,)))
+    member.computed(ReduceTask(0, 1, 0, keys, (1, 1, 1)), Outcome(digests=(b"r" * 32,)))
     for i, peer in ((1, OTHER), (2, THIRD)):
         member.reduced(peer, Reduced(0, 0, 1, i, 1.0), bytes([i]) * 32)
     return member

@@ -68,7 +68,6 @@ class TestTheUsualRound:
         assert isinstance(reduce, ReduceTask)
         assert [key.peer for key in reduce.parts] == [B, C, ME]
         assert reduce.microbatches == (1, 2, 1)
-        assert reduce.size == order.bounds[3] - order.bounds[2]
 
     def test_alone_it_applies_its_own_sum(self) -> None:
         table = Table(*IDS)
@@ -127,7 +126,7 @@ class TestSegments:
         assert [(to, m.segment) for to, m in said] == [(B, 2), (B, 3)]  # type: ignore[attr-defined]
         [first] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(first, ReduceTask)
-        assert (first.segment, first.size) == (0, 128)
+        assert first.segment == 0
         done = list(table.member.computed(first, Outcome(sq_norm=1.0, digests=(digest(0),))))
         assert [(to, m.segment) for to, m in sent(done, Reduced)] == [(B, 0)]  # type: ignore[attr-defined]
         [second] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 1))))
@@ -228,7 +227,7 @@ class TestAttempts:
         table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
         old = ContributeTask(STEP, 1, tuple(order.bounds))
         assert table.member.computed(old, Outcome()) == []
-        assert table.member.computed(ReduceTask(STEP, 1, 0, (), 256, ()), Outcome()) == []
+        assert table.member.computed(ReduceTask(STEP, 1, 0, (), ()), Outcome()) == []
 
     def test_contributions_to_an_old_attempt_are_dropped(self) -> None:
         table, _ = exchanging(attempt=4)

@@ -133,7 +133,7 @@ def filled(per_step: int, stage: int) -> Line:
 def per_message(per_step: int, stage: int) -> tuple[float, float]:
     line = filled(per_step, stage)
     before = line.messages
-    a_second = round(per_step / STEP_S)  # in which one ledger is reported
+    a_second = round(per_step / STEP_S)  # in which ledgers are reported as often
     found = [cost(line.one) for _ in range(a_second)]
     lines = sum(one.lines for one in found) / (line.messages - before)
     return lines, median(one.peak_bytes for one in found)

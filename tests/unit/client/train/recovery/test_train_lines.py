@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
+from client.control.snapshot import LineView
 from client.events import LineGivenUp
 from client.node.status import take_snapshot
 from client.store.checkpoints import SET_ASIDE
@@ -89,6 +90,9 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []
         assert list(back.disk.glob(".*.line.tmp")) == [], "what is of no use takes no room"
+        for told, other in ((founder, back), (back, founder)):
+            beside = take_snapshot(told.engine, told.held_stages, 0.0, stopping=False).beside
+            assert beside == [LineView(members=[other.engine.signer.peer], version=STEPS)]
 
 
 async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(

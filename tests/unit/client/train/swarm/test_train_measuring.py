@@ -253,15 +253,14 @@ def download(machine: Measuring, donor: PeerId, start: float, rate: float) -> No
             machine.sent(donor, ChunkRequest("state", 0, 1, index + 4), 0, now)
 
 
-def test_a_download_measures_the_donors_uplink_and_our_line() -> None:
+def test_a_download_measures_our_line() -> None:
     machine = measuring()
     download(machine, peer(1), 0.0, 20e6)
     download(machine, peer(2), 100.0, 5e6)
     assert machine.incoming.own_bytes_per_s == pytest.approx(20e6, rel=0.02)
-    assert machine.incoming.accounts[peer(2)].rate == pytest.approx(5e6, rel=0.02)
 
 
-def test_serving_chunks_measures_the_receivers_downlink() -> None:
+def test_serving_chunks_measures_our_line() -> None:
     machine = measuring()
     for receiver, start, rate in ((peer(1), 0.0, 20e6), (peer(2), 100.0, 5e6)):
         now = start
@@ -269,7 +268,6 @@ def test_serving_chunks_measures_the_receivers_downlink() -> None:
             if index >= 4:  # asked for when an earlier one has come
                 now += 2**21 / rate
             machine.sent(receiver, Chunk("state", 0, 1, index), 2**21, now)
-    assert machine.outgoing.accounts[peer(2)].rate == pytest.approx(5e6, rel=0.02)
     assert machine.outgoing.own_bytes_per_s == pytest.approx(20e6, rel=0.02)
 
 

@@ -210,7 +210,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(
                 return
             false = lies.signed(_another(message))
             if false is not None:
-                liar.engine._outbox.put(to, false, b"")
+                liar.engine.network.post(to, false)
 
         liar.engine.send = two_faced  # type: ignore[method-assign]
         await swarm.until(lambda: all(me in one.engine.membership.verdicts for one in honest))

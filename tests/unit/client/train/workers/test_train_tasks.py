@@ -62,11 +62,11 @@ def test_an_auditor_recomputes_with_what_it_was_shown() -> None:
 
 def test_our_own_part_of_a_sum_is_the_workers() -> None:
     ours, theirs = (PayloadKey(5, "segment", 1, 2, one) for one in (ME, OTHER))
-    task = ReduceTask(5, 2, 1, (ours, theirs), 10, (1, 1))
+    task = ReduceTask(5, 2, 1, (ours, theirs), (1, 1))
     assert sources(task, place(LAST)) == (theirs,)
     assert results(task, place(LAST)) == (PayloadKey(5, "reduced", 1, 2, ME),)
     sent = PayloadKey(5, "reduced", 1, 2, OTHER)
-    again = ReduceTask(5, 2, 1, (ours, theirs), 10, (1, 1), compare_to=sent)
+    again = ReduceTask(5, 2, 1, (ours, theirs), (1, 1), compare_to=sent)
     assert sources(again, place(LAST)) == (ours, theirs, sent)
     assert results(again, place(LAST)) == ()
 
