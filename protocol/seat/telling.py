@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from protocol.pace import LOOK_S
+from protocol.pace import ANSWER_S
 
 To = TypeVar("To")
 
@@ -31,7 +31,7 @@ class Telling(Generic[To]):
             for one, (old, at) in known.items()
         }
         told = [one for one, (_, at) in due.items() if at <= now]
-        self._told = due | dict.fromkeys(told, (news, now + LOOK_S))
+        self._told = due | dict.fromkeys(told, (news, now + ANSWER_S))
         return told
 
     def next_deadline(self) -> float | None:

@@ -32,7 +32,7 @@ HUGE = 1e13
 def scaled_gradients(lies: Lies, factor: float | None) -> None:
     """The gradients of each microbatch, its own and its neighbour's, are multiplied; None: they are
     random numbers of the same size."""
-    honest, of_loss = passes.run_back, passes.losses
+    honest, of_loss = passes.run_back, passes.losses_of_hidden
     inside = [False]
 
     def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> list[memoryview]:
@@ -52,7 +52,7 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
             targets = targets.flatten()[torch.randperm(targets.numel())].view_as(targets)
         return of_loss(head, hidden, targets, **of)
 
-    passes.run_back, passes.losses = lying, random_loss  # type: ignore[assignment]
+    passes.run_back, passes.losses_of_hidden = lying, random_loss  # type: ignore[assignment]
     for name in ("forward_backward", "backward"):
         _wrap(passes, name, _while(inside, lies))
 

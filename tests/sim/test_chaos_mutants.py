@@ -85,9 +85,9 @@ def keeps_every_step(patch: Patch) -> None:
     """Microbatches of steps that are long over are kept."""
     original = Pipeline.update_view
 
-    def update_view(self: Pipeline, view: Any, now: float) -> Any:
+    def update_view(self: Pipeline, *view: Any) -> Any:
         kept = list(self._microbatches)
-        effects = original(self, view, now)
+        effects = original(self, *view)
         for state in kept:
             self._microbatches.add(state)
         return [effect for effect in effects if not isinstance(effect, DropStep)]

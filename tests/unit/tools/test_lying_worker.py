@@ -22,7 +22,7 @@ from tests.support.audited_stage import AuditedStage, Lie
 
 PATCHED = (
     (passes, "run_back"),
-    (passes, "losses"),
+    (passes, "losses_of_hidden"),
     (passes, "forward_backward"),
     (passes, "backward"),
     (Averager, "contribute"),

@@ -88,7 +88,7 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
 ) -> None:
     error = OSError(number, os.strerror(number), "/some/file")
 
-    def command(tokens: object) -> int:
+    def command(tokens: object, **how: object) -> int:
         raise ExceptionGroup("", [error]) if grouped else error
 
     monkeypatch.setattr(command_line, "build_app", lambda: command)
