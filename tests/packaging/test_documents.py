@@ -53,6 +53,19 @@ def test_links_lead_to_a_file_and_a_heading(name: str) -> None:
         assert not anchor or anchor in _headings(found), target
 
 
+def test_the_tests_of_faults_that_people_met_exist() -> None:
+    rows = [line for line in (ROOT / "tests" / "faults.md").read_text().splitlines() if "`" in line]
+    assert len(rows) > 100
+    path = ""
+    for row in rows:
+        named = re.findall(r"`([^`:]*)::([^`]+)`", row.rsplit("|", 2)[-2])
+        for file, test in named:
+            path = file or path
+            defined = set(re.findall(r"(?:def|class) (\w+)", (ROOT / path).read_text()))
+            for part in re.sub(r"\[.*", "", test).split("::"):
+                assert part in defined or part.endswith("…"), f"{path}::{test}"
+
+
 def test_make_targets_that_pages_and_workflows_name_exist() -> None:
     targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
     workflows = list((ROOT / ".github" / "workflows").glob("*.yml"))
