@@ -214,7 +214,7 @@ class Laboratory:
     def measured(self, shape: Shape) -> Result:
         """Run one shape."""
         volunteers = math.prod(shape)
-        manifest = founded("127.0.0.1", self._folder / "plan", shape, INNER)
+        manifest = founded("127.0.0.1", self._folder / f"plan-{shape[0]}x{shape[1]}", shape, INNER)
         averaging_s = max(stage.averaging_s for stage in self._expected(shape, manifest).stages)
         computing_s = averaging_s * (1 - AVERAGING_SHARE) / AVERAGING_SHARE
         tokens = manifest.tokens_per_microbatch
