@@ -111,9 +111,8 @@ class Holding:
         scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(self.model)
         here, away = self.vectors
         offloaded = parameters * NUMBER_BYTES * away
-        if (
-            away
-        ):  # what is sent lies with the host, not what comes; contributions are compared there
+        if away:
+            # The host has what is sent, and the contributions, which are compared there.
             averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
             offloaded += contributions
         else:
