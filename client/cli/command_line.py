@@ -6,6 +6,7 @@ program and becomes one line and a file with the traceback.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,7 +60,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _misused(error: CycloptsError) -> UserError:
     """Return what is wrong with a command line, in this program's words."""
-    words = " ".join(str(error).split()).removesuffix(".")
+    words = re.sub(r"(?<!\.)\.$", "", " ".join(str(error).split()))
     if isinstance(error, UnusedCliTokensError):
         words = f"unexpected: {' '.join(error.unused_tokens or ())}; names of flags begin with --"
     command = " ".join(("volunteer", *(error.command_chain or ())))
