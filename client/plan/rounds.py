@@ -1,11 +1,13 @@
 """How long a round of local steps is, and what it costs in learning.
 
-A round has as many microbatches as sixteen steps of the exact run, if that takes three minutes at
-most (what a replica has done in a round is lost with it) and a run has a hundred of them; but not
-fewer than one such step. Where lines are so slow that averaging would take more than a quarter of
-it, it is longer, as far as the run has 48 rounds. A replica's own steps are at most as large as a
-step of the exact run, and so large that they take at most a tenth of the time; else there are
-sixteen in a round.
+More rounds of a run cost time, for nothing is computed while a round is averaged, and fewer cost
+learning. The loss of a run on a line falls with the tokens that are left for learning, as their
+power -0.14, and rises with the gap to exact averaging, a power -0.74 of the number of rounds. It is
+least where averaging takes 5.3 times the gap as long as computing: that many rounds a run has, up
+to those beyond which no gap is known. A round is never shorter than a step of the exact run.
+
+A replica's own steps are together as large as a step of the exact run, or so large that there are
+sixteen in a round and they take at most a tenth of the time; but never larger than that whole step.
 
 The loss is that of small models, with four replicas and sixteen own steps of Muon a round: it
 depends on the number of rounds of a run most of all. More replicas cost more.
@@ -21,11 +23,11 @@ from client.plan.model import Placement, Run, own_step_s, predict
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 
 STEPS_IN_A_ROUND = 16
-USUAL_S = 180.0
-ROUNDS_IN_A_RUN = 100
 FEWEST_ROUNDS = 48
 """With fewer nothing is known of the loss, but that it is higher still."""
-AVERAGING_SHARE = 0.25
+AVERAGING_WORTH = 5.3
+"""Averaging may take so many times the gap, of the time of computing: `GAPS` falls as a power -0.74
+of the rounds, the loss as a power -0.14 of the tokens (a doubling is worth 9 %)."""
 OWN_STEPS_SHARE = 0.1
 WORTH_SHARE = 0.1
 """Of a step's time: where exact averaging takes more, local rounds are worth their price."""
@@ -38,6 +40,11 @@ NARROW_PERCENT = 0.7
 """Of the loss, for boundaries of 4 bits: a small model was fine-tuned with them in three places."""
 NOT_MUON = 3.1
 """Times as much with AdamW, after 96 rounds."""
+
+
+def averaging_part(rounds: int) -> float:
+    """Return how long averaging may take in a run of so many rounds, as a part of computing."""
+    return AVERAGING_WORTH * gap_percent(rounds, muon=True) / 100
 
 
 def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) -> int:
@@ -54,12 +61,14 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
     """
     found = predict(replace(run, microbatches=usual, inner_microbatches=usual), placement)
     per_s = min(stage.rate_per_s for stage in found.stages)
-    averaging_s = max(stage.averaging_s for stage in found.stages)
-    long = per_s * averaging_s * (1 - AVERAGING_SHARE) / AVERAGING_SHARE
-    least = min(long, whole / FEWEST_ROUNDS)
-    most = max(map(len, placement))
-    usually = min(STEPS_IN_A_ROUND * usual, USUAL_S * per_s, whole / ROUNDS_IN_A_RUN)
-    return math.ceil(max(usual, usually, least, most))
+    missed = per_s * max(stage.averaging_s for stage in found.stages)
+    for rounds in range(ENOUGH_ROUNDS, FEWEST_ROUNDS, -1):
+        microbatches = missed / averaging_part(rounds)
+        if max(usual, microbatches) * rounds <= whole:
+            break
+    else:
+        microbatches = whole / FEWEST_ROUNDS
+    return math.ceil(max(usual, microbatches))
 
 
 def paced(
@@ -94,7 +103,8 @@ def _inner(run: Run, placement: Placement, usual: int, microbatches: int) -> int
     )
     of_one = max(1, microbatches // replicas)
     cheap = math.ceil(least * (1 - OWN_STEPS_SHARE) / OWN_STEPS_SHARE)
-    return max(1, min(max(of_one // STEPS_IN_A_ROUND, cheap), usual, of_one))
+    together = usual // replicas
+    return max(1, min(max(of_one // STEPS_IN_A_ROUND, together, cheap), usual, of_one))
 
 
 def gap_percent(rounds: float, *, muon: bool) -> float:

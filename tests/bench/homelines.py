@@ -11,10 +11,11 @@ volunteer trains the whole model alone.
 The lines are slower by as much as the volunteers are than an RTX 4090 that trains a 1B model
 (`CARD`) on 20 Mbit/s up, 100 Mbit/s down and 60 ms: a boundary, in S8 here, takes as long against
 the computing of its tokens as one that is narrowed to an eighth and sent in four bits there. A
-round has as many microbatches as ``create`` gives it where averaging is slow: averaging takes a
-quarter of the time. All of that is shorter than at the cards, about twenty times; the round trip is
-not. What a slow line does not make less, heartbeats and other messages, comes on top: the line is
-wider by `BESIDE_BYTES_PER_S`, and the figures say how much it was.
+round has as many microbatches as ``create`` gives it where averaging is slow and a run is long
+enough: averaging takes an eighth of the time. All of that is shorter than at the cards, about
+twenty times; the round trip is not. What a slow line does not make less, heartbeats and other
+messages, comes on top: the line is wider by `BESIDE_BYTES_PER_S`, and the figures say how much it
+was.
 
 After the rounds a volunteer of each stage is killed in the midst of one and started again; the
 shape ends with the second round after its return. The logs are added up at the end.
@@ -45,7 +46,7 @@ from client.lab.chaos.ledger import read_ledger
 from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.plan.model import Load, Machine, Prediction, Run, predict
-from client.plan.rounds import AVERAGING_SHARE
+from client.plan.rounds import ENOUGH_ROUNDS, averaging_part
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.specs.codec import CODECS
@@ -216,7 +217,7 @@ class Laboratory:
         volunteers = math.prod(shape)
         manifest = founded("127.0.0.1", self._folder / f"plan-{shape[0]}x{shape[1]}", shape, INNER)
         averaging_s = max(stage.averaging_s for stage in self._expected(shape, manifest).stages)
-        computing_s = averaging_s * (1 - AVERAGING_SHARE) / AVERAGING_SHARE
+        computing_s = averaging_s / averaging_part(ENOUGH_ROUNDS)
         tokens = manifest.tokens_per_microbatch
         microbatches = round(computing_s * self.alone * volunteers / tokens)
         expected = self._expected(

@@ -232,11 +232,10 @@ def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
     if run.audited and replicas < LEAST_TO_CONVICT:
         yield f"audits: some stage has {replicas} replicas, and fewer than three expel nobody"
     if way.inner_microbatches and cost.steps < ENOUGH_ROUNDS:
-        shorter = max(1, round(way.microbatches * cost.steps / ENOUGH_ROUNDS))
+        tokens = cost.tokens * ENOUGH_ROUNDS / cost.steps
         yield (
-            f"{cost.steps:,.0f} rounds are few: with {ENOUGH_ROUNDS} the loss suffers less: train "
-            f"{cost.tokens * ENOUGH_ROUNDS / cost.steps:,.0f} tokens, or average more often with "
-            f"--microbatches {shorter}"
+            f"{cost.steps:,.0f} rounds are few: with more tokens, up to {tokens:,.0f} in "
+            f"{ENOUGH_ROUNDS} rounds, the loss suffers less"
         )
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
