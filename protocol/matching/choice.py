@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
+
 from protocol.ids import PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class Proposer:
+class Proposer(msgspec.Struct, frozen=True):
     """One contract on offer. ``locked``: an incumbent, which is kept whatever its score."""
 
     peer: PeerId

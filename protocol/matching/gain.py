@@ -8,8 +8,9 @@ download, so the level must rise by a twentieth, and the lowest of all stages mu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import nlargest
+
+import msgspec
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Population
@@ -20,8 +21,7 @@ CLOSELY = 32
 """So many candidates, by a cheap estimate the best, are judged exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """What one member holds: its home, and the stage beside it or None."""
 
     peer: PeerId
@@ -34,8 +34,7 @@ class Holding:
         return frozenset((self.home,) if self.second is None else (self.home, self.second))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One member's change from one holding to another."""
 
     before: Holding

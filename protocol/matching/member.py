@@ -51,5 +51,7 @@ class Member:
     def claim(self) -> tuple[float, float, float]:
         """Its claimed speed: FLOP/s, uplink and downlink bytes/s; NaN counts as 0."""
         said = (self.flops, self.uplink_bytes_per_s, self.downlink_bytes_per_s)
+        if not any(map(math.isnan, said)):
+            return said
         flops, uplink, downlink = (0.0 if math.isnan(value) else value for value in said)
         return (flops, uplink, downlink)

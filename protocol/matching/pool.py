@@ -7,15 +7,16 @@ and no phases; those are in ``steward.py``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.choice import Proposer, prefix_cover
 from protocol.matching.population import Population
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPlace(Proposer):
+class HeldPlace(Proposer, frozen=True, kw_only=True):
     """One volunteer's place at the stage."""
 
     expires_at: float
@@ -24,8 +25,7 @@ class HeldPlace(Proposer):
     """It has its home elsewhere: it displaces nobody and is not chosen among."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits of a stage's choice in one epoch, within which they are only tightened."""
 
     quota: int

@@ -104,10 +104,11 @@ class Population:
             follower._index(before.get(peer), member)
         follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
-        follower._medians = _medians(members.values())
-        if follower._medians != self._medians:
-            follower._count_all()
-            return follower
+        if sorted(member.claim for member in gone) != sorted(member.claim for member in come):
+            follower._medians = _medians(members.values())
+            if follower._medians != self._medians:
+                follower._count_all()
+                return follower
         follower._rates = {p: known for p, known in self._rates.items() if p not in changes}
         for member in gone:
             follower._count(member, self.rates(member.peer), -1)

@@ -9,13 +9,13 @@ right pool only what it still needs. Pure functions of integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 MICRO = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StageLevel:
+class StageLevel(msgspec.Struct, frozen=True):
     """The rates that serve one stage, in micro-microbatches per second."""
 
     alone: int

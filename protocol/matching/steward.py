@@ -83,7 +83,8 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
-        self._heard = {peer: at for peer, at in self._heard.items() if peer in population}
+        for gone in self._heard.keys() - population.members.keys():
+            del self._heard[gone]
         moved = abs(population.fair_level - self._fair) * 100 > self._fair
         if self.pool.refresh(population) or moved:
             self._reopen(now)
@@ -310,21 +311,22 @@ class Steward:
     def posting(self) -> bodies.Posting:
         """The stage's present posting, without an issue time."""
         pool, population = self.pool, self._context.population
-        locked = [place for place in pool.homes if place.locked]
+        homes = pool.homes
+        locked = [place for place in homes if place.locked]
         return bodies.Posting(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=0,
             epoch=self.epoch,
             phase=self.phase,
-            level=pool.level,
-            replicas=len(pool.homes),
+            level=sum(place.rate for place in homes),
+            replicas=len(homes),
             locked_level=sum(place.rate for place in locked),
             locked_replicas=len(locked),
             quota=pool.limits.quota,
             fair=population.fair_level,
             r=population.redundancy,
             cutoff=pool.limits.cutoff,
-            seconds=len(pool.places) - len(pool.homes),
+            seconds=len(pool.places) - len(homes),
             wanted=self._wanted.peer or "",
         )

@@ -6,9 +6,11 @@ Pure functions and values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from protocol.ids import Stage
 from protocol.matching.sharing import StageLevel, effective_levels
