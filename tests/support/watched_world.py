@@ -4,7 +4,9 @@ change."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from client.lab.simulate.market.design import Design
 from protocol.effects import SendLetter
