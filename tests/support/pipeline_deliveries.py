@@ -53,7 +53,7 @@ def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
 
 def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
     """Start a delivery; where it went."""
-    [offer] = offers(list(made.start(STEP, M, again=False, now=now)))
+    [offer] = offers(made.start(STEP, M, again=False, now=now))
     return offer
 
 

@@ -85,7 +85,7 @@ def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
 def report(
     done: object = (), *, seq: int = 1, step: int = STEP, promised: int = 0, in_flight: object = ()
 ) -> LedgerReport:
-    bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]  # type: ignore[arg-type]
+    bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]
     return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
 
 

@@ -57,7 +57,6 @@ def segment(
 
 def test_who_sends_something_else_than_it_has_committed_to_is_convicted() -> None:
     proof = contradiction(commitment(), segment())
-    assert proof is not None
     assert proof == contradiction(segment(), commitment())  # one proof, whoever saw which first
     assert check(proof, SWARM) == peer(1)
     assert "contributed something else" in words_of(proof)
@@ -67,7 +66,6 @@ def test_who_sends_something_else_than_it_has_committed_to_is_convicted() -> Non
 def test_so_is_who_sends_what_its_commitment_does_not_have(place: int) -> None:
     """A segment without elements, and one beyond the last."""
     proof = contradiction(commitment(), segment(segment=place))
-    assert proof is not None
     assert check(proof, SWARM) == peer(1)
 
 
@@ -97,7 +95,6 @@ def test_two_commitments_of_an_attempt_convict_and_so_do_two_segments() -> None:
     ]
     for one, other in pairs:
         proof = contradiction(one, other)
-        assert proof is not None
         assert check(proof, SWARM) == peer(1)
         assert "two different" in words_of(proof)
     assert contradiction(commitment(), commitment()) is None
@@ -189,7 +186,6 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     shown = commitment(root=b"q" * 32)
     assert stage_of(shown) == 1
     proof = heard.passed_on(peer(2), shown)
-    assert proof is not None
     assert check(proof, SWARM) == peer(1)
     assert heard.passed_on(peer(2), commitment()) is None
 

@@ -51,7 +51,7 @@ class Line:
 
     def send(self) -> tuple[int, PeerId]:
         m, self.next = self.next, self.next + 1
-        [(peer, attempt)] = offers(list(self.made.start(STEP, m, again=False, now=self.now)))
+        [(peer, attempt)] = offers(self.made.start(STEP, m, again=False, now=self.now))
         self.made.receipt(peer, answer(m, "accepted", attempt), self.now)
         return m, peer
 
@@ -129,9 +129,7 @@ class TestWhoElseGetsIt:
 
     def test_nobody_before_the_next_stage_has_begun_the_step(self) -> None:
         line, early = Line(), (STEP + 1) * 100
-        [(peer, attempt)] = offers(
-            list(line.made.start(STEP + 1, early, again=False, now=line.now))
-        )
+        [(peer, attempt)] = offers(line.made.start(STEP + 1, early, again=False, now=line.now))
         line.made.receipt(peer, answer(early, "accepted", attempt, STEP + 1), line.now)
         effects = line.tick(100.0)
         assert offers(effects) == questions(effects) == []
@@ -144,7 +142,7 @@ class TestWhoElseGetsIt:
         """A microbatch of a step that a stage behind the next one has not begun."""
         line.made.update(rated({A, B}), STEP + 1, line.now, slowest=STEP)
         m = (STEP + 1) * 100
-        [(peer, _)] = offers(list(line.made.start(STEP + 1, m, again=False, now=line.now)))
+        [(peer, _)] = offers(line.made.start(STEP + 1, m, again=False, now=line.now))
         return m, peer
 
     def test_nor_before_the_stages_behind_have(self) -> None:
@@ -206,7 +204,7 @@ class TestStrikes:
         line = Line()
         line.send()
         line.now += 500.0
-        assert offers(list(line.made.tick(line.now))) == []
+        assert offers(line.made.tick(line.now)) == []
         assert line.made.next_deadline() == line.now + LATE_S
 
 
@@ -214,12 +212,12 @@ class TestLostOnTheWay:
     def test_what_never_arrives_is_sent_again(self) -> None:
         line = Line()
         line.made.update(rated({A}), STEP, line.now)
-        [(peer, attempt)] = offers(list(line.made.start(STEP, 999, again=False, now=line.now)))
+        [(peer, attempt)] = offers(line.made.start(STEP, 999, again=False, now=line.now))
         effects: list[object] = []
         for _ in range(ABSENT):
             assert effects == []
             assert questions(line.tick(LATE_S)) == [(peer, attempt)]
-            effects = list(line.made.receipt(peer, answer(999, "absent", attempt), line.now))
+            effects = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
         [(peer, attempt)] = questions(effects)
         again = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
         assert offers(list(again)) == [(A, attempt + 1)]
@@ -266,7 +264,7 @@ class TestTwoHolders:
     def test_a_dead_holder_leaves_it_to_the_other(self) -> None:
         line = Line()
         m, slow, other = line.sent_twice()
-        effects = list(line.made.update(rated({other}), STEP, line.now))
+        effects = line.made.update(rated({other}), STEP, line.now)
         assert questions(effects) == offers(effects) == []
         assert reroutes(effects) == [(slow, other)]
         line.brings(other, m)
@@ -274,7 +272,7 @@ class TestTwoHolders:
     def test_a_dead_second_changes_nothing(self) -> None:
         line = Line()
         m, slow, _ = line.sent_twice()
-        assert reroutes(list(line.made.update(rated({slow}), STEP, line.now))) == []
+        assert reroutes(line.made.update(rated({slow}), STEP, line.now)) == []
         assert line.made._open[m].peer == slow
         assert load(line.made) == 1
 
@@ -290,7 +288,7 @@ class TestTwoHolders:
         line = Line()
         m, slow, other = line.sent_twice()
         line.brings(other, m)
-        effects = list(line.made.update(rated({slow}), STEP, line.now))
+        effects = line.made.update(rated({slow}), STEP, line.now)
         assert [peer for peer, _ in questions(effects)] == [slow]
 
     def test_a_second_one_that_is_busy_is_none(self) -> None:

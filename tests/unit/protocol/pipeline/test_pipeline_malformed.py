@@ -42,16 +42,16 @@ class TestGettingAnotherGradient:
         giver = held(made)
         others = {A, B, C} - {giver}
         made.gradient(giver, STEP, M, 0.5)
-        asked = list(made.redo(M, "corrupt", 1.0, malformed_by=giver))
+        asked = made.redo(M, "corrupt", 1.0, malformed_by=giver)
         assert {peer for peer, _ in questions(asked)} == others
         assert made.receipt(giver, receipt("known", 2), 1.1) == []
         assert held_by(made) is None, "its word does not count any more"
         answers = [made.receipt(other, receipt("absent", 2), 1.1) for other in sorted(others)]
         [(other, attempt)] = offers(list(answers[-1]))
         assert other in others
-        [(last, attempt)] = offers(list(made.receipt(other, receipt("busy", attempt), 1.2)))
+        [(last, attempt)] = offers(made.receipt(other, receipt("busy", attempt), 1.2))
         assert {last} == others - {other}
-        [(again, attempt)] = offers(list(made.receipt(last, receipt("busy", attempt), 1.3)))
+        [(again, attempt)] = offers(made.receipt(last, receipt("busy", attempt), 1.3))
         assert again == other
 
     def test_if_nobody_else_can_have_it_the_giver_is_asked_again_after_a_pause(self) -> None:
@@ -60,10 +60,10 @@ class TestGettingAnotherGradient:
         for n in range(3):
             now = 2.0 * n
             made.gradient(A, STEP, M, now)
-            assert not questions(list(made.redo(M, "corrupt", now, malformed_by=A)))
+            assert not questions(made.redo(M, "corrupt", now, malformed_by=A))
             made.update({A: 1.0 + n}, STEP, now + 0.1)  # news does not shorten it
             assert made.next_deadline() == now + ANSWER_S
-            [(to, attempt)] = questions(list(made.tick(now + ANSWER_S)))
+            [(to, attempt)] = questions(made.tick(now + ANSWER_S))
             assert to == A
             made.receipt(A, receipt("known", attempt), now + ANSWER_S)
             assert held_by(made) == A
@@ -73,8 +73,8 @@ class TestGettingAnotherGradient:
         giver = held(made)
         made.gradient(giver, STEP, M, 0.5)
         made.update(rated({A, B}), STEP + 1, 0.6)
-        assert not questions(list(made.redo(M, "corrupt", 1.0, malformed_by=giver)))
-        assert {p for p, _ in questions(list(made.tick(1.0 + ANSWER_S)))} == {A, B}
+        assert not questions(made.redo(M, "corrupt", 1.0, malformed_by=giver))
+        assert {p for p, _ in questions(made.tick(1.0 + ANSWER_S))} == {A, B}
 
     def test_another_replica_comes_while_only_the_giver_was_there(self) -> None:
         made = deliveries(A)
@@ -82,8 +82,8 @@ class TestGettingAnotherGradient:
         made.gradient(A, STEP, M, 0.5)
         made.redo(M, "corrupt", 1.0, malformed_by=A)
         made.update(rated({A, B}), STEP, 1.5)
-        assert questions(list(made.tick(1.0 + ANSWER_S))) == [(B, 2)]
-        assert offers(list(made.receipt(B, receipt("absent", 2), 2.1))) == [(B, 3)]
+        assert questions(made.tick(1.0 + ANSWER_S)) == [(B, 2)]
+        assert offers(made.receipt(B, receipt("absent", 2), 2.1)) == [(B, 3)]
 
     def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
         made = deliveries(A, B)
@@ -119,7 +119,7 @@ class TestBlame:
         return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
 
     def sent(self, made: Pipeline) -> PeerId:
-        [(to, attempt)] = offers(list(made.computed(ForwardTask(0, 0), Outcome(), 0.1)))
+        [(to, attempt)] = offers(made.computed(ForwardTask(0, 0), Outcome(), 0.1))
         made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
         return to
 
@@ -140,7 +140,7 @@ class TestBlame:
         [(asked, attempt)] = questions(effects)
         assert asked == other
         absent = Receipt(2, 0, 0, attempt, "absent")
-        [(to, _)] = offers(list(made.receipt(other, absent, 0.3)))
+        [(to, _)] = offers(made.receipt(other, absent, 0.3))
         assert to == other
         made.backward(other, Backward(1, 0, 0, 1), 0.4)
         made.computed(BackwardTask(0, 0), Outcome(), 0.5)
@@ -152,7 +152,7 @@ class TestBlame:
         while points < 100 and now < 10.0:
             points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
             now += ANSWER_S
-            [(_, attempt)] = questions(list(made.tick(now)))
+            [(_, attempt)] = questions(made.tick(now))
             made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
         assert now == pytest.approx(0.2 + 5 * ANSWER_S)
 

@@ -131,7 +131,6 @@ class Step:
                     heapq.heappush(ends, (free_at[peer], peer))
             if not ends:
                 due = leases.next_deadline()
-                assert due is not None
                 assert due > now
                 now = due
                 continue
@@ -195,7 +194,7 @@ class TestLeases:
         assert len(got) == PER_STEP // 4
         reports = {NEW[0]: Report(frozenset(got))}
         assert leases.grant(reports, here, here, UNMEASURED_S - 0.1) == []
-        assert leases.next_deadline() <= UNMEASURED_S  # type: ignore[operator]
+        assert leases.next_deadline() <= UNMEASURED_S
         [(_, rest)] = leased(leases.grant(reports, here, here, UNMEASURED_S))
         assert len(got) + len(rest) == PER_STEP
 
@@ -223,7 +222,6 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
             hop[peer].release()
             hop[peer].settle(took, 1, at)
         chosen = hop.choose(now)
-        assert chosen is not None
         got[chosen] += 1
         ends = now + 0.01
         if chosen in busy:

@@ -100,7 +100,6 @@ class TestResume:
     def test_alone_it_waits_for_those_who_may_have_gone_on(self, electors: list[PeerId]) -> None:
         made = self.back(electors)
         assert self.begun(made, until=SETTLE_S + 1) is None
-        assert made.waiting is not None
         assert made.waiting.until == SETTLE_S + PATIENCE_S
         assert all(peer[-6:] in made.waiting.what for peer in electors[1:])
         assert "version 30 is the newest" in made.waiting.what

@@ -53,6 +53,12 @@ def adopted(effects: Iterable[RecoveryEffect]) -> Lineage | None:
     return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
 
 
+def begun_at(effects: Iterable[RecoveryEffect]) -> int | None:
+    """Return the version at which another lineage begins."""
+    lineage = adopted(effects)
+    return None if lineage is None else lineage.version
+
+
 def first(peers: Iterable[PeerId], era: int = FIRST.era) -> PeerId:
     return min(peers, key=lambda peer: rank("restore", era, peer))
 
@@ -86,7 +92,6 @@ class TestLost:
         made = running(first(PEERS), (0, 20))
         assert adopted(made.update(context(27, None), 20.0)) is None, "it may be a hand-over"
         lineage = adopted(made.tick(20.0 + LOST_S))
-        assert lineage is not None
         assert (lineage.version, lineage.number) == (20, 1)
         assert lineage.hashes == (digest(0, 20), digest(1, 20))
 
@@ -148,9 +153,7 @@ class TestLost:
         made.receive(liar, lie, 11.0)
         assert made.known.newest_whole().version == 20, "that one stays on the disks"
         made.update(context(27, None), 20.0)
-        lineage = adopted([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)])
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)]) == 20
 
     def test_what_several_have_made_out_of_sight_counts(self) -> None:
         """We were cut off while the others went on, and they have all been restarted since."""
@@ -164,7 +167,6 @@ class TestLost:
         made = running(decider)
         made.update(context(27, None), 20.0)
         lineage = adopted(made.tick(20.0 + LOST_S))
-        assert lineage is not None
         follower = running(other)
         follower.update(context(27, None), 20.1)
         said = stored((0, 20), (1, 20), lineage=lineage)
@@ -207,7 +209,6 @@ class TestLost:
         made.update(replace(seen, quorum=lambda now: now >= 60.0), 20.0)
         assert adopted(made.tick(59.0)) is None
         due = made.next_deadline()
-        assert due is not None
         assert due <= 60.0
         assert adopted(made.tick(60.0)) is not None
 
@@ -232,22 +233,18 @@ class TestLost:
         made.update(context(57, 57), 10.0)
         made.update(context(57, None), 20.0)
         assert adopted(made.tick(30.0)) is None
-        lineage = adopted(made.tick(20.0 + LOST_S + PATIENCE_S))
-        assert lineage is not None
-        assert lineage.version == 10
+        assert begun_at(made.tick(20.0 + LOST_S + PATIENCE_S)) == 10
 
     def test_a_beginning_that_nobody_has_any_more_is_left(self) -> None:
         made = running(first(PEERS), (0, 10), (1, 10))
         made.update(context(27, None), 20.0)
         lineage = adopted(made.tick(20.0 + LOST_S))
-        assert lineage is not None
         for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
             made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
         order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
         late = 22.0 + LOST_S + TURN_S * order.index(first(PEERS))
         made.update(context(20, None, era=lineage.era), 22.0)
         again = adopted([*made.tick(22.0 + LOST_S), *made.tick(late), *made.tick(late + LOST_S)])
-        assert again is not None
         assert (again.version, again.number) == (10, 2)
 
 
@@ -340,7 +337,6 @@ class TestBeginning:
         assert not made.open
         assert adopted(made.tick(0.1 + SETTLE_S)) is None, "more may be coming"
         begun = adopted(made.tick(0.2 + SETTLE_S))
-        assert begun is not None
         assert (begun.number, begun.version, begun.electors) == (0, 0, tuple(PEERS))
         assert made.may_begin(0, 0.2 + SETTLE_S)
         for other in PEERS:
@@ -351,7 +347,6 @@ class TestBeginning:
 
     def test_alone_it_waits_for_nobody_long(self) -> None:
         begun = adopted(self.new(PEERS[0], ()).tick(0.2 + SETTLE_S))
-        assert begun is not None
         assert begun.electors == (PEERS[0],)
 
     def test_the_next_by_rank_begins_where_the_first_does_not(self) -> None:
@@ -363,7 +358,6 @@ class TestBeginning:
     def test_of_a_crowd_seven_elect(self) -> None:
         crowd = [peer_id_from_key(bytes([n]) * 32) for n in range(20)]
         begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
-        assert begun is not None
         by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
         assert begun.electors == tuple(sorted(by_rank[:MAX_ELECTORS]))
 
@@ -372,7 +366,6 @@ class TestBeginning:
         """Of two that have nothing it is the one whose lineage is the earlier one."""
         made = self.new(PEERS[0], ())
         ours = adopted(made.tick(0.2 + SETTLE_S))
-        assert ours is not None
         for theirs in (replaced(FIRST, era=ours.era - 1), replaced(FIRST, era=ours.era + 1)):
             made = self.new(PEERS[0], ())
             made.tick(0.2 + SETTLE_S)
@@ -463,9 +456,7 @@ class TestResume:
         assert adopted(made.tick(30.0)) is None
         assert not made.open
         assert adopted(made.set_copies(copies((0, 20), (1, 20)), 30.0)) is None
-        lineage = adopted(made.tick(30.0 + SETTLE_S))
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at(made.tick(30.0 + SETTLE_S)) == 20
 
     def test_it_goes_on_at_the_newest_version_that_every_stage_has(self) -> None:
         me = first(PEERS[:2])
@@ -474,9 +465,7 @@ class TestResume:
         made.receive(other, stored((1, 20), (1, 30)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert not made.open
-        lineage = adopted(made.tick(0.2 + SETTLE_S))
-        assert lineage is not None
-        assert lineage.version == 30
+        assert begun_at(made.tick(0.2 + SETTLE_S)) == 30
         assert made.open
 
     @pytest.mark.parametrize(
@@ -507,7 +496,6 @@ class TestResume:
         made.receive(other, stored((0, version), (1, version)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         lineage = adopted([*made.tick(0.2 + SETTLE_S), *made.tick(SETTLE_S + PATIENCE_S)])
-        assert lineage is not None
         assert lineage.version == version
         made.receive(other, stored((0, version), (1, version), lineage=lineage), 200.0)
         made.update(context(None, None, live=PEERS[:2]), 200.0)
@@ -518,9 +506,7 @@ class TestResume:
         made = self.begun_at(90, (0, 20), (1, 20))
         for attempt in range(DOUBTED_AFTER):
             assert adopted(made.begun_with(0, had=False, now=300.0 + attempt)) is None
-        lineage = adopted(made.tick(310.0 + LOST_S + PATIENCE_S))
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at(made.tick(310.0 + LOST_S + PATIENCE_S)) == 20
 
     def test_what_was_had_meanwhile_is_not_given_up(self) -> None:
         made = self.begun_at(90, (0, 20), (1, 20))
@@ -543,9 +529,7 @@ class TestResume:
         made.receive(other, stored((1, 20)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(0.2 + SETTLE_S)) is None, "who has (1, 40) may be on its way"
-        lineage = adopted(made.tick(0.2 + SETTLE_S + PATIENCE_S))
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at(made.tick(0.2 + SETTLE_S + PATIENCE_S)) == 20
 
     def test_one_checkpoint_interval_is_waited_for_only_briefly(self) -> None:
         made = machine(PEERS[0], (0, 20), (0, 30))
@@ -553,9 +537,7 @@ class TestResume:
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(SETTLE_S + BRIEF_PATIENCE_S - 1.0)) is None
         late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
-        lineage = adopted([*made.tick(late - TURN_S), *made.tick(late)])
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at([*made.tick(late - TURN_S), *made.tick(late)]) == 20
 
     def test_who_comes_back_alone_waits_for_most_electors(self) -> None:
         """They may have trained on without it."""
@@ -568,17 +550,13 @@ class TestResume:
         late = SETTLE_S + PATIENCE_S
         made.update(context(None, None, live=PEERS[:2]), late)
         effects = [*made.tick(late + SETTLE_S), *made.tick(late + SETTLE_S + TURN_S)]
-        lineage = adopted(effects)
-        assert lineage is not None
-        assert lineage.version == 50
+        assert begun_at(effects) == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
         made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
-        lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))
-        assert lineage is not None
-        assert lineage.version == 20
+        assert begun_at(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S)) == 20
 
     def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
         training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)

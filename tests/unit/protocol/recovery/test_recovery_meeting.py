@@ -142,7 +142,6 @@ class TestTraining:
         (adopt,) = made.adopted
         assert adopt.lineage == self.theirs
         given_up = adopt.given_up
-        assert given_up is not None
         assert (given_up.version, given_up.steps) == (made.version, made.version - TOGETHER)
         assert given_up.fetched == wanted.copies
         assert given_up.members == (FRIEND,)
@@ -394,7 +393,6 @@ class TestFounding:
             assert not [e for e in made.tick(now) if isinstance(e, Adopt)]
             assert not made.open
             assert not made.may_begin(0, now)
-        assert made.waiting is not None
         assert made.waiting.until is None
 
     def test_who_was_there_before_the_first_step_begins_with_whoever_is_here(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from protocol.pipeline.effects import ApplyTask, ContributeTask, Fault
+from protocol.pipeline.effects import ApplyTask, ContributeTask
 from protocol.rounds.plans import plan_digest
 from protocol.wire.messages import Ready
 from tests.support.round_members import IDS, LEADER, ME, STEP, B, Table, plan, sent, tasks
@@ -21,10 +21,10 @@ def hashing(*done: int) -> Table:
 def test_it_contributes_once_the_hash_is_known() -> None:
     table = hashing(8, 9)
     order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=STATE)
-    assert tasks(list(table.member.plan(LEADER, order))) == []
-    assert tasks(list(table.member.advance())) == []
+    assert tasks(table.member.plan(LEADER, order)) == []
+    assert tasks(table.member.advance()) == []
     assert table.member.awaited((), LEADER) == []  # we are the late one
-    [task] = tasks(list(table.member.hashed(STATE)))
+    [task] = tasks(table.member.hashed(STATE))
     assert isinstance(task, ContributeTask)
 
 
@@ -33,7 +33,6 @@ def test_it_leaves_if_its_siblings_have_another_state() -> None:
     order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=OTHER)
     table.member.plan(LEADER, order)
     [fault] = table.member.hashed(STATE)
-    assert isinstance(fault, Fault)
     assert fault.kind == "behind"
 
 
@@ -41,6 +40,6 @@ def test_a_version_stays_until_its_hash_is_known() -> None:
     table = hashing(*IDS)
     order = plan({ME: set(IDS)})
     agreed = plan_digest(LEADER, order, [])
-    assert sent(list(table.member.plan(LEADER, order)), Ready) == []
-    assert tasks(list(table.member.committed(1, agreed))) == []
-    assert tasks(list(table.member.hashed(STATE))) == [ApplyTask(STEP)]
+    assert sent(table.member.plan(LEADER, order), Ready) == []
+    assert tasks(table.member.committed(1, agreed)) == []
+    assert tasks(table.member.hashed(STATE)) == [ApplyTask(STEP)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.decree.proposer import State
-from protocol.effects import Explain, Penalise, Send
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
@@ -63,16 +63,16 @@ from tests.support.round_leaders import (
 class TestPlanning:
     def test_nothing_is_planned_before_the_step_is_complete(self) -> None:
         made = leader(ME, B)
-        assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
-        assert not plans(list(made.report(B, report(range(20, 23)), 0.0)))
-        sent = plans(list(made.report(B, report(range(20, 24), seq=2), 0.0)))
+        assert not plans(made.report(ME, report(range(16, 20)), 0.0))
+        assert not plans(made.report(B, report(range(20, 23)), 0.0))
+        sent = plans(made.report(B, report(range(20, 24), seq=2), 0.0))
         assert set(sent) == {ME, B}
 
     def test_a_complete_union_without_every_report_is_not_enough(self) -> None:
         """The silent one may hold doubles that it has to take out."""
         made = leader(ME, B)
-        assert not plans(list(made.report(ME, report(IDS), 0.0)))
-        assert plans(list(made.report(B, report(), 0.0)))
+        assert not plans(made.report(ME, report(IDS), 0.0))
+        assert plans(made.report(B, report(), 0.0))
 
     def test_an_idle_replica_is_a_member_too(self) -> None:
         _, plan = planned((ME, IDS), (B, ()))
@@ -103,14 +103,14 @@ class TestPlanning:
         made.update_view(view(ME), False, 0.0)
         assert made.report(ME, report(IDS), 0.0) == []
         assert made.next_deadline() is None
-        assert plans(list(made.update_view(view(ME), True, 1.0)))
+        assert plans(made.update_view(view(ME), True, 1.0))
 
     def test_a_laggard_is_waited_for_but_not_for_ever(self) -> None:
         made = leader(ME, B)
         made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
-        assert not plans(list(made.report(ME, report(IDS), 0.0)))
+        assert not plans(made.report(ME, report(IDS), 0.0))
         assert made.next_deadline() == LAGGARD_S
-        assert set(plans(list(made.tick(LAGGARD_S)))) == {ME}
+        assert set(plans(made.tick(LAGGARD_S))) == {ME}
 
     def test_reports_a_step_early_count_when_we_get_there(self) -> None:
         made = leader(ME)
@@ -118,7 +118,7 @@ class TestPlanning:
         early = report(range(first, first + PER_STEP), step=STEP + 1)
         assert made.report(ME, early, 0.0) == []
         made.update_view(view(ME, version=STEP + 1), True, 1.0)
-        assert plans(list(made.start_step(STEP + 1, 1.0)))
+        assert plans(made.start_step(STEP + 1, 1.0))
 
     def test_a_slow_line_owns_less(self) -> None:
         made = leader(ME, B, C)
@@ -130,7 +130,7 @@ class TestPlanning:
         made.update_view(SwarmView.of([[], ours]), True, 0.0)
         made.report(ME, report(range(16, 20)), 0.0)
         made.report(B, report(range(20, 24)), 0.0)
-        plan = plans(list(made.report(C, report(), 0.0)))[C]
+        plan = plans(made.report(C, report(), 0.0))[C]
         assert [member.peer for member in plan.members] == [ME, B, C]
         assert plan.bounds == [0, SIZE // 2, SIZE, SIZE]
 
@@ -150,14 +150,14 @@ def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
 class TestVoidPlans:
     def test_a_death_voids_the_plan(self) -> None:
         made, plan = planned(*HALVES)
-        assert not plans(list(made.update_view(view(ME), True, 1.0)))  # B's ids are gone
-        again = plans(list(made.report(ME, report(IDS, seq=2), 2.0)))
+        assert not plans(made.update_view(view(ME), True, 1.0))  # B's ids are gone
+        again = plans(made.report(ME, report(IDS, seq=2), 2.0))
         assert again[ME].attempt > plan.attempt
         assert [member.peer for member in again[ME].members] == [ME]
 
     def test_a_ledger_that_no_longer_fits_voids_the_plan(self) -> None:
         made, plan = planned((ME, range(16, 21)), (B, range(20, 24)))
-        effects = list(made.report(B, report(range(21, 24), seq=2), 0.5))
+        effects = made.report(B, report(range(21, 24), seq=2), 0.5)
         again = plans(effects)[ME]
         assert again.attempt == plan.attempt + 1
         counted = {m.peer: from_bitmap(m.counted, STEP, PER_STEP) for m in again.members}
@@ -175,18 +175,18 @@ class TestVoidPlans:
     def test_a_round_that_hangs_is_planned_anew(self) -> None:
         made, plan = planned(*HALVES)
         assert made.next_deadline() == FORGET_S
-        effects = list(made.tick(FORGET_S))
+        effects = made.tick(FORGET_S)
         assert plans(effects)[ME].attempt == plan.attempt + 1
         assert any(isinstance(effect, Explain) for effect in effects)
 
     def test_an_attempt_that_is_planned_again_is_promised_by_the_electors(self) -> None:
         made, _ = planned(*HALVES, electors=(ME, B, C))
         made.report(B, report(range(21, 24), seq=2), 0.5)
-        effects = list(made.report(ME, report(range(16, 21), seq=2), 0.6))
+        effects = made.report(ME, report(range(16, 21), seq=2), 0.6)
         assert set(proposals(effects)) == {ME, B, C}
         assert not plans(effects), "one of three is no majority"
         assert not made.may_plan
-        again = plans(list(made.vote(C, vote(2), 0.7)))
+        again = plans(made.vote(C, vote(2), 0.7))
         assert again[B].attempt == 2
         assert {promise.peer for promise in again[B].promises} == {ME, C}
 
@@ -194,13 +194,13 @@ class TestVoidPlans:
         """The one before has planned the first: its plan, and its members' Ready, are signed."""
         made = leader(ME, B)
         made.report(B, report(range(20, 24), promised=1), 0.0)
-        sent = plans(list(made.report(ME, report(range(16, 20), promised=1), 0.0)))
+        sent = plans(made.report(ME, report(range(16, 20), promised=1), 0.0))
         assert sent[B].attempt == 2
 
     def test_what_others_say_of_attempts_does_not_exhaust_them(self) -> None:
         made = leader(ME, B)
         made.report(ME, report(range(16, 20)), 0.0)
-        sent = plans(list(made.report(B, report(range(20, 24), promised=MAX_ATTEMPT), 0.0)))
+        sent = plans(made.report(B, report(range(20, 24), promised=MAX_ATTEMPT), 0.0))
         assert sent[ME].attempt == 1
 
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
@@ -211,7 +211,7 @@ class TestVoidPlans:
     def test_different_gradients_are_never_committed(self) -> None:
         made, plan = planned(*HALVES)
         made.ready(ME, ready(), 1.0)
-        effects = list(made.ready(B, ready(digest=b"\1" * 32), 1.0))
+        effects = made.ready(B, ready(digest=b"\1" * 32), 1.0)
         assert not commits(effects)
         assert plans(effects)[ME].attempt == plan.attempt + 1
 
@@ -220,7 +220,7 @@ class TestDecree:
     def test_what_all_are_ready_for_is_proposed_and_told_to_all_once_voted_for(self) -> None:
         made, plan = planned(*HALVES, electors=(ME, C, NEW))
         assert made.ready(ME, ready(), 1.0) == []
-        asked = list(made.ready(B, ready(), 1.0))
+        asked = made.ready(B, ready(), 1.0)
         decree = Decree(1, DIGEST, (ME, B), tuple(plan.electors), 3.0, (b"", b""))
         assert proposals(asked) == dict.fromkeys(
             sorted((ME, C, NEW)), Propose(STAGE, STEP, 1, decree)
@@ -229,10 +229,9 @@ class TestDecree:
         made.tick(1.1)
         missing = ", ".join(map(short, sorted((C, NEW))))
         assert made.may_plan.reason == f"waiting for the votes of {missing}"
-        told = list(made.vote(C, vote(voted=1), 2.0))
+        told = made.vote(C, vote(voted=1), 2.0)
         assert sorted(commits(told)) == sorted((ME, B, C, NEW))
         [commit] = {e.message for e in told if isinstance(e, Send)}
-        assert isinstance(commit, Commit)
         assert (commit.attempt, commit.leader, commit.decree) == (1, ME, decree)
         assert [peer for peer, _ in commit.votes] == sorted((ME, C))
         assert decode_message(encode_message(commit)) == commit
@@ -240,22 +239,22 @@ class TestDecree:
 
     def test_alone_it_commits_at_once(self) -> None:
         made, _ = planned((ME, IDS))
-        assert commits(list(made.ready(ME, ready(), 1.0))) == [ME]
+        assert commits(made.ready(ME, ready(), 1.0)) == [ME]
 
     def test_who_is_let_in_hears_of_it(self) -> None:
         made = leader(ME)
         made.join(NEW, 0.0)
         made.report(ME, report(IDS), 1.0)
-        assert set(commits(list(made.ready(ME, ready(), 1.0)))) == {ME, NEW}
+        assert set(commits(made.ready(ME, ready(), 1.0))) == {ME, NEW}
 
     def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
         made = leader(ME, B, C)
         made.report(ME, report(range(16, 20)), 0.0)
         made.report(B, report(range(20, 24)), 0.0)
         made.update_view(view(ME, C), True, 1.0)
-        assert not plans(list(made.report(C, report(), 1.0)))
+        assert not plans(made.report(C, report(), 1.0))
         made.update_view(view(ME, B, C), True, 2.0)
-        assert plans(list(made.report(B, report(range(20, 24)), 2.0)))
+        assert plans(made.report(B, report(range(20, 24)), 2.0))
 
     def test_a_proposal_is_final_whatever_becomes_of_the_members(self) -> None:
         made, _ = planned(*HALVES, electors=(ME, C, NEW))
@@ -264,10 +263,10 @@ class TestDecree:
         assert made.report(B, report(IDS, seq=5), 2.0) == []
         assert made.ready(B, ready(digest=b"\1" * 32), 3.0) == []
         assert made.update_view(view(ME), True, 3.0) == []
-        again = list(made.tick(10 * FORGET_S))  # said again, for it may have been lost
+        again = made.tick(10 * FORGET_S)  # said again, for it may have been lost
         assert set(proposals(again)) == {C, NEW}
         assert not plans(again)
-        assert B in commits(list(made.vote(C, vote(voted=1), 400.0)))
+        assert B in commits(made.vote(C, vote(voted=1), 400.0))
         assert made.next_deadline() is None
 
     def test_who_does_not_lead_any_more_still_closes_what_it_has_proposed(self) -> None:
@@ -275,7 +274,7 @@ class TestDecree:
         made.ready(ME, ready(), 1.0)
         made.ready(B, ready(), 1.0)
         made.update_view(view(ME, B), False, 2.0)
-        assert ME in commits(list(made.vote(C, vote(voted=1), 2.0)))
+        assert ME in commits(made.vote(C, vote(voted=1), 2.0))
 
     @pytest.mark.parametrize(
         ("sender", "message"),
@@ -290,7 +289,7 @@ class TestDecree:
         made, _ = planned(*HALVES)
         made.ready(ME, ready(), 1.0)
         assert made.ready(sender, message, 1.0) == []
-        assert commits(list(made.ready(B, ready(), 1.0))) == [ME, B]
+        assert commits(made.ready(B, ready(), 1.0)) == [ME, B]
 
     @pytest.mark.parametrize(
         ("sender", "message"),
@@ -306,7 +305,7 @@ class TestDecree:
         made.ready(ME, ready(), 1.0)
         made.ready(B, ready(), 1.0)
         assert made.vote(sender, message, 1.0) == []
-        assert commits(list(made.vote(C, vote(), 1.0)))
+        assert commits(made.vote(C, vote(), 1.0))
 
     def test_the_same_member_twice_is_not_two(self) -> None:
         made, _ = planned(*HALVES)
@@ -320,7 +319,6 @@ class TestHostileReports:
         for done, in_flight in ((b"\xff\x01", b""), (b"", b"\x00\x01")):
             message = LedgerReport(STAGE, STEP, 1, done, in_flight, 0)
             [effect] = made.report(C, message, 0.0)
-            assert isinstance(effect, Penalise)
             assert (effect.peer, effect.reason) == (C, "ledger-out-of-range")
             assert C not in made.reports
 
@@ -342,20 +340,20 @@ class TestHostileReports:
         for n in range(3 * MAX_REPORTS):
             made.report(peer_id_from_key(n.to_bytes(32, "big")), report(IDS), 0.0)
         assert len(made.reports) == MAX_REPORTS
-        assert not plans(list(made.tick(1.0)))
+        assert not plans(made.tick(1.0))
 
     def test_a_replica_of_another_version_is_no_member(self) -> None:
         made = leader(ME, B)
         made.update_view(view(ME, B, B=STEP + 1), True, 0.0)
         made.report(B, report(range(20, 24)), 0.0)
-        assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
+        assert not plans(made.report(ME, report(range(16, 20)), 0.0))
 
 
 class TestRefusal:
     def test_a_refused_round_is_made_anew_at_once(self) -> None:
         made, order = planned(*HALVES)
         made.ready(ME, ready(), 1.0)
-        again = plans(list(made.ready(B, ready(digest=REFUSED), 1.1)))
+        again = plans(made.ready(B, ready(digest=REFUSED), 1.1))
         assert {plan.attempt for plan in again.values()} == {order.attempt + 1}
         assert set(again) == {ME, B}
 
@@ -363,20 +361,20 @@ class TestRefusal:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 1):
             made.ready(ME, ready(attempt), 1.0)
-            assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
+            assert plans(made.ready(B, ready(attempt, REFUSED), 1.0))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
         assert not made.tick(1.0 + ANSWER_S)
         assert not made.tick(1.0 + FORGET_S), "an answer has come"
-        assert plans(list(made.tick(1.0 + 2 * FORGET_S)))
+        assert plans(made.tick(1.0 + 2 * FORGET_S))
 
     def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
         """Else an attempt shows one liar to one member, and the members do not agree who it is."""
         others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 14)]
         made, _ = planned((ME, IDS), *((peer, ()) for peer in others))
-        assert not plans(list(made.ready(others[0], ready(digest=REFUSED), 1.0)))
+        assert not plans(made.ready(others[0], ready(digest=REFUSED), 1.0))
         assert made.next_deadline() == 1.0 + ANSWER_S
-        assert not plans(list(made.tick(0.99 + ANSWER_S)))
-        assert plans(list(made.tick(1.0 + ANSWER_S)))
+        assert not plans(made.tick(0.99 + ANSWER_S))
+        assert plans(made.tick(1.0 + ANSWER_S))
 
     def test_who_refuses_twice_is_waited_for_until_somebody_goes(self) -> None:
         """What it refused may have come from that one."""

@@ -124,10 +124,8 @@ def alone(book: Amendments | None, step: int = STEP) -> Seat:
 def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]]:
     """A replica that is alone follows its own plan and applies it."""
     mine = [PlanMember(ME, b"\x0f")]
-    seat.pipeline.done = lambda: {  # type: ignore[method-assign]
-        *range(4 * seat.step, 4 * seat.step + 4)
-    }
-    effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
+    seat.pipeline.done = lambda: {*range(4 * seat.step, 4 * seat.step + 4)}
+    effects = seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0)
     effects += seat.receive(
         ME, commit_of(0, seat.step, 1, seat.member.ready, [ME], loss_sum=1.0), 1.0
     )

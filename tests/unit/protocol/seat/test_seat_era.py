@@ -42,7 +42,7 @@ def test_a_forward_of_another_era_is_not_run() -> None:
 
 def test_one_of_ours_is() -> None:
     made = seat()
-    (receipt,) = receipts(list(made.receive(UPSTREAM, forward(ERA), 1.0)))
+    (receipt,) = receipts(made.receive(UPSTREAM, forward(ERA), 1.0))
     assert (receipt.verdict, receipt.era) == ("accepted", ERA)
     assert made.pipeline.in_flight() == {12}
 

@@ -64,7 +64,7 @@ def charge(author: int) -> Envelope:
 def expel(seat: Seat) -> list[object]:
     """Two of the three members have charged the liar, we among them."""
     assert not any(isinstance(e, Verdict) for e in seat.charged(charge(1), 1.0))
-    effects = list(seat.receive(SIBLING, Charged(STAGE, charge(2)), 2.0))
+    effects = seat.receive(SIBLING, Charged(STAGE, charge(2)), 2.0)
     assert [e.culprit for e in effects if isinstance(e, Verdict)] == [LIAR]
     return effects
 
@@ -75,21 +75,21 @@ def contributes(effects: list[object]) -> list[int]:
 
 
 def test_the_open_attempt_is_given_up_and_one_without_it_is_followed(seat: Seat) -> None:
-    assert contributes(list(seat.receive(SIBLING, plan(1, liar=True), 0.5))) == [1]
+    assert contributes(seat.receive(SIBLING, plan(1, liar=True), 0.5)) == [1]
     words = [e.words for e in expel(seat) if isinstance(e, Explain)]
     assert any("is taken out" in said for said in words)
     assert seat.member.progress is Progress.WAITING
     assert seat.member.promised == 1, "an older plan is not followed either"
-    assert contributes(list(seat.receive(SIBLING, plan(2, liar=False), 3.0))) == [2]
+    assert contributes(seat.receive(SIBLING, plan(2, liar=False), 3.0)) == [2]
 
 
 def test_no_later_plan_with_it_is_followed_whoever_leads(seat: Seat) -> None:
     """Its accomplice leads the step: it waits for us, and is named for the plan that we lack."""
     expel(seat)
-    effects = list(seat.receive(SIBLING, plan(1, liar=True), 3.0))
+    effects = seat.receive(SIBLING, plan(1, liar=True), 3.0)
     assert contributes(effects) == []
     assert seat.member.plan_followed is None
-    assert contributes(list(seat.receive(SIBLING, plan(1, liar=False), 4.0))) == [1]
+    assert contributes(seat.receive(SIBLING, plan(1, liar=False), 4.0)) == [1]
 
 
 def test_one_charge_takes_nothing_out(seat: Seat) -> None:
@@ -103,7 +103,7 @@ def test_the_plan_of_a_step_that_is_closed_is_followed_all_the_same(seat: Seat) 
     """All were Ready for it: another attempt would be a second version of the step."""
     expel(seat)
     seat.member.committed(1, b"d" * 32)
-    assert contributes(list(seat.receive(SIBLING, plan(1, liar=True), 3.0))) == [1]
+    assert contributes(seat.receive(SIBLING, plan(1, liar=True), 3.0)) == [1]
 
 
 def test_what_is_kept_for_auditors_is_freed_once_its_time_is_over(seat: Seat) -> None:

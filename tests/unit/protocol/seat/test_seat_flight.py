@@ -38,9 +38,7 @@ def step(
     return now, most
 
 
-@pytest.mark.parametrize(
-    ("way_s", "tau_s"), list(itertools.product([0.1, 0.5, 2.0], [0.02, 0.1, 0.25]))
-)
+@pytest.mark.parametrize(("way_s", "tau_s"), itertools.product([0.1, 0.5, 2.0], [0.02, 0.1, 0.25]))
 def test_the_way_is_filled_and_not_flooded(way_s: float, tau_s: float) -> None:
     flight, now = Flight(), 0.0
     for _ in range(4):

@@ -25,7 +25,7 @@ def view(*ours: Replica) -> SwarmView:
 
 
 def report(ids: object, seq: int = 1) -> LedgerReport:
-    done = to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
+    done = to_bitmap(ids, STEP, PER_STEP)
     return LedgerReport(1, STEP, seq, done, bytes(len(done)), 0)
 
 
@@ -62,7 +62,6 @@ def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     seat.allow_training(0.0)
     seat.update_view(view(HERE, THERE), 0.0)
     led_by = seat.current_leader()
-    assert led_by is not None
     if led_by != ME:
         assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
     assert seat.why().endswith(f"led by {short(led_by)}")

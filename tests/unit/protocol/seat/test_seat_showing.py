@@ -43,7 +43,7 @@ def showing_of(plan: Plan) -> Showing:
 def request(
     name: str, item: int, *, of: PeerId | None = None, step: int = STEP, attempt: int = ATTEMPT
 ) -> AuditRequest:
-    return AuditRequest(STAGE, step, attempt, name, item, of)  # type: ignore[arg-type]
+    return AuditRequest(STAGE, step, attempt, name, item, of)
 
 
 EVERYTHING = [
