@@ -6,13 +6,17 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from protocol.decree.decree import agreed
+from protocol.decree.elector import unsigned_elector
 from protocol.decree.proposer import State
-from protocol.effects import Explain, Send
+from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
-from protocol.limits import MAX_ATTEMPT, MAX_NUMBER
-from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
-from protocol.pipeline.ledger import from_bitmap
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
+from protocol.membership.contacts import LOST_AFTER_S, Contacts
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S
+from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     LAGGARD_S,
@@ -21,13 +25,16 @@ from protocol.rounds.leader import (
     OwnPart,
     RoundLeader,
 )
-from protocol.rounds.member import REFUSED
+from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
+from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
+    Admit,
     Commit,
     LedgerReport,
+    Plan,
     Propose,
     Ready,
     Reduced,
@@ -36,28 +43,126 @@ from protocol.wire.messages import (
     encode_message,
 )
 from protocol.wire.parts import Decree
-from tests.support.round_leaders import (
-    DIGEST,
-    HALVES,
-    IDS,
-    ME,
-    NEW,
-    PER_STEP,
-    SIZE,
-    STAGE,
-    STEP,
-    B,
-    C,
-    commits,
-    leader,
-    planned,
-    plans,
-    proposals,
-    ready,
-    report,
-    view,
-    vote,
-)
+
+ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
+IDS = frozenset(range(16, 24))
+DIGEST = b"\7" * 32
+
+
+def view(*peers: PeerId, version: int = STEP, **versions: int) -> SwarmView:
+    """Serving replicas of our stage; ``B=1`` gives B another version than the rest."""
+    names = {"ME": ME, "B": B, "C": C}
+    others = {names[name]: v for name, v in versions.items()}
+    ours = [Replica(peer, others.get(peer, version), True) for peer in peers]
+    return SwarmView.of([[], ours])
+
+
+class Led(RoundLeader):
+    """A leader that is an elector of its step, too: that one answers at once."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        self.own = OwnPart(ready=DIGEST)
+        place = Place(ME, STAGE, 2, PER_STEP)
+        super().__init__(place, SIZE, STEP, quorum, part=lambda: self.own)
+        self.elector = unsigned_elector()
+        before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
+        self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
+
+    def _answered(self, effects: list[Effect], now: float) -> list[Effect]:
+        for asked in [e for e in effects if isinstance(e, Send) and e.peer == ME]:
+            if isinstance(asked.message, Propose):
+                answer = self.elector.answer(ME, asked.message)
+                if isinstance(answer, Vote):
+                    effects = [*effects, *self.vote(ME, answer, now)]
+        return effects
+
+    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
+        return self._answered(super().report(sender, message, now), now)
+
+    def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
+        return self._answered(super().vote(sender, message, now), now)
+
+    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
+        return self._answered(super().update_view(view, leading, now), now)
+
+    def tick(self, now: float) -> list[Effect]:
+        return self._answered(super().tick(now), now)
+
+    def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
+        """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""
+        if self._plan is not None and message.digest != REFUSED:
+            members = tuple(member.peer for member in self._plan.members)
+            electors = tuple(self._plan.electors)
+            decree = Decree(message.attempt, message.digest, members, electors, 0.0)
+            message = replace(message, digest=agreed(decree))
+        return self._answered(super().ready(sender, message, now), now)
+
+
+def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
+    """One whose siblings are these; the decree before names them all, and designates us."""
+    quorum = Quorum(ME, STAGE, None)
+    quorum.settle(peers, electors, STEP, 0.0)
+    quorum.designated = ME
+    made = Led(quorum)
+    made.update_view(view(*peers), True, 0.0)
+    return made
+
+
+def report(
+    done: object = (), *, seq: int = 1, step: int = STEP, promised: int = 0, in_flight: object = ()
+) -> LedgerReport:
+    bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]
+    return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
+
+
+def plans(effects: list[object]) -> dict[PeerId, Plan]:
+    return {
+        effect.peer: effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Plan)
+    }
+
+
+def proposals(effects: list[object]) -> dict[PeerId, Propose]:
+    return {
+        effect.peer: effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Propose)
+    }
+
+
+def commits(effects: list[object]) -> list[PeerId]:
+    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+
+
+def planned(
+    *shares: tuple[PeerId, object], electors: tuple[PeerId, ...] = (ME,)
+) -> tuple[Led, Plan]:
+    """A leader whose plan is out."""
+    made = leader(*(peer for peer, _ in shares), electors=electors)
+    effects: list[object] = []
+    for peer, done in shares:
+        effects += made.report(peer, report(done), 0.0)
+    sent = plans(effects)
+    assert set(sent) == {peer for peer, _ in shares}
+    return made, sent[shares[0][0]]
+
+
+HALVES = ((ME, range(16, 20)), (B, range(20, 24)))
+
+
+def ready(attempt: int = 1, digest: bytes = DIGEST, loss: float = 1.5) -> Ready:
+    return Ready(STAGE, STEP, attempt, digest, loss)
+
+
+def vote(
+    attempt: int = 1, promised: int = 0, *, voted: int = 0, decree: Decree | None = None
+) -> Vote:
+    """An elector's answer; ``promised``: a later attempt makes it a refusal."""
+    signature = b"" if promised > attempt else bytes(64)
+    said = (attempt, promised or attempt, voted, decree)
+    return Vote(STAGE, STEP, *said, signature=signature)
 
 
 class TestPlanning:
@@ -503,3 +608,262 @@ def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage
     assert led.proposer.state is State.IDLE
     led.tick(HEARD_S)
     assert led.proposer.state is State.ASKING
+
+
+# --- newcomers ---------------------------------------------------------------------------------
+
+
+def admits(effects: list[object]) -> list[tuple[PeerId, Admit]]:
+    return [
+        (effect.peer, effect.message)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Admit)
+    ]
+
+
+def test_everybody_hears_of_an_admission() -> None:
+    made = leader(ME, B)
+    sent = admits(made.join(NEW, 0.0))
+    assert {peer for peer, _ in sent} == {ME, B, NEW}
+    assert sent[0][1].version == STEP
+    assert set(sent[0][1].donors) == {ME, B}
+
+
+def test_an_admission_says_what_state_the_donors_give() -> None:
+    place = Place(ME, STAGE, 2, PER_STEP)
+    made = RoundLeader(place, SIZE, STEP - 1)
+    made.start_step(STEP, 0.0, state_digest("ab"))
+    made.update_view(view(ME, B), True, 0.0)
+    for _, admit in admits(made.join(NEW, 0.0)):
+        assert admit.state == state_digest("ab")
+
+
+def test_an_admitted_peer_observes_the_next_round() -> None:
+    made = leader(ME)
+    made.join(NEW, 0.0)
+    sent = plans(made.report(ME, report(IDS), 1.0))
+    assert set(sent) == {ME, NEW}
+    assert sent[ME].observers == [NEW]
+
+
+def test_nobody_is_admitted_while_a_plan_is_out() -> None:
+    made, _ = planned(*HALVES)
+    assert admits(made.join(NEW, 1.0)) == []
+    made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
+    assert admits(made.start_step(STEP + 1, 2.0)) == []
+    assert admits(made.tick(2.5))
+
+
+def test_a_request_is_not_kept_for_ever() -> None:
+    made, _ = planned(*HALVES)
+    made.join(NEW, 0.0)
+    made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
+    made.start_step(STEP + 1, 100.0)
+    assert admits(made.tick(100.0)) == []
+
+
+def test_who_is_still_applying_becomes_a_donor_too() -> None:
+    made = leader()
+    made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
+    assert admits(made.join(NEW, 0.0)) == []
+    admitted = admits(made.update_view(view(ME, B), True, 0.5))
+    assert {peer for peer, _ in admitted} == {ME, B, NEW}
+    assert set(admitted[0][1].donors) == {ME, B}
+
+
+def test_a_crowd_does_not_make_a_plan_that_nobody_can_read() -> None:
+    joiners, fetching = (
+        [peer_id_from_key(n.to_bytes(32, "big")) for n in range(first, first + 40)]
+        for first in (1000, 2000)
+    )
+    made = leader(ME)
+    for joiner in joiners:
+        made.join(joiner, 0.0)
+    crowd = [Replica(peer, STEP, False) for peer in [*fetching, joiners[0]]]
+    made.update_view(SwarmView.of([[], [Replica(ME, STEP, True), *crowd]]), True, 1.0)
+    sent = plans(made.report(ME, report(IDS), 1.0))
+    assert decode_message(encode_message(sent[ME])) == sent[ME]
+    assert joiners[0] in sent, "who was let in and fetches goes first"
+
+
+def test_only_so_many_are_let_in_as_a_round_may_have() -> None:
+    joiners = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(1000, 1040)]
+    made = leader(ME, B)
+    admitted = [peer for peer in joiners if admits(made.join(peer, 0.0))]
+    assert admitted == joiners[: MAX_REPLICAS_IN_ROUND - 2]
+    assert admits(made.tick(FORGET_S)) == []
+    assert admits(made.join(joiners[-1], FORGET_S + 0.1))
+
+
+def test_who_serves_already_is_not_admitted() -> None:
+    made = leader(ME, B)
+    assert admits(made.join(B, 0.0)) == []
+
+
+# --- a leader that takes over ------------------------------------------------------------------
+
+
+EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
+"""What the leader that is lost has proposed."""
+
+
+def successor(*electors: PeerId) -> Led:
+    """One that takes over, and has asked the electors."""
+    made = leader(ME, B, electors=electors or (ME, B, C))
+    made.proposer.start_step(STEP, 0)
+    made._quorum.designated = NEW  # it was the leader, and is lost
+    made.report(ME, report(range(16, 20)), 0.0)
+    asked = made.report(B, report(range(20, 24)), 0.0)
+    assert set(proposals(asked).values()) == {Propose(STAGE, STEP, 2)}
+    assert not plans(asked)
+    return made
+
+
+class TestTakingOver:
+    def test_it_plans_once_a_majority_has_voted_for_nothing(self) -> None:
+        made = successor()
+        assert made.may_plan.reason.startswith("waiting for what")
+        sent = plans(made.vote(C, vote(2), 1.0))
+        assert set(sent) == {ME, B}
+        assert sent[B].attempt == 2
+
+    def test_what_an_elector_has_voted_for_is_completed(self) -> None:
+        made = successor()
+        effects = made.vote(C, vote(2, voted=1, decree=EARLIER), 1.0)
+        assert not plans(effects)
+        asked = proposals(effects)
+        assert set(asked) == {ME, B, C}
+        assert {said.decree for said in asked.values()} == {EARLIER}
+        assert [promise.voted for promise in asked[B].promises] == [0, 1]
+        assert any(isinstance(effect, Explain) for effect in effects)
+        told = made.vote(B, vote(2, voted=2), 1.1)
+        assert set(commits(told)) == {ME, B, C}
+
+    def test_of_several_votes_the_latest_binds(self) -> None:
+        fifth = peer_id_from_key(bytes(31) + b"5")
+        made = successor(ME, B, C, NEW, fifth)
+        later = Decree(3, b"\3" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
+        for elector in (B, C, NEW):
+            made.vote(elector, vote(2, 3), 1.0)
+        assert {said.attempt for said in proposals(made.tick(9.0)).values()} == {4}
+        assert not made.vote(B, vote(4, voted=3, decree=later), 9.1)
+        effects = made.vote(C, vote(4, voted=1, decree=EARLIER), 9.1)
+        assert {said.decree for said in proposals(effects).values()} == {later}
+
+    def test_who_is_refused_leaves_the_step_to_another_for_a_while(self) -> None:
+        made = successor()
+        assert made.vote(B, vote(2, 9), 1.0) == []
+        assert not made.vote(C, vote(2, 9), 1.0)
+        assert not made.tick(1.0 + LOOK_S / 2)
+        again_at = made.next_deadline()
+        assert 1.0 + LOOK_S / 2 < again_at < 3.0
+        asked = proposals(made.tick(again_at))
+        assert {said.attempt for said in asked.values()} == {10}
+        assert plans(made.vote(C, vote(10), again_at))[B].attempt == 10
+
+    def test_one_elector_alone_does_not_stop_it(self) -> None:
+        made = successor()
+        for _ in range(9):
+            made.vote(B, vote(2, 9), 1.0)
+        assert plans(made.vote(C, vote(2), 1.1))[B].attempt == 2
+        made.ready(ME, ready(2), 2.0)
+        made.ready(B, ready(2), 2.0)
+        made.vote(B, vote(2, 9), 2.1)
+        assert ME in commits(made.vote(C, vote(2, voted=2), 2.2))
+
+    def test_a_refusal_counts_once_the_others_have_not_answered(self) -> None:
+        made = successor()
+        made.vote(B, vote(2, 9), 0.1)  # C is cut off
+        assert not made.tick(ANSWER_S - 0.1)
+        assert not made.tick(ANSWER_S)
+        asked = proposals(made.tick(made.next_deadline() or 0.0))
+        assert {said.attempt for said in asked.values()} == {10}
+
+    def test_who_is_refused_while_a_plan_is_out_plans_anew(self) -> None:
+        made = successor()
+        made.vote(C, vote(2), 1.0)
+        made.ready(ME, ready(2), 2.0)
+        made.ready(B, ready(2), 2.0)
+        for elector in (B, C):
+            made.vote(elector, vote(2, 5), 2.1)
+        assert made.restarts["leader changed"] == 1
+        at = made.next_deadline()
+        effects = [*made.tick(at), *made.vote(C, vote(6), at)]
+        completed = {said.decree for said in proposals(effects).values() if said.decree}
+        assert {decree.digest for decree in completed} == {DIGEST}, "we had voted for it"
+
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
+        made = successor()
+        for _ in range(100):
+            made.vote(B, vote(2, promised), 1.0)
+            made.vote(C, vote(2, promised), 1.0)
+        asked = proposals(made.tick(100.0))
+        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_MISSED + 3
+        assert decode_message(encode_message(asked[B])) == asked[B]
+
+    def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
+        made, promised, now = successor(), 5 * MAX_ATTEMPTS_MISSED, 1.0
+        while made.proposer.attempt <= promised:
+            attempt = made.proposer.attempt
+            for elector in (B, C):
+                made.vote(elector, vote(attempt, promised), now)
+            now += 100.0
+            assert made.tick(now), "it asks again"
+            assert made.proposer.attempt > attempt
+        assert plans(made.vote(C, vote(made.proposer.attempt), now))
+
+    def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
+        """A sibling has applied another attempt and died; we cannot apply it."""
+        made, bound = leader(), successor()
+        made.own = bound.own = OwnPart(closed=True)
+        made.update_view(view(ME), True, 0.0)
+        assert made.report(ME, report(IDS), 1.0) == []
+        assert made.tick(1.0 + FORGET_S) == []
+        assert bound.vote(C, vote(2, voted=1, decree=EARLIER), 1.0) == []
+
+
+class TestQuorum:
+    def test_a_sibling_is_left_out_once_we_have_lost_it(self) -> None:
+        contacts = Contacts()
+        contacts.said(1, 0.0)
+        contacts.heard(B, (STAGE,), 1, 0.0)
+        quorum = Quorum(ME, STAGE, contacts)
+        quorum.settle([ME, B], [ME, C], STEP, 0.0)
+        made = Led(quorum)
+        contacts.said(3, 3.0)
+        contacts.heard(C, (), 3, 3.0)
+        made.update_view(view(ME), True, 3.0)
+        assert not plans(made.report(ME, report(IDS), 3.1))
+        assert made.next_deadline() is not None, "it looks again"
+        contacts.heard(C, (), 3, LOST_AFTER_S)
+        assert set(plans(made.tick(LOST_AFTER_S + 0.1))) == {ME}
+
+    def test_who_comes_back_while_a_round_goes_on_is_a_member_of_the_next_attempt(self) -> None:
+        """Its worker died, and it served again before the round without it was decided: that one
+        could not be closed any more, and waited for its time limit."""
+        contacts = Contacts()
+        contacts.said(1, 0.0)
+        contacts.heard(B, (STAGE,), 1, 0.0)
+        contacts.heard(C, (), 1, 0.0)
+        quorum = Quorum(ME, STAGE, contacts)
+        quorum.settle([ME, B, C], [ME, B, C], STEP, 0.0)
+        made = Led(quorum)
+        made.update_view(view(ME, B), True, 0.1)
+        made.report(ME, report(range(16, 20)), 0.1)
+        first = plans(made.report(B, report(range(20, 24)), 0.2))
+        assert set(first) == {ME, B}
+        contacts.heard(C, (STAGE,), 1, 0.3)
+        assert not made.update_view(view(ME, B, C), True, 0.3), (
+            "the round goes on as long as it can"
+        )
+        made.ready(ME, ready(), 0.4)
+        assert not proposals(made.ready(B, ready(), 0.4))
+        assert proposals(made.report(C, report(), 0.5))
+        second = plans(made.vote(B, vote(2), 0.5))
+        assert set(second) == {ME, B, C}
+        assert second[C].attempt == first[B].attempt + 1
+        for peer in (ME, B):
+            assert not proposals(made.ready(peer, ready(2), 0.6))
+        assert set(proposals(made.ready(C, ready(2), 0.6))) == {ME, B, C}
+        assert set(commits(made.vote(B, vote(2, voted=2), 0.7))) == {ME, B, C}

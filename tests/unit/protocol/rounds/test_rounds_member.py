@@ -3,42 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
-from protocol.ids import PeerId
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     ApplyTask,
     Compute,
     ContributeTask,
+    DecodeTask,
+    Fault,
+    Keep,
     Outcome,
     PassTask,
     PayloadKey,
     ReduceTask,
+    SendPayload,
+    Task,
 )
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.place import Place
+from protocol.rounds.inbox import EARLY_ATTEMPTS
+from protocol.rounds.member import RoundMember
 from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.progress import Progress
+from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
-from tests.support.round_members import (
-    IDS,
-    LEADER,
-    ME,
-    SIZE,
-    STAGE,
-    STEP,
-    B,
-    C,
-    Table,
-    blamed,
-    decoded,
-    digest,
-    exchanging,
-    kept,
-    plan,
-    ready,
-    sent,
-    tasks,
-)
+from protocol.wire.parts import PlanMember
+
+ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
+IDS = frozenset(range(8, 12))
+LEADER = B
+
+
+class Table:
+    """A member with the ledger and the worker's state that a test gives it."""
+
+    def __init__(self, *done: int, loaded: bool = True, promise: tuple[int, int] = (0, 0)) -> None:
+        self.worker = Summed(set(done))
+        self.member = RoundMember(
+            Place(ME, STAGE, 2, PER_STEP),
+            SIZE,
+            STEP,
+            accumulator=self.worker,
+            loaded=loaded,
+            promise=promise,
+        )
+
+    @property
+    def done(self) -> set[int]:
+        return self.worker.ids
+
+    @done.setter
+    def done(self, ids: set[int]) -> None:
+        self.worker.ids = ids
+
+
+@dataclass
+class Summed:
+    """The worker's sum, as set by a test."""
+
+    ids: set[int]
+    accumulating: bool = False
+
+    def done(self) -> set[int]:
+        return set(self.ids)
+
+    def drop(self, microbatch: int) -> list[Send]:
+        self.ids.discard(microbatch)
+        return []
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        return float(sum(ids))
+
+    def close(self) -> None:
+        pass
+
+
+def bitmap(ids: object) -> bytes:
+    return to_bitmap(ids, STEP, PER_STEP)
+
+
+def plan(
+    counted: dict[PeerId, set[int]],
+    *,
+    attempt: int = 1,
+    bounds: list[int] | None = None,
+    observers: list[PeerId] | None = None,
+) -> Plan:
+    members = [PlanMember(peer, bitmap(ids)) for peer, ids in counted.items()]
+    cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
+    return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
+
+
+def tasks(effects: list[object]) -> list[Task]:
+    return [effect.task for effect in effects if isinstance(effect, Compute)]
+
+
+def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
+    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
+
+
+def kept(effects: list[object]) -> list[PayloadKey]:
+    return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
+
+
+def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
+    return [
+        (effect.peer, effect.message)
+        for effect in effects
+        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
+    ]
+
+
+def decoded(member: RoundMember, effects: list[object]) -> list[object]:
+    """These effects, and those of having decoded the sums that they ask to be."""
+    wanted = [task for task in tasks(effects) if isinstance(task, DecodeTask)]
+    later = [effect for task in wanted for effect in member.computed(task, Outcome())]
+    rest = [e for e in effects if not isinstance(e, Compute) or e.task not in wanted]
+    return [*rest, *later]
+
+
+def digest(n: int) -> bytes:
+    return bytes([n]) * 32
+
+
+def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
+    """Two members, ours the first shard; our contribution is encoded."""
+    table = Table(8, 9)
+    order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+    [task] = tasks(table.member.plan(LEADER, order))
+    effects = table.member.computed(task, Outcome())
+    assert [to for to, _ in sent(effects, Segment)] == [B]
+    return table, order
+
+
+def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
+    """As ``exchanging``, with both shards reduced."""
+    table, order = exchanging(attempt)
+    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
+    table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2))
+    [(to, message)] = sent(decoded(table.member, list(effects)), Ready)
+    assert to == LEADER
+    assert message.loss_sum == 8 + 9
+    return table, order, table.member.ready
+
 
 BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
 
@@ -424,3 +538,185 @@ class TestAMemberIsExpelled:
         table, order = exchanging()
         assert not table.member.expelled(C)
         assert table.member.plan_followed == order
+
+
+# --- sums are decoded before anybody relies on them --------------------------------------------
+
+
+def test_a_sum_is_decoded_before_anybody_relies_on_it() -> None:
+    table, _ = exchanging()
+    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+    key = PayloadKey(STEP, "reduced", 1, 1, B)
+    assert tasks(effects) == [DecodeTask(STEP, 1, 1, key, 3.0)]
+    assert not table.member.ready
+
+
+def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed() -> None:
+    table, _ = exchanging()
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+    [task] = tasks(effects)
+    effects = table.member.computed(task, Outcome(error="codec", part=0))
+    assert sent(effects, Ready) == [(LEADER, Ready(STAGE, STEP, 1, REFUSED, 0.0))]
+    assert blamed(effects) == [(B, "malformed-sum")]
+    assert not any(isinstance(effect, Fault) for effect in effects)
+    [again] = tasks(table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2)))
+    assert isinstance(again, ContributeTask)
+
+
+@pytest.mark.parametrize("error", ["oom", "gone", "internal"])
+def test_a_sum_that_we_cannot_decode_is_nobody_elses_fault(error: str) -> None:
+    table, _ = exchanging()
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+    [task] = tasks(effects)
+    [fault] = table.member.computed(task, Outcome(error=error))
+    assert isinstance(fault, Fault)
+
+
+def test_who_observes_applies_without_a_word() -> None:
+    """It does not influence whether the round is repeated."""
+    table = Table()
+    table.member.plan(LEADER, plan({B: {8, 9}, C: {10, 11}}, observers=[ME]))
+    for peer, segment in ((B, 0), (C, 1)):
+        message = Reduced(STAGE, STEP, 1, segment, 3.0)
+        assert tasks(table.member.reduced(peer, message, digest(2))) == []
+
+
+# --- a version whose hash is not known yet -----------------------------------------------------
+
+
+STATE, OTHER = b"a" * 16, b"b" * 16
+
+
+def hashing(*done: int) -> Table:
+    table = Table(*done)
+    table.member.start_step(STEP, hashing=True)
+    return table
+
+
+def test_it_contributes_once_the_hash_is_known() -> None:
+    table = hashing(8, 9)
+    order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=STATE)
+    assert tasks(table.member.plan(LEADER, order)) == []
+    assert tasks(table.member.advance()) == []
+    assert table.member.awaited((), LEADER) == []  # we are the late one
+    [task] = tasks(table.member.hashed(STATE))
+    assert isinstance(task, ContributeTask)
+
+
+def test_it_leaves_if_its_siblings_have_another_state() -> None:
+    table = hashing(8, 9)
+    order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=OTHER)
+    table.member.plan(LEADER, order)
+    [fault] = table.member.hashed(STATE)
+    assert fault.kind == "behind"
+
+
+def test_a_version_stays_until_its_hash_is_known() -> None:
+    table = hashing(*IDS)
+    order = plan({ME: set(IDS)})
+    agreed = plan_digest(LEADER, order, [])
+    assert sent(table.member.plan(LEADER, order), Ready) == []
+    assert tasks(table.member.committed(1, agreed)) == []
+    assert tasks(table.member.hashed(STATE)) == [ApplyTask(STEP)]
+
+
+# --- what must not be believed -----------------------------------------------------------------
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        "bounds",
+        [[0, SIZE], [0, 100, SIZE], [0, 256, SIZE + 1], [0, 256, 256, SIZE], [256, 256, SIZE]],
+    )
+    def test_wrong_bounds(self, bounds: list[int]) -> None:
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=bounds)
+        assert blamed(table.member.plan(C, order)) == [(C, "plan-with-wrong-bounds")]
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize(
+        "counted",
+        [
+            {ME: b"\xff"},  # ids beyond the step
+            {ME: bitmap({8, 9}), B: bitmap({10})},  # one for nobody
+            {ME: bitmap({8, 9}), B: bitmap({9, 10, 11})},  # one for two
+            {ME: bitmap({8, 9}), B: bitmap({9, 10})},  # both, as many as there should be
+            {ME: b"", B: b""},
+        ],
+    )
+    def test_a_plan_that_does_not_count_every_id_once(self, counted: dict[PeerId, bytes]) -> None:
+        """We take out the microbatches that it counts for others: nobody would count those it
+        leaves out."""
+        members = [PlanMember(peer, bits) for peer, bits in counted.items()]
+        bounds = [0, SIZE] if len(members) == 1 else [0, 256, SIZE]
+        order = Plan(STAGE, STEP, 1, members, bounds, [])
+        table = Table(8, 9)
+        assert blamed(table.member.plan(C, order)) == [(C, "plan-that-miscounts")]
+        assert table.member.promised == 0
+
+    def test_a_plan_without_us(self) -> None:
+        table = Table(8)
+        assert table.member.plan(C, plan({B: set(IDS)})) == []
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
+    def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:
+        table, _ = exchanging()
+        effects = table.member.reduced(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9))
+        assert blamed(effects) == [(sender, "reduced-shard-of-another")]
+        assert kept(effects) == []
+
+    def test_an_impostor_before_the_plan_replaces_nothing(self) -> None:
+        """We cannot know the shard's owner yet: both are kept, each under its sender."""
+        table = Table(8, 9)
+        message = Reduced(STAGE, STEP, 1, 1, 3.0)
+        first = kept(table.member.reduced(C, message, digest(9)))
+        second = kept(table.member.reduced(B, message, digest(2)))
+        third = kept(table.member.reduced(STRANGER, message, digest(8)))
+        assert len({*first, *second, *third}) == 3
+        effects = table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))
+        expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
+        assert set(blamed(effects)) == expected
+        [task] = tasks(effects)
+        decoded(table.member, table.member.computed(task, Outcome()))
+        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        done = table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+        assert len(sent(done, Ready)) == 1
+        [apply] = tasks(table.member.committed(1, table.member.ready))
+        assert apply.reduced[1] == second[0]
+
+    def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
+        table, _, agreed = ready()
+        again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
+        assert again == []
+        [task] = tasks(table.member.committed(1, agreed))
+        assert isinstance(task, ApplyTask)
+
+    MAX_EARLY = EARLY_ATTEMPTS * ENOUGH
+
+    def test_one_flood_does_not_drown_another_peer(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(100):
+            shards = table.member.segment(C, Segment(STAGE, STEP, attempt, 0))
+            sums = table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1))
+            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < self.MAX_EARLY)
+            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= self.MAX_EARLY)
+        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1)))
+
+    def test_many_honest_attempts_are_no_flood(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(1, 5 * self.MAX_EARLY):
+            order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+            table.member.plan(LEADER, order)
+            assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
+            effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
+            assert kept(list(effects))
+
+    @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
+    def test_another_step(self, step: int) -> None:
+        table = Table(8, 9)
+        assert table.member.segment(B, Segment(STAGE, step, 1, 0)) == []
+        assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []
