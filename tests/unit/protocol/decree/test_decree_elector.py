@@ -248,13 +248,6 @@ def test_it_keeps_few_commits() -> None:
 
 
 class TestMajority:
-    def test_of_an_even_number_the_first_decides(self) -> None:
-        four = frozenset((A, B, C, D))
-        pairs = [{A, B}, {A, C}, {A, D}, {B, C}, {B, D}, {C, D}]
-        won = [pair for pair in pairs if is_majority(pair, four)]
-        assert len(won) == 3
-        assert len(set.intersection(*won)) == 1, "no two that share nobody"
-
     def test_who_has_ended_counts_for_neither_side_unless_it_has_voted(self) -> None:
         three = frozenset((A, B, C))
         assert not is_majority({A}, three)

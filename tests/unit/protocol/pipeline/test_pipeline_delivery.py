@@ -42,14 +42,6 @@ from tests.support.pipeline_deliveries import (
 )
 
 
-def given_up(made: Deliveries) -> list[object]:
-    """The effects of a late holder, before any measurement."""
-    assert made.next_deadline() == LOST_S
-    assert made.tick(LOST_S) == []
-    assert made.next_deadline() == UNMEASURED_S
-    return list(made.tick(UNMEASURED_S))
-
-
 class TestTheUsualWay:
     def test_offered_held_returned(self) -> None:
         made = deliveries(A)
@@ -219,26 +211,10 @@ class TestLosses:
         assert not offers(effects)
         assert not questions(effects)
 
-    def test_what_is_late_goes_to_another_one_too(self) -> None:
-        made = deliveries(A, B)
-        late = held(made)
-        effects = given_up(made)
-        assert questions(effects) == [(late, 1)]
-        assert offers(effects) == [(A if late == B else B, 2)]
-        assert reroutes(effects) == []
-
     def test_a_receipt_is_late_sooner(self) -> None:
         made = deliveries(A, B)
         silent, _ = offered(made)
         assert offers(made.tick(LOST_S)) == [(A if silent == B else B, 2)]
-
-    def test_the_late_one_may_come_through_after_all(self) -> None:
-        made = deliveries(A, B)
-        late = held(made)
-        given_up(made)
-        assert made.gradient(late, STEP, M, UNMEASURED_S + 2)
-        assert held_by(made) == late
-        assert made.next_deadline() is None
 
     def test_a_corrupt_gradient_is_fetched_again(self) -> None:
         made = deliveries(A)

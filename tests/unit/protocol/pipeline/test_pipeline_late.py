@@ -178,13 +178,6 @@ class TestStrikes:
         line.made.forget(STEP)
         return effects
 
-    def test_one_gets_nothing_for_a_while(self) -> None:
-        line = Line()
-        self.strike(line, A)
-        assert {line.send()[1] for _ in range(5)} == {B}
-        line.tick(FORGET_S)
-        assert A in {line.send()[1] for _ in range(5)}
-
     def test_three_in_a_row_name_a_replica(self) -> None:
         line = Line()
         found = []

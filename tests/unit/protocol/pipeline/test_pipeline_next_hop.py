@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
 from protocol.pipeline.next_hop import RELAYED_MORE, STRIKES, NextHop
-from protocol.pipeline.timing import MIN_SAMPLES
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -97,18 +96,6 @@ def test_rates_decide_once_everybody_has_said_one() -> None:
     hops = taught({A: 3.0, B: 3.1, C: 3.1})
     hops.update({A: 8.0, B: 2.0, C: 0.0})
     assert max(choices(hops, 30).values()) == 10
-
-
-def test_a_gradient_tells_how_long_who_brought_it_and_whom_it_overtook_take() -> None:
-    hops = NextHop()
-    hops.update({A: 0.0, B: 0.0, C: 0.0})
-    for _ in range(MIN_SAMPLES):
-        hops[A].settle(8.0, 1, 10.0)
-    before = hops[A].gradient.mean_s
-    assert before > hops[B].gradient.mean_s == hops[C].gradient.mean_s
-    hops[A].overtaken(40.0, 1, 40.0)
-    assert hops[A].gradient.mean_s > before, "it has had it for longer than usual"
-    assert not hops[B].gradient.samples
 
 
 def test_spare_is_who_has_nothing_or_brings_something() -> None:
@@ -205,12 +192,3 @@ def test_all_that_rest_are_waited_for() -> None:
     assert hops.open_at(1.05) == pytest.approx(1.07)
     hops[A].accepted()
     assert hops.choose(1.05) == A
-
-
-@pytest.mark.parametrize("seconds", [0.0, -5.0, 1e-12])
-def test_an_impossible_time_is_bounded(seconds: float) -> None:
-    hops = taught({A: 1.0, B: 1.0})
-    for _ in range(500):
-        hops[A].settle(seconds, 1, 0.0)
-    assert hops[A].gradient.mean_s > 0
-    assert choices(hops, 20_002)[B] >= 1

@@ -118,12 +118,6 @@ class TestResume:
         made = self.back(MEMBERS[:2])
         assert self.begun(made, MEMBERS[1], until=BRIEF_PATIENCE_S) is None
 
-    def test_more_than_a_checkpoint_interval_is_not_thrown_away_at_once(self) -> None:
-        made = self.back(MEMBERS[:2])
-        far = (*COPIES, Copy(0, 50, bytes(32)))
-        made.receive(MEMBERS[1], Stored(FIRST, far), 0.0)
-        assert self.begun(made, MEMBERS[1], until=PATIENCE_S) is None
-
     def test_going_on_where_the_swarm_was_shut_down_is_no_warning(self) -> None:
         made = self.back([ME])
         made.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)

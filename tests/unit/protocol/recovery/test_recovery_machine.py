@@ -15,7 +15,7 @@ from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
-from protocol.recovery.evidence import DOUBTED_AFTER, Evidence, Kept, Known, StageElectors
+from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
 from protocol.recovery.machine import LOST_S, REFRESH_S, SETTLE_S, TURN_S, Recovery
 from protocol.recovery.meeting import MEET_S
@@ -32,9 +32,6 @@ from protocol.recovery.trouble import IN_VAIN_S, STUCK_S
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
 EVERY = 10
-TWO_OTHERS, ELECTORS = tuple(map(Known, PEERS[1:3])), StageElectors(0, tuple(PEERS[:3]))
-WITH_TWO = Kept(stages=(0,), known=TWO_OTHERS, electors=(ELECTORS,))
-"""The first of three that have closed a step together."""
 
 
 def digest(stage: int, version: int, variant: int = 0) -> bytes:
@@ -539,25 +536,6 @@ class TestResume:
         late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
         assert begun_at([*made.tick(late - TURN_S), *made.tick(late)]) == 20
 
-    def test_who_comes_back_alone_waits_for_most_electors(self) -> None:
-        """They may have trained on without it."""
-        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
-        made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
-        made.update(context(None, None, live=PEERS[:1]), 0.2)
-        assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
-        newer = stored((0, 50), (1, 50))
-        made.receive(PEERS[1], newer, SETTLE_S + PATIENCE_S - 0.9)
-        late = SETTLE_S + PATIENCE_S
-        made.update(context(None, None, live=PEERS[:2]), late)
-        effects = [*made.tick(late + SETTLE_S), *made.tick(late + SETTLE_S + TURN_S)]
-        assert begun_at(effects) == 50
-
-    def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST, evidence=Evidence(WITH_TWO)), 7)
-        made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
-        made.update(context(None, None, live=PEERS[:1]), 0.2)
-        assert begun_at(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S)) == 20
-
     def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
         training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
         made = machine(PEERS[0], (0, 90))
@@ -646,13 +624,6 @@ class TestChoice:
         assert one.number == two.number == 1
         assert one.era != two.era
 
-    def test_a_lying_copy_decides_nothing_where_there_are_others(self) -> None:
-        honest = stored((0, 10), (1, 10))
-        liar = Stored(FIRST, (Copy(1, 10, digest(1, 10, 9)),))
-        said = {PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}
-        found = Claims(said, FIRST).newest_whole(2)
-        assert found.hashes == (digest(0, 10), digest(1, 10))
-
     def test_copies_of_another_lineage_do_not_count(self) -> None:
         later = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
         old = stored((0, 30), (1, 30), (0, 10), (1, 10))
@@ -671,12 +642,6 @@ class TestChoice:
 
 
 class TestRecord:
-    def test_it_survives_the_wire(self) -> None:
-        lineage = Lineage(5, 3, (digest(0, 3), digest(1, 3)), FIRST.electors)
-        whole = stored((0, 1), (1, 7), lineage=lineage)
-        body = encode_stored(whole)
-        assert parse_stored(body, PEERS[0], PEERS[0], 2) == whole
-
     @pytest.mark.parametrize(
         ("record", "key", "reason"),
         [

@@ -19,6 +19,7 @@ from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
+from tests.support.seats import view_of
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
 STAGE = 1
@@ -157,9 +158,9 @@ def test_without_contacts_who_is_not_in_the_view_has_ended() -> None:
     me, other, third = PEERS[:3]
     made = Quorum(me, STAGE, None, electors=[me, other, third])
     assert not made.suffice({me})
-    made.observe(SwarmView.of([[], [Replica(me, 0, True)], [Replica(other, 0, True)]]), 0.0)
+    made.observe(view_of(0, [], [me], [other]), 0.0)
     assert made.suffice({me, other})
-    made.observe(SwarmView.of([[], [Replica(me, 0, True)]]), 1.0)
+    made.observe(view_of(0, [], [me]), 1.0)
     assert made.suffice({me})
 
 
@@ -171,7 +172,7 @@ def test_a_refusal_says_what_is_missing() -> None:
     missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
     assert missing.reason.startswith(f"{short(min(others))} is missing")
     made = RoundLeader(Place(me, STAGE, 2, 1), 64, 0, alone)
-    made.update_view(SwarmView.of([[], [Replica(me, 0, True)]]), True, now)
+    made.update_view(view_of(0, [], [me]), True, now)
     made.report(me, LedgerReport(STAGE, 0, 1, b"\1", b"\0", 0), now)
     assert made.refused == made.may_plan.reason == alone.holds(now).reason
 
@@ -286,15 +287,6 @@ class TestEvidence:
         assert not made.may_go_on_without({other}, 10.5)
         hear(contacts, other, (), 11.0)
         assert made.may_go_on_without({other}, 11.5)
-
-    def test_who_said_goodbye_is_out(self) -> None:
-        me, other = PEERS[:2]
-        contacts = Contacts()
-        hear(contacts, other, (STAGE,), 10.0)
-        contacts.left(other)
-        made = quorum(me, contacts, [me, other])
-        assert made.may_go_on_without({other}, 30.0)
-        assert made.may_roll_back(30.0)
 
     def test_one_that_slept_counts_nobody_until_it_hears_them(self) -> None:
         me = PEERS[0]
@@ -413,18 +405,6 @@ class TestTheFirstStep:
     def made(self, me: PeerId, electing: list[PeerId], contacts: Contacts) -> Quorum:
         return Quorum(me, STAGE, contacts, electors=electing)
 
-    @pytest.mark.parametrize("count", range(2, 7))
-    def test_one_side_of_a_split_at_most_closes_it(self, count: int) -> None:
-        electing, now = PEERS[:count], LOST_AFTER_S + 1
-        for size in range(1, count):
-            for chosen in itertools.combinations(electing, size):
-                holds = []
-                for side in (set(chosen), set(electing) - set(chosen)):
-                    me = min(side)
-                    seen = contacts_of(me, side, since=0.0, now=now, everybody=electing)
-                    holds.append(bool(self.made(me, electing, seen).holds(now)))
-                assert sum(holds) == 1
-
     def test_nobody_is_missing_in_it(self) -> None:
         me, other = PEERS[:2]
         made = self.made(me, [me, other], Contacts())
@@ -440,7 +420,7 @@ class TestTheFirstStep:
         made = self.made(me, [me, other, third], contacts)
         for peer in (other, stranger):
             hear(contacts, peer, (), 1.0)
-        made.observe(SwarmView.of([[], [Replica(me, 0, True)]]), 1.0)
+        made.observe(view_of(0, [], [me]), 1.0)
         assert made.without_a_seat(1.0) == {other}, "the third is silent, the stranger elects not"
         made.observe(SwarmView.of([[Replica(other, 0, False)], [Replica(me, 0, True)]]), 1.0)
         assert made.without_a_seat(1.0) == set()
@@ -452,13 +432,6 @@ class TestTheFirstStep:
         made.observe(SwarmView(((),) * 2), 0.0)
         assert made.electors == {*electing}
         assert made.holds(10.0), "with them it closes the step"
-
-    def test_one_that_was_never_heard_is_lost(self) -> None:
-        me, other, third = PEERS[:3]
-        contacts = Contacts()
-        made = self.made(me, [me, other, third], contacts)
-        made.observe(SwarmView(((),) * 2), 0.0)
-        assert contacts.lost(LOST_AFTER_S) == {other, third}
 
     @pytest.mark.parametrize("gone", [True, False])
     def test_where_the_processes_of_all_have_ended_a_roll_back_waits_for_nobody(
@@ -486,12 +459,7 @@ class TestElectorsOfAPlan:
     """Two replicas of a stage and two of the stage before, all in touch with each other."""
 
     ME, LEADER, BEFORE, OTHER = PEERS[:4]
-    VIEW = SwarmView.of(
-        [
-            [Replica(BEFORE, 0, True), Replica(OTHER, 0, True)],
-            [Replica(ME, 0, True), Replica(LEADER, 0, True)],
-        ]
-    )
+    VIEW = view_of(0, [BEFORE, OTHER], [ME, LEADER])
 
     def quorum(self, side: set[PeerId] | None = None) -> Quorum:
         everybody = PEERS[:4]
@@ -552,9 +520,3 @@ class TestElectorsOfAPlan:
         assert not made.keeps(members, both, self.VIEW, 0.0)
         made.vouch(self.VIEW, lambda _peer: False)
         assert made.keeps(members, both, self.VIEW, 0.0)
-
-    def test_a_refusal_is_told_in_numbers(self) -> None:
-        answer = self.quorum().keeps([self.ME], [self.ME], self.VIEW, 106.0)
-        assert answer.reason == "a plan keeps 1 of the 3 electors that we hear, too few"
-        answer = self.quorum().keeps([self.ME], [self.ME, *PEERS[4:]], self.VIEW, 106.0)
-        assert answer.reason == "a plan names 3 electors, of which we do not know 2"

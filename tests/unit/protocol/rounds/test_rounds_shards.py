@@ -75,12 +75,6 @@ def test_shares_by_hand(uplinks: list[float], expected: list[float]) -> None:
     assert shares(uplinks) == pytest.approx(expected, abs=1e-6)
 
 
-@given(SIZES, UPLINKS)
-def test_bounds_are_what_every_member_accepts(size: int, uplinks: list[float]) -> None:
-    bounds = shard_bounds(size, uplinks)
-    assert check_bounds(bounds, len(uplinks), size)
-
-
 @given(st.integers(10**5, 10**7), UPLINKS)
 def test_bounds_follow_the_shares(size: int, uplinks: list[float]) -> None:
     bounds = shard_bounds(size, uplinks)

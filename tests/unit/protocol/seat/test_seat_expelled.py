@@ -20,6 +20,7 @@ from protocol.wire.messages import Charged, Plan, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer, signer
+from tests.support.seats import seat_of
 
 ME, SIBLING, LIAR, UPSTREAM = (peer(n) for n in (1, 2, 3, 4))
 NUMBER = {ME: 1, SIBLING: 2, LIAR: 3}
@@ -29,14 +30,8 @@ STAGE, STEP = 1, 3
 @pytest.fixture
 def seat() -> Seat:
     charges = Charges(SWARM)
-    made = Seat(
-        Place(ME, STAGE, 2, 4),
-        size=384,
-        steps=100,
-        tokens_per_step=1,
-        step=STEP,
-        serving=True,
-        audits=AuditTerms(0.1, bytes(32), charges=charges),
+    made = seat_of(
+        Place(ME, STAGE, 2, 4), STEP, size=384, audits=AuditTerms(0.1, bytes(32), charges=charges)
     )
     ours = [Replica(member, STEP, True) for member in NUMBER]
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
@@ -90,13 +85,6 @@ def test_no_later_plan_with_it_is_followed_whoever_leads(seat: Seat) -> None:
     assert contributes(effects) == []
     assert seat.member.plan_followed is None
     assert contributes(seat.receive(SIBLING, plan(1, liar=False), 4.0)) == [1]
-
-
-def test_one_charge_takes_nothing_out(seat: Seat) -> None:
-    order = plan(1, liar=True)
-    seat.receive(SIBLING, order, 0.5)
-    seat.receive(SIBLING, Charged(STAGE, charge(2)), 1.0)
-    assert seat.member.plan_followed is order
 
 
 def test_the_plan_of_a_step_that_is_closed_is_followed_all_the_same(seat: Seat) -> None:

@@ -34,6 +34,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of
+from tests.support.seats import seat_of
 
 STAGE, STEP = 1, 7
 ME, SIBLING, OTHER, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -152,12 +153,9 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     def is_signed(peer: PeerId, kind: str, body: bytes, by: bytes) -> bool:
         return by == signature(peer, kind, body)
 
-    made = Seat(
+    made = seat_of(
         Place(ME, STAGE, 2, 4),
-        size=64,
-        steps=99,
-        tokens_per_step=1,
-        step=STEP,
+        STEP,
         serving=serving,
         touch=contacts,
         elector=Elector(signs, is_signed),

@@ -36,6 +36,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
 from tests.support.protocol_examples import any_message
+from tests.support.seats import seat_of
 
 ME = peer_id_from_key(bytes(32))
 SIBLING = peer_id_from_key(b"\1" * 32)
@@ -50,13 +51,10 @@ SIGNED = b"s" * 64
 
 
 def seat(stage: int = 1, stages: int = 2) -> Seat:
-    made = Seat(
+    made = seat_of(
         Place(ME, stage, stages, PER_STEP),
+        3,
         size=SIZE,
-        steps=100,
-        tokens_per_step=1,
-        step=3,
-        serving=True,
         elector=Elector(lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
     )
     view = SwarmView.of(

@@ -9,6 +9,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from tests.support.protocol_examples import peer
+from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE = sorted(peer(n) for n in (1, 2, 3))
 PER_STEP, STEP = 4, 3
@@ -17,7 +18,7 @@ IDS = range(12, 16)
 
 def make_seat(*, serving: bool = True, steps: int = 100, step: int = STEP) -> Seat:
     place = Place(ME, 1, 2, PER_STEP)
-    return Seat(place, size=64, steps=steps, tokens_per_step=1, step=step, serving=serving)
+    return seat_of(place, step, steps=steps, serving=serving)
 
 
 def view(*ours: Replica) -> SwarmView:
