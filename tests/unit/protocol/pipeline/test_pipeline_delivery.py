@@ -71,11 +71,6 @@ class TestTheUsualWay:
         assert made.next_deadline() is None
         assert offers(made.update(rated({B}), STEP, 5.0)) == [(B, 1)]
 
-    def test_work_is_spread(self) -> None:
-        made = deliveries(A, B)
-        to = {offers(made.start(STEP, m, again=False, now=0.0))[0][0] for m in (24, 25)}
-        assert to == {A, B}
-
     def test_a_gradient_may_overtake_its_receipt(self) -> None:
         made = deliveries(A)
         offered(made)

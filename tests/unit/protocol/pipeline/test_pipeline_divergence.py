@@ -190,10 +190,3 @@ def test_our_own_samples_are_nobodys_fault() -> None:
     [fault] = line.fail(line.made.lease([FIRST], again=False, now=0.0))
     assert fault.kind == "diverged"
     assert not line.penalties
-
-
-def test_stage_0_gets_a_gradient_again() -> None:
-    line = Line(stage=0)
-    bringer = line.sent(FIRST)
-    assert not diverged(line.gradient(bringer, FIRST))
-    assert line.penalties == [(bringer, SPOILT_POINTS)]

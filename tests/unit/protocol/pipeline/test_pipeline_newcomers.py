@@ -175,10 +175,6 @@ class TestLeases:
         more = takes | dict.fromkeys(NEW[:crowd], 1.0)
         assert Step(Bound(dict.fromkeys(NEW[:crowd], 0), 3), more).run() < before
 
-    def test_an_honest_newcomer_of_usual_speed_is_not_slowed(self) -> None:
-        takes = dict.fromkeys([*OLD, NEW[0]], 1.0)
-        assert Step(Bound({NEW[0]: 0}, 3), takes).run() == Step(NOBODY, takes).run()
-
     def test_work_does_not_wait_for_others_that_take_none(self) -> None:
         leases, here = Leases(0, PER_STEP), {NEW[0]}
         leases.bound = Bound({NEW[0]: 0}, 3)

@@ -49,11 +49,6 @@ def test_shares_follow_speed(seconds: list[float]) -> None:
         assert abs(counts[peer] - 400 / s / total_rate) <= len(hop_s)
 
 
-def test_equal_replicas_take_turns() -> None:
-    counts = choices(taught({A: 1.0, B: 1.0, C: 1.0}), 30)
-    assert set(counts.values()) == {10}
-
-
 def test_a_newcomer_gets_until_it_has_as_much_as_the_others() -> None:
     hops = taught({A: 1.0, B: 1.0})
     choices(hops, 20)
@@ -155,13 +150,6 @@ def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
     assert choices(hops, 5)[A] > 0, "where all leave together they still take the step whole"
     hops.avoid([])
     assert choices(hops, 5)[A] > 0
-
-
-def test_a_release_undoes_a_charge() -> None:
-    hops = taught({A: 1.0, B: 1.0})
-    first = hops.choose(0.0)
-    hops[first].release()
-    assert hops.choose(0.0) == first
 
 
 def test_who_is_struck_gets_nothing_for_a_while() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
@@ -117,12 +116,6 @@ class TestResume:
     def test_not_before_they_have_said_what_they_have(self) -> None:
         made = self.back(MEMBERS[:2])
         assert self.begun(made, MEMBERS[1], until=BRIEF_PATIENCE_S) is None
-
-    def test_going_on_where_the_swarm_was_shut_down_is_no_warning(self) -> None:
-        made = self.back([ME])
-        made.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)
-        told = [e for e in made.tick(SETTLE_S) if isinstance(e, Explain)]
-        assert [e.level for e in told] == ["info"]
 
 
 def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:

@@ -11,7 +11,6 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.limits import MAX_ELECTORS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
@@ -209,12 +208,6 @@ class TestLost:
         assert due <= 60.0
         assert adopted(made.tick(60.0)) is not None
 
-    def test_a_stage_that_comes_back_is_not_lost(self) -> None:
-        made = running(first(PEERS))
-        made.update(context(27, None), 20.0)
-        made.update(context(27, 27), 20.5)
-        assert adopted(made.tick(90.0)) is None
-
     def test_before_anything_was_made_nothing_is_lost(self) -> None:
         made = machine(first(PEERS))
         for other in PEERS:
@@ -341,22 +334,6 @@ class TestBeginning:
                 follower = self.new(other)
                 assert adopted(follower.receive(decider, Stored(begun), 2.3)) == begun
                 assert follower.may_begin(1, 2.3)
-
-    def test_alone_it_waits_for_nobody_long(self) -> None:
-        begun = adopted(self.new(PEERS[0], ()).tick(0.2 + SETTLE_S))
-        assert begun.electors == (PEERS[0],)
-
-    def test_the_next_by_rank_begins_where_the_first_does_not(self) -> None:
-        order = sorted(PEERS, key=lambda peer: rank("restore", SEED.era, peer))
-        made = self.new(order[1])
-        assert adopted(made.tick(0.2 + SETTLE_S)) is None
-        assert adopted(made.tick(0.2 + SETTLE_S + TURN_S)) is not None
-
-    def test_of_a_crowd_seven_elect(self) -> None:
-        crowd = [peer_id_from_key(bytes([n]) * 32) for n in range(20)]
-        begun = adopted(self.new(first(crowd, SEED.era), crowd).tick(0.2 + SETTLE_S))
-        by_rank = sorted(crowd, key=lambda peer: rank("elector", peer))
-        assert begun.electors == tuple(sorted(by_rank[:MAX_ELECTORS]))
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:

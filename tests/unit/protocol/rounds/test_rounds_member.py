@@ -158,18 +158,6 @@ BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
 
 
 class TestTheUsualRound:
-    def test_contribute_exchange_ready_apply(self) -> None:
-        table, order, agreed = ready()
-        assert agreed == plan_digest(LEADER, order, BROADCASTS)
-        [task] = tasks(table.member.committed(1, agreed))
-        assert task == ApplyTask(
-            STEP,
-            1,
-            tuple(order.bounds),
-            (PayloadKey(STEP, "reduced", 0, 1, ME), PayloadKey(STEP, "reduced", 1, 1, B)),
-            (2.0, 3.0),
-        )
-
     def test_parts_are_summed_in_the_members_order(self) -> None:
         table = Table(8)
         order = plan({B: {9}, C: {10, 11}, ME: {8}})
@@ -412,12 +400,16 @@ class TestCommits:
 
 class TestObservers:
     def observer(self) -> tuple[Table, bytes]:
-        """Not loaded yet; plan and broadcasts are here."""
+        """Not loaded yet; plan and broadcasts are here. It says nothing: it does not influence
+        whether the round is repeated."""
         table = Table(loaded=False)
         order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
         assert table.member.plan(LEADER, order) == []
-        table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
-        effects = table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+        effects = [
+            *table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1)),
+            *table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)),
+        ]
+        assert not tasks(effects)
         assert not sent(effects, Ready)
         return table, plan_digest(LEADER, order, BROADCASTS)
 
@@ -572,15 +564,6 @@ def test_a_sum_that_we_cannot_decode_is_nobody_elses_fault(error: str) -> None:
     [task] = tasks(effects)
     [fault] = table.member.computed(task, Outcome(error=error))
     assert isinstance(fault, Fault)
-
-
-def test_who_observes_applies_without_a_word() -> None:
-    """It does not influence whether the round is repeated."""
-    table = Table()
-    table.member.plan(LEADER, plan({B: {8, 9}, C: {10, 11}}, observers=[ME]))
-    for peer, segment in ((B, 0), (C, 1)):
-        message = Reduced(STAGE, STEP, 1, segment, 3.0)
-        assert tasks(table.member.reduced(peer, message, digest(2))) == []
 
 
 # --- a version whose hash is not known yet -----------------------------------------------------

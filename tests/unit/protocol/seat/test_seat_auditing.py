@@ -277,21 +277,6 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
     assert any("nobody can decide" in e.words for e in said if isinstance(e, Explain))
 
 
-def test_what_an_auditor_asks_for_is_kept_however_quick_the_steps_are(parts: Parts) -> None:
-    """Four quick steps passed while the auditor's worker was busy: an honest member had nothing
-    left to show, and three such audits expelled it."""
-    parts.dropped(0, 0.0)
-    parts.showing.on_request(SIBLING, AuditRequest(STAGE, 0, 1, "list", 0), 0.1)
-    gone = [parts.dropped(step, step / 10) for step in range(1, 12)]
-    dropped = {effect.step for effects in gone for effect in effects}
-    assert dropped == set(range(1, 8))
-    for step in range(8, 12):
-        parts.showing.on_request(SIBLING, AuditRequest(STAGE, step, 1, "list", 0), 2.0)
-    later = [parts.dropped(step, 3.0) for step in range(12, 40)]
-    left = 40 - len(dropped) - sum(map(len, later))
-    assert left <= 2 * KEPT_STEPS, "bounded, whatever is asked for"
-
-
 def test_few_steps_are_kept_because_they_were_asked_for_and_for_a_while(
     parts: Parts,
 ) -> None:
