@@ -186,13 +186,6 @@ class TestStrikes:
             line.tick(FORGET_S)
         assert found == [[]] * (STRIKES - 1) + [[A]] * 2
 
-    def test_not_where_it_brings_something_between_them(self) -> None:
-        line = Line()
-        for _ in range(2 * STRIKES):
-            assert named(self.strike(line, A)) == []
-            line.tick(FORGET_S)
-            line.made.next_hop[A].brought(line.now)
-
     def test_our_own_sleep_proves_nothing(self) -> None:
         line = Line()
         line.send()

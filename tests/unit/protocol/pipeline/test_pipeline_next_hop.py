@@ -74,13 +74,6 @@ def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
     assert first_choice(hops, 0.0) == A, "if both are, the load decides again"
 
 
-def test_who_can_only_be_relayed_is_chosen_all_the_same() -> None:
-    hops = NextHop()
-    hops.update({A: 1.0})
-    hops.relayed({A})
-    assert choices(hops, 9) == {A: 9}
-
-
 def test_rates_decide_once_everybody_has_said_one() -> None:
     """The time to the gradient is much the same for all: the stages behind take most of it."""
     hops = taught({A: 3.0, B: 3.1})

@@ -157,6 +157,8 @@ class TestTraining:
         made = Trained(version)
         assert not made.machine.lines.beside()
         made.meet(self.theirs, 300, FRIEND)
+        assert not made.fetches, "nor adopted: a word without a state takes nobody along"
+        assert not made.adopted
         assert made.machine.lines.beside() == [Line(self.theirs, frozenset({FRIEND}), 359)]
         made.see({}, 80.0)
         assert not made.machine.lines.beside()
@@ -168,13 +170,6 @@ class TestTraining:
         made = Trained(299, founder=founder)
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
         assert (not made.fetches) == stands
-
-    def test_a_word_takes_nobody_along(self) -> None:
-        """A version without a state on a disk, as in heartbeats that lie."""
-        made = Trained(200)
-        made.meet(self.theirs, 50_000, FRIEND)
-        assert not made.fetches
-        assert not made.adopted
 
     def test_nor_does_one_that_stands_still(self) -> None:
         made = Trained(200)

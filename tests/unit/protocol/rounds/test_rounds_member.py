@@ -89,13 +89,14 @@ def bitmap(ids: object) -> bytes:
 
 
 def plan(
-    counted: dict[PeerId, set[int]],
+    counted: dict[PeerId, set[int]] | None = None,
     *,
     attempt: int = 1,
     bounds: list[int] | None = None,
     observers: list[PeerId] | None = None,
 ) -> Plan:
-    members = [PlanMember(peer, bitmap(ids)) for peer, ids in counted.items()]
+    halves = {ME: {8, 9}, B: {10, 11}}
+    members = [PlanMember(peer, bitmap(ids)) for peer, ids in (counted or halves).items()]
     cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
     return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
 
@@ -135,19 +136,26 @@ def digest(n: int) -> bytes:
 def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
     """Two members, ours the first shard; our contribution is encoded."""
     table = Table(8, 9)
-    order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+    order = plan(attempt=attempt)
     [task] = tasks(table.member.plan(LEADER, order))
     effects = table.member.computed(task, Outcome())
     assert [to for to, _ in sent(effects, Segment)] == [B]
     return table, order
 
 
-def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
+def summing() -> tuple[Table, ReduceTask]:
+    """As ``exchanging``, with the other contribution to our shard."""
+    table, _ = exchanging()
+    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    return table, reduce
+
+
+def ready() -> tuple[Table, Plan, bytes]:
     """As ``exchanging``, with both shards reduced."""
-    table, order = exchanging(attempt)
-    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
+    table, order = exchanging()
+    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
     table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-    effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2))
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     [(to, message)] = sent(decoded(table.member, list(effects)), Ready)
     assert to == LEADER
     assert message.loss_sum == 8 + 9
@@ -185,14 +193,14 @@ class TestTheUsualRound:
         table = Table(8, 9)
         assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
         assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
-        [task] = tasks(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
+        [task] = tasks(table.member.plan(LEADER, plan()))
         [reduce] = tasks(decoded(table.member, table.member.computed(task, Outcome())))
         table.member.computed(reduce, Outcome(digests=(digest(1),)))
         assert table.member.ready
 
     def test_a_shard_without_elements_is_nobodys_work(self) -> None:
         table = Table(8, 9)
-        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=[0, 0, SIZE])
+        order = plan(bounds=[0, 0, SIZE])
         [task] = tasks(table.member.plan(LEADER, order))
         effects = table.member.computed(task, Outcome())
         assert [m.segment for _, m in sent(effects, Segment)] == [1]
@@ -209,7 +217,7 @@ class TestSegments:
     def exchanging(self) -> tuple[Table, Plan, list[tuple[PeerId, object]]]:
         """Two members with two segments each, ours the first shard; and what we send."""
         table = Table(8, 9)
-        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=list(self.BOUNDS))
+        order = plan(bounds=list(self.BOUNDS))
         [task] = tasks(table.member.plan(LEADER, order))
         return table, order, sent(table.member.computed(task, Outcome()), Segment)
 
@@ -266,7 +274,7 @@ class TestTheLedger:
     def test_it_waits_for_the_worker(self) -> None:
         table = Table(8)
         table.worker.accumulating = True
-        assert table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})) == []
+        assert table.member.plan(LEADER, plan()) == []
         table.worker.accumulating = False
         assert table.member.advance() == []
         table.done.add(9)
@@ -274,28 +282,22 @@ class TestTheLedger:
         assert isinstance(task, ContributeTask)
 
     def test_doubles_are_subtracted_first(self) -> None:
-        table = Table(8, 9, 10)
-        order = plan({ME: {8, 9}, B: {10, 11}})
-        doing = tasks(table.member.plan(LEADER, order))
-        assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
-        assert table.done == {8, 9}
-
-    def test_a_double_finished_after_the_plan_was_made_is_subtracted_too(self) -> None:
-        """The leader could not know of it: the worker was at it."""
+        """The leader could not know of this one: the worker was at it."""
         table = Table(8, 9)
         table.worker.accumulating = True
-        order = plan({ME: {8, 9}, B: {10, 11}})
+        order = plan()
         assert table.member.plan(LEADER, order) == []
         table.done.add(10)
         table.worker.accumulating = False
         doing = tasks(table.member.advance())
         assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert table.done == {8, 9}
 
 
 class TestAttempts:
     def test_a_higher_attempt_starts_over(self) -> None:
         table, _, _ = ready()
-        [task] = tasks(table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2)))
+        [task] = tasks(table.member.plan(C, plan(attempt=2)))
         assert task == ContributeTask(STEP, 2, (0, 256, SIZE))
 
     @pytest.mark.parametrize("attempt", [0, 3, 4])
@@ -307,12 +309,12 @@ class TestAttempts:
 
     def test_the_commit_of_an_attempt_given_up_is_not_applied(self) -> None:
         table, _, agreed = ready()
-        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        table.member.plan(C, plan(attempt=2))
         assert table.member.committed(1, agreed) == []
 
     def test_outcomes_of_an_attempt_given_up_are_void(self) -> None:
         table, order = exchanging()
-        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        table.member.plan(C, plan(attempt=2))
         old = ContributeTask(STEP, 1, tuple(order.bounds))
         assert table.member.computed(old, Outcome()) == []
         assert table.member.computed(ReduceTask(STEP, 1, 0, (), ()), Outcome()) == []
@@ -329,7 +331,7 @@ class TestAttempts:
     def test_nothing_is_followed_while_applying(self) -> None:
         table, _, agreed = ready()
         table.member.committed(1, agreed)
-        assert table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=9)) == []
+        assert table.member.plan(C, plan(attempt=9)) == []
         assert table.member.committed(1, agreed) == []
 
     def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
@@ -346,8 +348,8 @@ class TestAttempts:
         table, _ = exchanging(attempt=3)
         assert table.member.promise == (STEP, 3)
         later = Table(8, 9, promise=table.member.promise)
-        assert later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=3)) == []
-        assert tasks(later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=4)))
+        assert later.member.plan(LEADER, plan(attempt=3)) == []
+        assert tasks(later.member.plan(LEADER, plan(attempt=4)))
         later.member.start_step(STEP + 1)
         assert later.member.promised == 0
 
@@ -364,13 +366,13 @@ class TestCommits:
     def test_the_plan_of_a_commit_that_came_first_is_followed(self) -> None:
         table, _ = exchanging()
         table.member.committed(2, digest(9))
-        [task] = tasks(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=2)))
+        [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
         assert isinstance(task, ContributeTask)
 
     def test_who_does_not_hold_what_is_committed_is_left_out(self) -> None:
         table, _, agreed = ready()
         assert not table.member.is_left_out
-        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        table.member.plan(C, plan(attempt=2))
         table.member.committed(1, agreed)
         assert table.member.is_left_out, "it has begun another attempt"
         for other in (Table(8, 9), exchanging()[0]):
@@ -387,7 +389,7 @@ class TestCommits:
         assert effect.kind == "behind"
 
     def test_the_digest_covers_leader_plan_bytes_and_norms(self) -> None:
-        order = plan({ME: {8, 9}, B: {10, 11}})
+        order = plan()
         base = plan_digest(LEADER, order, BROADCASTS)
         others = {
             plan_digest(C, order, BROADCASTS),
@@ -449,13 +451,13 @@ class TestObservers:
 class TestFailures:
     def test_a_poisoned_gradient_stops_the_seat(self) -> None:
         table = Table(8, 9)
-        [task] = tasks(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
+        [task] = tasks(table.member.plan(LEADER, plan()))
         [fault] = table.member.computed(task, Outcome(error="poisoned"))
         assert fault.kind == "poisoned"
 
     def test_short_memory_is_no_divergence_and_is_tried_once_more(self) -> None:
         table = Table(8, 9)
-        [task] = tasks(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
+        [task] = tasks(table.member.plan(LEADER, plan()))
         [again] = table.member.computed(task, Outcome(error="oom"))
         assert again == Compute(task)
         [fault] = table.member.computed(task, Outcome(error="oom"))
@@ -465,14 +467,12 @@ class TestFailures:
 
     @pytest.mark.parametrize("error", ["oom", "stale", "internal"])
     def test_trouble_of_its_own_stops_the_seat_and_not_the_round(self, error: str) -> None:
-        table, _ = exchanging()
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        table, reduce = summing()
         [fault] = table.member.computed(reduce, Outcome(error=error))
         assert fault.kind == "internal"
 
     def test_a_malformed_contribution_is_refused_and_its_sender_blamed(self) -> None:
-        table, _ = exchanging()
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        table, reduce = summing()
         effects = table.member.computed(reduce, Outcome(error="codec", part=0))
         assert not sent(effects, Reduced)
         [(to, refusal)] = sent(effects, Ready)
@@ -495,8 +495,7 @@ class TestFailures:
 
     def test_nothing_but_another_plan_is_waited_for_after_a_refusal(self) -> None:
         """Others may have refused it as well: they are not to blame for what they withhold."""
-        table, _ = exchanging()
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        table, reduce = summing()
         assert table.member.awaited((), LEADER) == [("sum", B)]
         assert table.member.awaited({ME}, C) == [("anew", C)]
         assert table.member.awaited({B}, C) == [("sum", B), ("anew", C)], "so all hear of it"
@@ -536,8 +535,7 @@ class TestAMemberIsExpelled:
 
 
 def test_a_sum_is_decoded_before_anybody_relies_on_it() -> None:
-    table, _ = exchanging()
-    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    table, reduce = summing()
     table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
     effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     key = PayloadKey(STEP, "reduced", 1, 1, B)
@@ -553,7 +551,7 @@ def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed() -> None:
     assert sent(effects, Ready) == [(LEADER, Ready(STAGE, STEP, 1, REFUSED, 0.0))]
     assert blamed(effects) == [(B, "malformed-sum")]
     assert not any(isinstance(effect, Fault) for effect in effects)
-    [again] = tasks(table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2)))
+    [again] = tasks(table.member.plan(C, plan(attempt=2)))
     assert isinstance(again, ContributeTask)
 
 
@@ -580,7 +578,7 @@ def hashing(*done: int) -> Table:
 
 def test_it_contributes_once_the_hash_is_known() -> None:
     table = hashing(8, 9)
-    order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=STATE)
+    order = replace(plan(), state=STATE)
     assert tasks(table.member.plan(LEADER, order)) == []
     assert tasks(table.member.advance()) == []
     assert table.member.awaited((), LEADER) == []  # we are the late one
@@ -590,7 +588,7 @@ def test_it_contributes_once_the_hash_is_known() -> None:
 
 def test_it_leaves_if_its_siblings_have_another_state() -> None:
     table = hashing(8, 9)
-    order = replace(plan({ME: {8, 9}, B: {10, 11}}), state=OTHER)
+    order = replace(plan(), state=OTHER)
     table.member.plan(LEADER, order)
     [fault] = table.member.hashed(STATE)
     assert fault.kind == "behind"
@@ -615,7 +613,7 @@ class TestHostile:
     )
     def test_wrong_bounds(self, bounds: list[int]) -> None:
         table = Table(8, 9)
-        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=bounds)
+        order = plan(bounds=bounds)
         assert blamed(table.member.plan(C, order)) == [(C, "plan-with-wrong-bounds")]
         assert table.member.promised == 0
 
@@ -659,7 +657,7 @@ class TestHostile:
         second = kept(table.member.reduced(B, message, digest(2)))
         third = kept(table.member.reduced(STRANGER, message, digest(8)))
         assert len({*first, *second, *third}) == 3
-        effects = table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))
+        effects = table.member.plan(LEADER, plan())
         expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
         assert set(blamed(effects)) == expected
         [task] = tasks(effects)
@@ -692,7 +690,7 @@ class TestHostile:
     def test_many_honest_attempts_are_no_flood(self) -> None:
         table = Table(8, 9)
         for attempt in range(1, 5 * self.MAX_EARLY):
-            order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+            order = plan(attempt=attempt)
             table.member.plan(LEADER, order)
             assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
             effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
