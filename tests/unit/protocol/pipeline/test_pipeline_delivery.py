@@ -178,14 +178,6 @@ class TestLosses:
         assert held_by(made) == knows
         assert made.gradient(knows, STEP, M, 2.0)
 
-    def test_silence_to_a_question_means_nobody(self) -> None:
-        made = deliveries(A, B)
-        lost = held(made)
-        other = B if lost == A else A
-        made.update(rated({other}), STEP, 1.0)
-        assert made.tick(1.0 + ANSWER_S / 2) == []
-        assert offers(made.tick(1.0 + ANSWER_S)) == [(other, 3)]
-
     def test_a_step_closed_there_is_asked_for_and_never_offered(self) -> None:
         made = deliveries(A, B)
         lost = held(made)

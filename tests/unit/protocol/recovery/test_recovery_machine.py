@@ -141,23 +141,6 @@ class TestLost:
         assert adopted(made.tick(20.0 + LOST_S)) is None
         assert adopted(made.tick(20.0 + LOST_S + TURN_S)) is not None
 
-    @pytest.mark.parametrize("version", [30, 50, 1 << 40])
-    def test_one_that_says_it_has_what_nobody_has_made_decides_nothing(self, version: int) -> None:
-        decider, liar, *_ = sorted(PEERS, key=lambda peer: rank("restore", FIRST.era, peer))
-        made = running(decider, (0, 20))
-        lie = stored((0, 20), (1, 20), (0, version), (1, version))
-        made.receive(liar, lie, 11.0)
-        assert made.known.newest_whole().version == 20, "that one stays on the disks"
-        made.update(context(27, None), 20.0)
-        assert begun_at([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)]) == 20
-
-    def test_what_several_have_made_out_of_sight_counts(self) -> None:
-        """We were cut off while the others went on, and they have all been restarted since."""
-        made = running(PEERS[0], (0, 20))
-        made.receive(PEERS[1], stored((0, 90)), 20.0)
-        made.receive(PEERS[2], stored((1, 90)), 20.0)
-        assert made.known.newest_whole().version == 90
-
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
         made = running(decider)
@@ -167,11 +150,6 @@ class TestLost:
         follower.update(context(27, None), 20.1)
         said = stored((0, 20), (1, 20), lineage=lineage)
         assert adopted(follower.receive(decider, said, 21.5)) == lineage
-
-    def test_nobody_follows_one_that_is_alone_with_it(self) -> None:
-        made = running(PEERS[0])
-        rogue = Lineage(9 << 32, electors=FIRST.electors)
-        assert adopted(made.receive(PEERS[1], stored(lineage=rogue), 20.0)) is None
 
     def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
@@ -187,17 +165,6 @@ class TestLost:
             train = replace(context(None, None), eras=seats, reached=reached)
             back = back or adopted(made.update(train, idle + second))
         assert back == FIRST
-
-    def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
-        made, idle = running(PEERS[0]), 10.0 + STUCK_S + PATIENCE_S
-        later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
-        assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
-        assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
-
-    def test_without_a_quorum_it_waits(self) -> None:
-        made = running(first(PEERS))
-        made.update(context(27, None, quorum=False), 20.0)
-        assert adopted(made.tick(60.0)) is None
 
     def test_a_quorum_that_comes_with_time_alone_is_noticed(self) -> None:
         made = running(first(PEERS), (0, 20), (1, 20))
@@ -419,12 +386,7 @@ class TestBeginning:
 
 
 class TestResume:
-    def test_copies_are_waited_for(self) -> None:
-        made = machine(PEERS[0])
-        made.update(context(None, None, live=PEERS[:2]), 0.2)
-        assert not made.open, "the other has not said what it has"
-
-    def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
+    def test_our_own_copies_are_waited_for_until_our_disk_can_be_read(self) -> None:
         made = Recovery(Knowledge(PEERS[0], 2, EVERY, FIRST), 5)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
@@ -455,12 +417,6 @@ class TestResume:
         adopt = next(e for e in back.tick(0.2 + SETTLE_S) if isinstance(e, Adopt))
         assert adopt.lineage.version == 30
         assert adopt.reason == f"the swarm was shut down; {words}"
-
-    def test_whoever_has_it_all_is_believed_while_nobody_has_seen_it_trained(self) -> None:
-        made = machine(PEERS[0], (0, 20), (1, 20))
-        made.receive(PEERS[1], stored((0, 90), (1, 90)), 0.1)
-        made.update(context(None, None, live=PEERS[:2]), 0.2)
-        assert made.known.newest_whole().version == 90
 
     @staticmethod
     def begun_at(version: int, *held: tuple[int, int]) -> Recovery:
@@ -512,15 +468,6 @@ class TestResume:
         assert adopted(made.tick(SETTLE_S + BRIEF_PATIENCE_S - 1.0)) is None
         late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
         assert begun_at([*made.tick(late - TURN_S), *made.tick(late)]) == 20
-
-    def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
-        training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)), FIRST.electors)
-        made = machine(PEERS[0], (0, 90))
-        made.receive(PEERS[1], stored((0, 40), lineage=training), 0.1)
-        seen = context(None, None, live=PEERS[:2])
-        eras = {PEERS[1]: (training.era, training.era)}
-        effects = made.update(RecoveryContext(seen.live, seen.versions, eras), 0.2)
-        assert adopted(effects) == training
 
 
 def test_the_record_is_said_again_before_it_expires() -> None:

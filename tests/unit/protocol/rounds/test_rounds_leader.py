@@ -342,12 +342,6 @@ class TestDecree:
         made, _ = planned((ME, IDS))
         assert commits(made.ready(ME, ready(), 1.0)) == [ME]
 
-    def test_who_is_let_in_hears_of_it(self) -> None:
-        made = leader(ME)
-        made.join(NEW, 0.0)
-        made.report(ME, report(IDS), 1.0)
-        assert set(commits(made.ready(ME, ready(), 1.0))) == {ME, NEW}
-
     def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
         made = leader(ME, B, C)
         made.report(ME, report(range(16, 20)), 0.0)
@@ -632,6 +626,7 @@ def test_an_admitted_peer_observes_the_next_round() -> None:
     sent = plans(made.report(ME, report(IDS), 1.0))
     assert set(sent) == {ME, NEW}
     assert sent[ME].observers == [NEW]
+    assert set(commits(made.ready(ME, ready(), 1.0))) == {ME, NEW}, "it hears of the commit"
 
 
 def test_nobody_is_admitted_while_a_plan_is_out() -> None:
