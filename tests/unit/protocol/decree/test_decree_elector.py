@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 from msgspec.structs import replace
 
@@ -27,23 +25,10 @@ from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
-from tests.support.decrees import commit_of
+from tests.support.decrees import commit_of, elector, signature, verify
 
 A, B, C, D, E = map(PeerId, "ABCDE")
 STAGE, ERA, STEP = 1, 7, 5
-
-
-def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
-    """A signature that only its peer is supposed to make."""
-    return hashlib.blake2b(f"{peer}|{kind}|".encode() + body, digest_size=64).digest()
-
-
-def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
-    return signed == signature(peer, kind, body)
-
-
-def elector(me: PeerId) -> Elector:
-    return Elector(lambda kind, body: signature(me, kind, body), verify)
 
 
 def decree(

@@ -236,6 +236,13 @@ class TestPlanning:
         assert plan.bounds == [0, SIZE // 2, SIZE, SIZE]
 
 
+def test_a_plan_names_the_state_that_most_replicas_have() -> None:
+    made, effects = leader(ME, B, C), []
+    for peer, state, ids in ((ME, b"a", {16}), (B, b"a", {17}), (C, b"b", range(18, 24))):
+        effects += made.report(peer, replace(report(ids), state=state), 0.0)
+    assert {plan.state for plan in plans(effects).values()} == {b"a"}
+
+
 def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
     """It may return with an empty ledger, and count from one again."""
     made = leader(ME, B)

@@ -3,14 +3,13 @@ that cannot catch up takes its stage anew."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import pytest
 from msgspec.structs import replace
 
 from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
-from protocol.decree.elector import MAX_COMMITS, Elector
+from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import LOST_AFTER_S, Contacts
@@ -33,7 +32,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
-from tests.support.decrees import commit_of
+from tests.support.decrees import commit_of, elector, signature
 from tests.support.seats import seat_of
 
 STAGE, STEP = 1, 7
@@ -139,26 +138,14 @@ class TestWhoIsAhead:
 # --- in a seat ------------------------------------------------------------------------------
 
 
-def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
-    """A signature that nobody forges in these tests."""
-    return hashlib.blake2b(f"{peer} {kind} ".encode() + body).digest()
-
-
 def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     """A replica whose step ourselves, a sibling and a third one elect."""
-
-    def signs(kind: str, body: bytes) -> bytes:
-        return signature(ME, kind, body)
-
-    def is_signed(peer: PeerId, kind: str, body: bytes, by: bytes) -> bool:
-        return by == signature(peer, kind, body)
-
     made = seat_of(
         Place(ME, STAGE, 2, 4),
         STEP,
         serving=serving,
         touch=contacts,
-        elector=Elector(signs, is_signed),
+        elector=elector(ME),
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
