@@ -234,6 +234,11 @@ class TestNextHop:
         bound = Bound(dict.fromkeys(liars, 0), 3)
         assert routed(bound, liars, arrive=6.0) <= TOGETHER
 
+    def test_it_grows_with_each_that_has_audited_it(self) -> None:
+        shares = [routed(Bound({NEW[0]: n}, 3), NEW[:1], arrive=4.0) for n in (0, 1, 2)]
+        assert shares == sorted(shares)
+        assert shares[-1] > 1.5 * shares[0]
+
     def test_alone_it_gets_everything(self) -> None:
         hop = NextHop()
         hop.update({NEW[0]: 1.0})

@@ -566,6 +566,11 @@ class TestChoice:
 
 
 class TestRecord:
+    def test_it_survives_the_wire(self) -> None:
+        lineage = Lineage(5, 3, (digest(0, 3), digest(1, 3)), FIRST.electors)
+        whole = stored((0, 1), (1, 7), lineage=lineage)
+        assert parse_stored(encode_stored(whole), PEERS[0], PEERS[0], 2) == whole
+
     @pytest.mark.parametrize(
         ("record", "key", "reason"),
         [

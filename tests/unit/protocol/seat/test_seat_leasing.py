@@ -90,6 +90,12 @@ class TestTheNextStep:
         desk.see(view(step + 1))
         assert desk.asked(step + 1) == [THIRD]
 
+    def test_leases_of_later_steps_are_ignored(self) -> None:
+        step = step_led_by(SIBLING, THIRD)
+        desk = Desk(step)
+        desk.hear(THIRD, Lease(step + 1, ids(step + 1), again=False))
+        assert desk.seat.pipeline.empty
+
     def test_who_is_a_step_further_and_asks_before_it_leads_is_not_forgotten(self) -> None:
         """It asks once: a commit reaches one replica before the other."""
         step = step_led_by(SIBLING, ME)
