@@ -13,7 +13,6 @@ from protocol.audit.audit import (
     STANDBY_S,
     Ask,
     Audit,
-    Judged,
     State,
     Subject,
 )
@@ -127,7 +126,6 @@ def done(audit, wanted, *apart, now=2.0):
 
 def graded(effects, grade):
     (judged,) = effects
-    assert isinstance(judged, Judged)
     return judged.grade is grade and judged.words
 
 
@@ -320,30 +318,25 @@ def test_a_list_is_as_long_as_said_before_at_most(count):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "names"),
+    ("first", "last", "names", "where_packed"),
     [
-        (True, False, ("grad_in", "output")),
-        (False, False, ("grad_in", "input", "output", "grad_out")),
-        (False, True, ("input", "tokens", "grad_out")),
-        (True, True, ()),
+        (True, False, ("grad_in", "output"), ("grad_in", "output")),
+        (
+            False,
+            False,
+            ("grad_in", "input", "output", "grad_out"),
+            ("grad_in", "input", "tokens", "output", "grad_out"),
+        ),
+        (False, True, ("input", "tokens", "grad_out"), ("input", "tokens", "grad_out")),
+        (True, True, (), ()),
     ],
 )
-def test_what_is_shown_of_a_microbatch(first, last, names):
+def test_what_is_shown_of_a_microbatch_and_borders_where_data_is_packed(
+    first, last, names, where_packed
+):
     assert tensors_of(first=first, last=last) == names
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "names"),
-    [
-        (True, False, ("grad_in", "output")),
-        (False, False, ("grad_in", "input", "tokens", "output", "grad_out")),
-        (False, True, ("input", "tokens", "grad_out")),
-        (True, True, ()),
-    ],
-)
-def test_borders_are_shown_where_data_is_packed(first, last, names):
-    assert tensors_of(first=first, last=last, tokens_everywhere=True) == names
-    assert len(names) <= MAX_TENSORS
+    assert tensors_of(first=first, last=last, tokens_everywhere=True) == where_packed
+    assert len(where_packed) <= MAX_TENSORS
 
 
 def part(peer, segment=2):
@@ -385,12 +378,10 @@ def test_a_sum_is_made_again_once_the_contribution_agrees():
 @pytest.mark.parametrize(
     ("deviation", "grade"),
     [
-        (0.0, Grade.AGREES),
         (1e-7, Grade.AGREES),
         (5e-3, Grade.DOUBTFUL),
         (11.0, Grade.SUMS),
-        (float("inf"), Grade.SUMS),
-        (float("nan"), Grade.SUMS),
+        (math.nan, Grade.SUMS),
     ],
 )
 def test_a_sum_is_judged_by_its_distance_from_ours(deviation, grade):

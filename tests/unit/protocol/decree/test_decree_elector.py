@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 from msgspec.structs import replace
 
@@ -17,31 +15,20 @@ from protocol.decree.decree import (
     is_majority,
     voters,
 )
-from protocol.decree.elector import MAX_COMMITS, Elector, Term
+from protocol.decree.elector import MAX_COMMITS, Elector, Term, unsigned_elector
 from protocol.decree.proposer import Proposer, State
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pace import ANSWER_S
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
+from tests.support.decrees import commit_of, elector, signature, verify
 
 A, B, C, D, E = map(PeerId, "ABCDE")
 STAGE, ERA, STEP = 1, 7, 5
-
-
-def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
-    """A signature that only its peer is supposed to make."""
-    return hashlib.blake2b(f"{peer}|{kind}|".encode() + body, digest_size=64).digest()
-
-
-def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
-    return signed == signature(peer, kind, body)
-
-
-def elector(me: PeerId) -> Elector:
-    return Elector(lambda kind, body: signature(me, kind, body), verify)
 
 
 def decree(
@@ -67,7 +54,6 @@ class Swarm:
         of_all = decree(A, first.attempt, electors, "AB", STEP - 1)
         self.say(A, first.propose(of_all, 0.0), first)
         self.before = first.commit()
-        assert self.before is not None
         for one in self.electors.values():
             one.take(self.before, voters(self.before, frozenset(self.named), verify))
 
@@ -108,7 +94,6 @@ def test_the_designated_leader_needs_no_promises(swarm: Swarm) -> None:
     assert leading.commit() is None, "one of three is no majority"
     swarm.say(first, leading.tick(9.0), leading, to="BC")
     commit = leading.commit()
-    assert commit is not None
     assert voters(commit, frozenset((A, B, C)), verify) >= {B, C}
 
 
@@ -116,7 +101,6 @@ def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
     first, other = leaders()
     asked = Propose(STAGE, STEP, 1, decree(other), era=ERA)
     answer = swarm.electors[C].answer(other, asked)
-    assert isinstance(answer, Vote)
     assert answer.promised > 1
     assert not answer.signature
     assert isinstance(swarm.electors[C].answer(first, replace(asked, decree=decree(first))), Vote)
@@ -158,16 +142,14 @@ def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> N
     assert leading.commit() is not None
     bare = Propose(STAGE, STEP, 9, decree(other), era=ERA)
     answer = swarm.electors[C].answer(other, bare)
-    assert isinstance(answer, Vote)
     assert not answer.signature, "nobody has promised it that"
     swarm.say(other, liar.ask(0.0), liar)
     assert liar.state is State.BOUND
     forged = Propose(STAGE, STEP, liar.attempt, decree(other), liar.promises, era=ERA)
     answer = swarm.electors[C].answer(other, forged)
-    assert isinstance(answer, Vote)
     assert not answer.signature, "they are bound to another decree"
     stolen = replace(forged, decree=decree(first))
-    assert not swarm.electors[C].answer(E, stolen).signature  # type: ignore[union-attr]
+    assert not swarm.electors[C].answer(E, stolen).signature
 
 
 def test_a_word_outlives_the_process(swarm: Swarm) -> None:
@@ -209,10 +191,8 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
     assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
     given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
     assert given == swarm.before
-    assert isinstance(given, Commit)
     new.take(given)
     answer = new.answer(first, asked)
-    assert isinstance(answer, Vote)
     assert answer.signature
 
 
@@ -226,7 +206,6 @@ def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> Non
     body_of.ask(0.0)
     swarm.say(first, body_of.propose(decree(first), 0.0), body_of)
     true = body_of.commit()
-    assert true is not None
     voter.take(replace(true, decree=decree(other)))
     assert voter.commit(STAGE, ERA, STEP) is None, "they have voted for something else"
     voter.take(true)
@@ -254,13 +233,6 @@ def test_it_keeps_few_commits() -> None:
 
 
 class TestMajority:
-    def test_of_an_even_number_the_first_decides(self) -> None:
-        four = frozenset((A, B, C, D))
-        pairs = [{A, B}, {A, C}, {A, D}, {B, C}, {B, D}, {C, D}]
-        won = [pair for pair in pairs if is_majority(pair, four)]
-        assert len(won) == 3
-        assert len(set.intersection(*won)) == 1, "no two that share nobody"
-
     def test_who_has_ended_counts_for_neither_side_unless_it_has_voted(self) -> None:
         three = frozenset((A, B, C))
         assert not is_majority({A}, three)
@@ -303,7 +275,7 @@ class TestWhatIsProposed:
     )
     def test_what_a_member_is_not_ready_for(self, swarm: Swarm, changed: dict[str, object]) -> None:
         first, _ = leaders()
-        said = replace(decree(first), **changed)  # type: ignore[arg-type]
+        said = replace(decree(first), **changed)
         answer = swarm.electors[C].answer(first, Propose(STAGE, STEP, 1, said, era=ERA))
         assert answer == Penalise(first, "not-all-are-ready", 50)
         assert swarm.electors[C].liars() == {first}
@@ -366,3 +338,78 @@ def test_one_elector_binds_nobody_where_most_have_not_voted() -> None:
     assert bound_by([*none, one], three) == b""
     assert bound_by([none[0], Promise(B, 2, b"y", b""), one], three) == b""
     assert bound_by([none[0], Promise(B, 2, b"x", b""), one], three) == b"x"
+
+
+# --- leaders that lie --------------------------------------------------------------------------
+
+
+ME, LEADER, LIAR = map(PeerId, ("me", "leader", "liar"))
+
+
+def unsigned() -> Elector:
+    """One that knows who elects its step."""
+    made = unsigned_elector()
+    made.first = lambda era, step: (ME, LEADER, LIAR) if (era, step) == (0, STEP) else ()
+    return made
+
+
+def promised(voter: Elector, leader: PeerId, attempt: int) -> bool:
+    """Whether an elector promises a leader an attempt."""
+    answer = voter.answer(leader, Propose(STAGE, STEP, attempt))
+    return isinstance(answer, Vote) and bool(answer.signature)
+
+
+def test_one_question_does_not_exhaust_the_attempts_of_a_step() -> None:
+    voter = unsigned()
+    assert not promised(voter, LIAR, MAX_ATTEMPT)
+    assert promised(voter, LEADER, 2)
+    for _ in range(9):
+        assert not promised(voter, LIAR, MAX_ATTEMPT)
+    assert promised(voter, LEADER, 3)
+
+
+def test_who_missed_very_many_attempts_is_asked_until_it_answers() -> None:
+    voter, far = unsigned(), 3 * MAX_ATTEMPTS_MISSED
+    assert [promised(voter, LEADER, far) for _ in range(3)] == [False, False, True]
+
+
+def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
+    """Whoever else has promised or voted: of it, no elector knows a decree before."""
+    voter = unsigned_elector()
+    voter.first = lambda era, step: (ME, LEADER, "third") if (era, step) == (0, STEP) else ()
+    forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
+    promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (LIAR, "another"))
+    answer = voter.answer(LIAR, Propose(STAGE, STEP, 2, forged, promises))
+    assert not answer.signature
+    voter.take(Commit(STAGE, STEP, 2, LIAR, forged, ((LIAR, bytes(64)),)))
+    assert voter.commit(STAGE, 0, STEP) is None
+    true = Decree(2, b"t" * 32, (LEADER,), (ME, LEADER), 0.0, (bytes(64),))
+    promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (ME, LEADER))
+    answer = voter.answer(LEADER, Propose(STAGE, STEP, 2, true, promises))
+    assert answer.signature
+    said = Commit(STAGE, STEP, 2, LEADER, true, ((LEADER, bytes(64)), (ME, bytes(64))))
+    voter.take(said)
+    assert voter.commit(STAGE, 0, STEP) == said
+
+
+def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
+    """Its process has ended, or it was named only now: it asks for the commit before."""
+    voter = unsigned_elector()
+    forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
+    promises = (Promise(LIAR, 0, b"", bytes(64)),)
+    for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):
+        assert voter.answer(LIAR, asked) == CommitRequest(STAGE, STEP - 1)
+    assert unsigned().answer(LIAR, asked) != CommitRequest(STAGE, STEP - 1)
+
+
+def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:
+    """Else anyone in the swarm could overtake every leader, again and again."""
+    voter = unsigned()
+    electors = ME, LEADER, LIAR
+    before = commit_of(STAGE, STEP - 1, 1, bytes(32), (LEADER, ME), electors=electors)
+    voter.take(before, frozenset(electors))
+    voter.serving = lambda _stage: {LEADER: STEP, LIAR: STEP}
+    assert not promised(voter, LIAR, 2)
+    assert promised(voter, LEADER, 2)
+    voter.serving = lambda _stage: {LIAR: STEP}
+    assert promised(voter, LIAR, 3), "nobody of them is there"

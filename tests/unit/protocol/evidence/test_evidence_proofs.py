@@ -29,7 +29,7 @@ NOW = 100.0
 
 def proof_of(number: int, swarm: str = SWARM) -> Proof:
     one, two = (
-        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)  # type: ignore[arg-type]
+        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)
         for body in (b"one", b"two")
     )
     found = contradiction(one, two)

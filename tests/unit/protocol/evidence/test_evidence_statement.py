@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from protocol.errors import RemoteProtocolError
@@ -20,10 +18,10 @@ from protocol.evidence.word import MAX_MARKS, OwnWord
 from protocol.ids import SwarmId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Plan, Ready, decode_message, encode_message
+from protocol.wire.messages import Plan, Ready
 from protocol.wire.parts import PlanMember
 from protocol.wire.statement import Statement, encode_statement, parse_statement
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, messages_of, peer, signer
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 LEADER, ALICE, BORIS = peer(1), peer(2), peer(3)
 
@@ -36,7 +34,6 @@ def plan(attempt: int = 1, electors: tuple[int, ...] = (1, 2), **changes: object
 
 def by(number: int, message: Decisive, swarm: SwarmId = SWARM) -> Decisive:
     said = statement_of(message)
-    assert said is not None
     kind, statement = said
     signature = signer(number).sign(kind, encode_statement(statement), swarm).signature
     return replace(message, signature=signature)
@@ -46,16 +43,6 @@ def shown(number: int, message: Decisive, swarm: SwarmId = SWARM) -> Envelope:
     envelope = envelope_of(peer(number), by(number, message, swarm))
     assert envelope is not None
     return envelope
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.one_of(*map(messages_of, (Plan, Ready))))
-def test_a_statement_is_the_same_after_the_wire(message: Decisive) -> None:
-    assert isinstance(message, Plan | Ready)
-    there = decode_message(encode_message(message))
-    assert isinstance(there, Plan | Ready)
-    assert statement_of(there) == statement_of(message)
-    assert statement_of(replace(there, signature=bytes(64))) == statement_of(message)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +58,6 @@ def test_a_statement_is_the_same_after_the_wire(message: Decisive) -> None:
 )
 def test_a_plan_states_all_that_it_says(changed: dict[str, object]) -> None:
     one, other = statement_of(plan()), statement_of(plan(**changed))
-    assert one is not None
-    assert other is not None
     assert one[1].digest != other[1].digest
     assert replace(one[1], digest=b"x" * 32) == replace(other[1], digest=b"x" * 32)
 
@@ -99,7 +84,6 @@ def test_a_leader_that_tells_two_members_two_plans_is_convicted() -> None:
     assert found is None
     assert told is not None  # others may have been told something else
     proof = heard.passed_on(BORIS, shown(1, plan(electors=(2, 1))))
-    assert proof is not None
     assert check(proof, SWARM) == LEADER
 
 

@@ -80,10 +80,6 @@ class TestTheWayIn:
     def test_what_is_waited_for_is_said(self, known: Known, why: str) -> None:
         assert way(known, [], []) == Wait(why)
 
-    def test_so_it_is_once_the_swarm_has_gone_on(self) -> None:
-        waits = way(Known(), [], [at(OTHER, 25), at(THIRD, 25)])
-        assert waits == Wait("waiting for somebody who has the state of stage 0")
-
 
 ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])

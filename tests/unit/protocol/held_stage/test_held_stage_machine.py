@@ -80,15 +80,6 @@ def test_a_transition_is_the_one_that_is_meant_or_refused(
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_no_state_but_the_last_is_a_dead_end(state: State) -> None:
-    reached = {state}
-    for _ in State:
-        reached |= {after for s in reached for after, _ in TABLE[s].values()}
-    assert State.GONE in reached
-    assert state is State.GONE or State.SERVING in reached or state is State.SAVING
-
-
-@pytest.mark.parametrize("state", list(State))
 def test_a_seat_is_closed_whenever_the_stage_is_lost_or_given_up(state: State) -> None:
     """Between a state with a seat and one without, something closes it."""
     seated = {State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING}
@@ -199,10 +190,3 @@ def test_every_waiting_state_says_what_it_waits_for_and_since_when() -> None:
     assert saving.waits_for == "saving stage 3: writing a last checkpoint"
     saving.copies()
     assert saving.waits_for == "saving stage 3: waiting until a neighbour keeps a copy"
-
-
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_phase_is_said_in_words(phase: Phase) -> None:
-    words = phase.value.format(stage=3)
-    assert "{" not in words
-    assert words.islower()

@@ -3,46 +3,95 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, LOST_S
-from protocol.pipeline.delivery import Deliveries
-from protocol.pipeline.effects import SendPayload
-from protocol.pipeline.next_hop import REST_S
+from protocol.effects import Explain, Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import ANSWER_S, FORGET_S, LOST_S
+from protocol.pipeline.delivery import ABSENT, Deliveries
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Compute,
+    Fault,
+    ForwardTask,
+    Obstructs,
+    Outcome,
+    Rerouted,
+    SendPayload,
+)
+from protocol.pipeline.next_hop import REST_S, STRIKES
+from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
-from protocol.wire.messages import Forward, Receipt
-from tests.support.pipeline_deliveries import (
-    STAGE,
-    STEP,
-    STRANGER,
-    A,
-    B,
-    C,
-    M,
-    deliveries,
-    held,
-    held_by,
-    load,
-    offered,
-    offers,
-    questions,
-    rated,
-    receipt,
-    reroutes,
-)
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+
+A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, M = 2, 25
+STAGE = 1
 
 
-def given_up(made: Deliveries) -> list[object]:
-    """The effects of a late holder, before any measurement."""
-    assert made.next_deadline() == LOST_S
-    assert made.tick(LOST_S) == []
-    assert made.next_deadline() == UNMEASURED_S
-    return list(made.tick(UNMEASURED_S))
+def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
+    return Receipt(STAGE, step, microbatch, attempt, verdict)
+
+
+def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
+    """Replicas that have not said how fast they are."""
+    return dict.fromkeys(live, 0.0)
+
+
+def deliveries(*live: PeerId) -> Deliveries:
+    made = Deliveries(STAGE, lambda m: 10)
+    made.update(rated(live), STEP, 0.0)
+    return made
+
+
+def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
+    """The target of the boundary, and the attempt."""
+    return [
+        (effect.peer, effect.message.attempt)
+        for effect in effects
+        if isinstance(effect, SendPayload) and isinstance(effect.message, Forward)
+    ]
+
+
+def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
+    return [
+        (effect.peer, effect.message.attempt)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Have)
+    ]
+
+
+def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
+    return [(e.lost_peer, e.to) for e in effects if isinstance(e, Rerouted)]
+
+
+def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
+    """Start a delivery; where it went."""
+    [offer] = offers(made.start(STEP, M, again=False, now=now))
+    return offer
+
+
+def held(made: Deliveries, now: float = 0.0) -> PeerId:
+    peer, attempt = offered(made, now)
+    assert made.receipt(peer, receipt("accepted", attempt), now) == []
+    return peer
+
+
+def held_by(made: Deliveries) -> PeerId | None:
+    return made._open[M].peer
+
+
+def load(made: Deliveries) -> int:
+    """The microbatches that all replicas are charged with."""
+    accounts = made.next_hop._accounts.values()
+    return sum(account.charged for account in accounts)
 
 
 class TestTheUsualWay:
@@ -60,7 +109,6 @@ class TestTheUsualWay:
     def test_the_message_names_what_follows_it(self) -> None:
         made = deliveries(A)
         [effect] = made.start(STEP, M, again=False, now=0.0)
-        assert isinstance(effect, SendPayload)
         assert effect.message == Forward(STAGE, STEP, M, 1, 10, False)
         assert [key.name for key in effect.keys] == ["tokens", "output"]
 
@@ -73,12 +121,7 @@ class TestTheUsualWay:
         made = deliveries()
         assert made.start(STEP, M, again=False, now=0.0) == []
         assert made.next_deadline() is None
-        assert offers(list(made.update(rated({B}), STEP, 5.0))) == [(B, 1)]
-
-    def test_work_is_spread(self) -> None:
-        made = deliveries(A, B)
-        to = {offers(list(made.start(STEP, m, again=False, now=0.0)))[0][0] for m in (24, 25)}
-        assert to == {A, B}
+        assert offers(made.update(rated({B}), STEP, 5.0)) == [(B, 1)]
 
     def test_a_gradient_may_overtake_its_receipt(self) -> None:
         made = deliveries(A)
@@ -92,7 +135,7 @@ class TestRefusals:
     def test_busy_goes_elsewhere_at_once(self) -> None:
         made = deliveries(A, B)
         peer, attempt = offered(made)
-        [(other, again)] = offers(list(made.receipt(peer, receipt("busy", attempt), 1.0)))
+        [(other, again)] = offers(made.receipt(peer, receipt("busy", attempt), 1.0))
         assert {peer, other} == {A, B}
         assert again == attempt + 1
 
@@ -100,12 +143,12 @@ class TestRefusals:
         made, asked, refuser = deliveries(A, B), list[float](), None
         for n in range(20):
             now, m = n / 100, M + n
-            [(peer, attempt)] = offers(list(made.start(STEP, m, again=False, now=now)))
+            [(peer, attempt)] = offers(made.start(STEP, m, again=False, now=now))
             refuser = refuser or peer
             if peer == refuser:
                 asked.append(now)
                 busy = receipt("busy", attempt, microbatch=m)
-                [(peer, attempt)] = offers(list(made.receipt(peer, busy, now)))
+                [(peer, attempt)] = offers(made.receipt(peer, busy, now))
             assert peer != refuser
             made.receipt(peer, receipt("accepted", attempt, microbatch=m), now)
         assert asked == pytest.approx([0.0, 0.02, 0.06, 0.14])
@@ -113,15 +156,15 @@ class TestRefusals:
     def test_who_takes_work_again_has_no_pause(self) -> None:
         made = deliveries(A, B)
         first, attempt = offered(made)
-        [(other, attempt)] = offers(list(made.receipt(first, receipt("busy", attempt), 0.0)))
+        [(other, attempt)] = offers(made.receipt(first, receipt("busy", attempt), 0.0))
         made.receipt(other, receipt("accepted", attempt), 0.0)
-        [(peer, attempt)] = offers(list(made.start(STEP, M + 1, again=False, now=0.01)))
+        [(peer, attempt)] = offers(made.start(STEP, M + 1, again=False, now=0.01))
         assert peer == other
         made.receipt(peer, receipt("accepted", attempt, microbatch=M + 1), 0.01)
-        [(peer, attempt)] = offers(list(made.start(STEP, M + 2, again=False, now=0.02)))
+        [(peer, attempt)] = offers(made.start(STEP, M + 2, again=False, now=0.02))
         assert peer == first
         made.receipt(peer, receipt("accepted", attempt, microbatch=M + 2), 0.02)
-        [(peer, attempt)] = offers(list(made.start(STEP, M + 3, again=False, now=0.03)))
+        [(peer, attempt)] = offers(made.start(STEP, M + 3, again=False, now=0.03))
         assert peer == first
 
     def test_everybody_busy_pauses_longer_and_longer(self) -> None:
@@ -131,15 +174,14 @@ class TestRefusals:
         for _ in range(4):
             assert made.receipt(A, receipt("busy", attempt), now) == []
             deadline = made.next_deadline()
-            assert deadline is not None
             pauses.append(deadline - now)
             now = deadline
-            [(_, attempt)] = offers(list(made.tick(now)))
+            [(_, attempt)] = offers(made.tick(now))
         assert pauses == pytest.approx([REST_S * 2**n for n in range(4)])
 
     def test_absent_asks_who_else_has_it(self) -> None:
         made = deliveries(A, B)
-        effects = list(made.receipt(held(made), receipt("absent", 1), 1.0))
+        effects = made.receipt(held(made), receipt("absent", 1), 1.0)
         assert {peer for peer, _ in questions(effects)} == {A, B}
 
 
@@ -171,10 +213,10 @@ class TestLosses:
         if returned:
             assert made.gradient(lost, STEP, M, 0.5)
         other = B if lost == A else A
-        effects = list(made.update(rated({other}), STEP, 1.0))
+        effects = made.update(rated({other}), STEP, 1.0)
         assert questions(effects) == [(other, 2)]
         assert reroutes(effects) == [(lost, None)]
-        answer = list(made.receipt(other, receipt("absent", 2), 1.1))
+        answer = made.receipt(other, receipt("absent", 2), 1.1)
         assert offers(answer) == [(other, 3)]
         assert made.was_rerouted(M)
 
@@ -188,24 +230,15 @@ class TestLosses:
         assert held_by(made) == knows
         assert made.gradient(knows, STEP, M, 2.0)
 
-    def test_silence_to_a_question_means_nobody(self) -> None:
-        made = deliveries(A, B)
-        lost = held(made)
-        other = B if lost == A else A
-        made.update(rated({other}), STEP, 1.0)
-        assert made.tick(1.0 + ANSWER_S / 2) == []
-        assert offers(list(made.tick(1.0 + ANSWER_S))) == [(other, 3)]
-
     def test_a_step_closed_there_is_asked_for_and_never_offered(self) -> None:
         made = deliveries(A, B)
         lost = held(made)
         other = B if lost == A else A
-        effects = list(made.update(rated({other}), STEP + 1, 1.0))
+        effects = made.update(rated({other}), STEP + 1, 1.0)
         assert questions(effects) == [(other, 2)]
         made.receipt(other, receipt("absent", 2), 1.1)
         deadline = made.next_deadline()
-        assert deadline is not None
-        again = list(made.tick(deadline))
+        again = made.tick(deadline)
         assert offers(again) == []
         assert questions(again) == [(other, 3)]
 
@@ -213,36 +246,20 @@ class TestLosses:
         made = deliveries(A, B)
         lost = held(made)
         made.gradient(lost, STEP, M, 0.5)
-        effects = list(made.update(rated({A, B} - {lost}), STEP + 1, 1.0))
+        effects = made.update(rated({A, B} - {lost}), STEP + 1, 1.0)
         assert not offers(effects)
         assert not questions(effects)
-
-    def test_what_is_late_goes_to_another_one_too(self) -> None:
-        made = deliveries(A, B)
-        late = held(made)
-        effects = given_up(made)
-        assert questions(effects) == [(late, 1)]
-        assert offers(effects) == [(A if late == B else B, 2)]
-        assert reroutes(effects) == []
 
     def test_a_receipt_is_late_sooner(self) -> None:
         made = deliveries(A, B)
         silent, _ = offered(made)
-        assert offers(list(made.tick(LOST_S))) == [(A if silent == B else B, 2)]
-
-    def test_the_late_one_may_come_through_after_all(self) -> None:
-        made = deliveries(A, B)
-        late = held(made)
-        given_up(made)
-        assert made.gradient(late, STEP, M, UNMEASURED_S + 2)
-        assert held_by(made) == late
-        assert made.next_deadline() is None
+        assert offers(made.tick(LOST_S)) == [(A if silent == B else B, 2)]
 
     def test_a_corrupt_gradient_is_fetched_again(self) -> None:
         made = deliveries(A)
         held(made)
         made.gradient(A, STEP, M, 0.5)
-        assert questions(list(made.redo(M, "corrupt", 1.0))) == [(A, 2)]
+        assert questions(made.redo(M, "corrupt", 1.0)) == [(A, 2)]
         made.receipt(A, receipt("known", 2), 1.1)
         assert made.next_deadline() is not None  # the wait for the gradient begins again
         assert made.redo(M + 1, "corrupt", 1.0) == []
@@ -277,7 +294,7 @@ class TestCrowdsThatHaveShownNothing:
         return made, left
 
     def sent_again(self, made: Deliveries) -> PeerId:
-        [(peer, _)] = offers(list(made.tick(1.0 + ANSWER_S)))
+        [(peer, _)] = offers(made.tick(1.0 + ANSWER_S))
         return peer
 
     def test_what_one_of_them_lost_goes_to_a_replica_that_has_brought_work_however_busy(
@@ -298,7 +315,7 @@ class TestCrowdsThatHaveShownNothing:
         while sent_to is None:
             now = made.next_deadline() or 0.0
             made.next_hop[A].brought(now)
-            sent_to = next((peer for peer, _ in offers(list(made.tick(now)))), None)
+            sent_to = next((peer for peer, _ in offers(made.tick(now))), None)
         assert sent_to == A
         assert now + 1.0 < 2 * ANSWER_S * TIMES["work"]
 
@@ -369,16 +386,433 @@ class TestHostileAnswers:
                     verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
         made.update({}, STEP, now)  # everybody is gone: their microbatches have to be sent again
-        pending = list(made.update(rated({A}), STEP, now))
+        pending = made.update(rated({A}), STEP, now)
         for _ in range(10):
             if sent := offers(pending):
                 made.receipt(A, receipt("accepted", sent[-1][1]), now)
                 break
             for peer, attempt in questions(pending):
-                pending = list(made.receipt(peer, receipt("absent", attempt), now))
+                pending = made.receipt(peer, receipt("absent", attempt), now)
             if not offers(pending):
                 now += ANSWER_S
-                pending = list(made.tick(now))
+                pending = made.tick(now)
         assert held_by(made) == A, f"seed {seed}"
         assert made.gradient(A, STEP, M, now)
         assert made.next_deadline() is None
+
+
+# --- malformed tensors -------------------------------------------------------------------------
+
+
+def blamed(effects: Iterable[object]) -> list[tuple[PeerId, int]]:
+    return [(e.peer, e.points) for e in effects if isinstance(e, Penalise)]
+
+
+class TestGettingAnotherGradient:
+    def test_a_malformed_gradient_is_worked_out_by_another_replica(self) -> None:
+        made = deliveries(A, B, C)
+        giver = held(made)
+        others = {A, B, C} - {giver}
+        made.gradient(giver, STEP, M, 0.5)
+        asked = made.redo(M, "corrupt", 1.0, malformed_by=giver)
+        assert {peer for peer, _ in questions(asked)} == others
+        assert made.receipt(giver, receipt("known", 2), 1.1) == []
+        assert held_by(made) is None, "its word does not count any more"
+        answers = [made.receipt(other, receipt("absent", 2), 1.1) for other in sorted(others)]
+        [(other, attempt)] = offers(list(answers[-1]))
+        assert other in others
+        [(last, attempt)] = offers(made.receipt(other, receipt("busy", attempt), 1.2))
+        assert {last} == others - {other}
+        [(again, attempt)] = offers(made.receipt(last, receipt("busy", attempt), 1.3))
+        assert again == other
+
+    def test_if_nobody_else_can_have_it_the_giver_is_asked_again_after_a_pause(self) -> None:
+        made = deliveries(A)
+        held(made)
+        for n in range(3):
+            now = 2.0 * n
+            made.gradient(A, STEP, M, now)
+            assert not questions(made.redo(M, "corrupt", now, malformed_by=A))
+            made.update({A: 1.0 + n}, STEP, now + 0.1)  # news does not shorten it
+            assert made.next_deadline() == now + ANSWER_S
+            [(to, attempt)] = questions(made.tick(now + ANSWER_S))
+            assert to == A
+            made.receipt(A, receipt("known", attempt), now + ANSWER_S)
+            assert held_by(made) == A
+
+    def test_of_a_closed_step_only_the_giver_may_have_a_gradient(self) -> None:
+        made = deliveries(A, B)
+        giver = held(made)
+        made.gradient(giver, STEP, M, 0.5)
+        made.update(rated({A, B}), STEP + 1, 0.6)
+        assert not questions(made.redo(M, "corrupt", 1.0, malformed_by=giver))
+        assert {p for p, _ in questions(made.tick(1.0 + ANSWER_S))} == {A, B}
+
+    def test_another_replica_comes_while_only_the_giver_was_there(self) -> None:
+        made = deliveries(A)
+        held(made)
+        made.gradient(A, STEP, M, 0.5)
+        made.redo(M, "corrupt", 1.0, malformed_by=A)
+        made.update(rated({A, B}), STEP, 1.5)
+        assert questions(made.tick(1.0 + ANSWER_S)) == [(B, 2)]
+        assert offers(made.receipt(B, receipt("absent", 2), 2.1)) == [(B, 3)]
+
+    def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
+        made = deliveries(A, B)
+        first = held(made)
+        second = B if first == A else A
+        made.next_hop[second].charged += 1
+        made._send(made._open[M], second, 0.1)
+        made.gradient(second, STEP, M, 0.5)
+        assert made.next_deadline() is None
+        made.redo(M, "corrupt", 1.0, malformed_by=second)
+        assert held_by(made) == first
+        assert made.next_deadline() == 1.0 + UNMEASURED_S
+
+
+class TestBlame:
+    """A replica of the stage between: A is before it, B and C are behind it."""
+
+    @staticmethod
+    def pipeline(*behind: PeerId) -> Pipeline:
+        made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
+        stages = [[A], [STRANGER], behind]
+        made.update_view(
+            SwarmView.of([[Replica(peer, 0, True) for peer in peers] for peers in stages]), 0.0
+        )
+        made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
+        return made
+
+    @staticmethod
+    def failed(made: Pipeline, giver: PeerId, now: float, part: int = 0) -> list[object]:
+        """A gradient comes, and the worker refuses a payload of its pass."""
+        taken = made.backward(giver, Backward(1, 0, 0, 1), now)
+        assert [e.task for e in taken if isinstance(e, Compute)] == [BackwardTask(0, 0)]
+        return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
+
+    def sent(self, made: Pipeline) -> PeerId:
+        [(to, attempt)] = offers(made.computed(ForwardTask(0, 0), Outcome(), 0.1))
+        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
+        return to
+
+    def test_who_only_asked_for_a_microbatch_has_not_given_it(self) -> None:
+        made = self.pipeline(B)
+        made.have(C, Have(1, 0, 0, 1), 0.1)
+        effects = made.computed(ForwardTask(0, 0), Outcome(error="codec", part=0), 0.1)
+        assert blamed(effects) == [(A, 20)]
+        told = [e.peer for e in effects if isinstance(e, Send)]
+        assert set(told) == {A, C}
+
+    def test_who_gave_a_malformed_gradient_is_blamed_and_another_one_runs_it(self) -> None:
+        made = self.pipeline(B, C)
+        giver = self.sent(made)
+        other = B if giver == C else C
+        effects = self.failed(made, giver, 0.2)
+        assert blamed(effects) == [(giver, 20)]
+        [(asked, attempt)] = questions(effects)
+        assert asked == other
+        absent = Receipt(2, 0, 0, attempt, "absent")
+        [(to, _)] = offers(made.receipt(other, absent, 0.3))
+        assert to == other
+        made.backward(other, Backward(1, 0, 0, 1), 0.4)
+        made.computed(BackwardTask(0, 0), Outcome(), 0.5)
+        assert made.done() == {0}
+
+    def test_the_same_bytes_again_and_again_cost_their_giver_the_link(self) -> None:
+        made, now, points = self.pipeline(B), 0.2, 0
+        giver = self.sent(made)
+        while points < 100 and now < 10.0:
+            points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
+            now += ANSWER_S
+            [(_, attempt)] = questions(made.tick(now))
+            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
+        assert now == pytest.approx(0.2 + 5 * ANSWER_S)
+
+    def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:
+        made = self.pipeline(B)
+        effects = self.failed(made, self.sent(made), 0.2, part=1)
+        assert [e.kind for e in effects if isinstance(e, Fault)] == ["internal"]
+        assert not blamed(effects)
+
+
+# --- late microbatches go to a second replica, too ---------------------------------------------
+
+
+USUAL_S = 1.0
+LATE_S = 2 * ANSWER_S
+"""A replica that needs a second is late then."""
+
+
+def answer(m: int, verdict: Verdict, attempt: int, step: int = STEP) -> Receipt:
+    return Receipt(STAGE, step, m, attempt, verdict)
+
+
+def named(effects: list[object]) -> list[PeerId]:
+    return [effect.peer for effect in effects if isinstance(effect, Obstructs)]
+
+
+class Line:
+    """Deliveries to two replicas that are known to take a second; nothing is out."""
+
+    def __init__(self) -> None:
+        self.made = Deliveries(STAGE, lambda m: 10)
+        self.made.update(rated({A, B}), STEP, 0.0)
+        self.now, self.next = 0.0, STEP * 100
+        for _ in range(3 * MIN_SAMPLES):
+            pair = [self.send(), self.send()]
+            self.now += USUAL_S
+            for m, holder in pair:
+                self.brings(holder, m)
+                self.made.discard(m)
+
+    def send(self) -> tuple[int, PeerId]:
+        m, self.next = self.next, self.next + 1
+        [(peer, attempt)] = offers(self.made.start(STEP, m, again=False, now=self.now))
+        self.made.receipt(peer, answer(m, "accepted", attempt), self.now)
+        return m, peer
+
+    def brings(self, peer: PeerId, m: int) -> None:
+        assert self.made.gradient(peer, STEP, m, self.now)
+
+    def tick(self, after_s: float) -> list[object]:
+        """Look now and then, as the seat does."""
+        until, effects = self.now + after_s, list[object]()
+        while self.now < until:
+            self.now = min(until, self.now + 0.5)
+            effects += self.made.tick(self.now)
+        return effects
+
+    def sent_twice(self) -> tuple[int, PeerId, PeerId]:
+        """A microbatch with two holders: it, the slow one, the other one."""
+        m, slow = self.send()
+        [(other, attempt)] = offers(self.tick(LATE_S))
+        assert {slow, other} == {A, B}
+        self.made.receipt(other, answer(m, "accepted", attempt), self.now)
+        return m, slow, other
+
+
+class TestWhoElseGetsIt:
+    def test_an_idle_one_and_why(self) -> None:
+        line = Line()
+        m, slow = line.send()
+        assert line.made.next_deadline() == line.now + LATE_S
+        effects = line.tick(LATE_S)
+        [(other, _)] = offers(effects)
+        assert other != slow
+        assert questions(effects) == [(slow, 1)], "it may have got lost"
+        [words] = [effect.words for effect in effects if isinstance(effect, Explain)]
+        assert f"microbatch {m}" in words
+        assert "gets it too" in words
+        assert reroutes(effects) == named(effects) == []
+        assert not line.made.was_rerouted(m)
+
+    def test_each_replica_once(self) -> None:
+        line = Line()
+        line.sent_twice()
+        assert offers(line.tick(9.0)) == []
+
+    def test_nobody_where_nobody_brings_anything(self) -> None:
+        """Then the stages behind are slow."""
+        line = Line()
+        line.send()
+        line.send()
+        assert offers(line.tick(9.0)) == []
+        assert line.made.next_hop.overdue() == []
+
+    def test_a_busy_one_that_brings_results_meanwhile(self) -> None:
+        line = Line()
+        sent = [line.send() for _ in range(4)]
+        slow = sent[0][1]
+        own = [m for m, peer in sent if peer == slow]
+        [first, _] = [(m, peer) for m, peer in sent if peer != slow]
+        line.tick(USUAL_S)
+        line.brings(first[1], first[0])
+        effects = line.tick(LATE_S)
+        assert {peer for peer, _ in offers(effects)} == {first[1]}
+        assert len(offers(effects)) == len(own)
+        assert line.made.next_hop.overdue() == [slow]
+
+    def test_only_an_idle_one_while_the_holder_brings_others(self) -> None:
+        line = Line()
+        sent = [line.send() for _ in range(4)]
+        for m, peer in sent[2:]:
+            line.tick(0.5)
+            line.brings(peer, m)
+        assert offers(line.tick(LATE_S)) == []
+        line.brings(sent[1][1], sent[1][0])
+        assert offers(line.tick(LATE_S)) == [(sent[1][1], 2)]
+        assert line.made.next_hop.overdue() == []
+
+    def test_nobody_before_the_next_stage_has_begun_the_step(self) -> None:
+        line, early = Line(), (STEP + 1) * 100
+        [(peer, attempt)] = offers(line.made.start(STEP + 1, early, again=False, now=line.now))
+        line.made.receipt(peer, answer(early, "accepted", attempt, STEP + 1), line.now)
+        effects = line.tick(100.0)
+        assert offers(effects) == questions(effects) == []
+        line.made.update(rated({A, B}), STEP + 1, line.now)
+        line.tick(USUAL_S)
+        assert line.made.gradient(peer, STEP + 1, early, line.now)
+        assert line.made.next_hop[peer].gradient.mean_s < 2 * USUAL_S  # it began when its stage did
+
+    def early(self, line: Line) -> tuple[int, PeerId]:
+        """A microbatch of a step that a stage behind the next one has not begun."""
+        line.made.update(rated({A, B}), STEP + 1, line.now, slowest=STEP)
+        m = (STEP + 1) * 100
+        [(peer, _)] = offers(line.made.start(STEP + 1, m, again=False, now=line.now))
+        return m, peer
+
+    def test_nor_before_the_stages_behind_have(self) -> None:
+        line = Line()
+        m, peer = self.early(line)
+        line.made.receipt(peer, answer(m, "accepted", 1, STEP + 1), line.now)
+        assert offers(line.tick(100.0)) == []
+
+    def test_but_a_receipt_can_be_late(self) -> None:
+        line = Line()
+        _, peer = self.early(line)
+        [(other, attempt)] = offers(line.tick(LATE_S))
+        assert attempt == 2
+        assert line.made.next_hop.overdue() == [peer]
+        assert other != peer
+
+
+class TestStrikes:
+    def strike(self, line: Line, slow: PeerId) -> list[object]:
+        """One microbatch is late at ``slow``; the other one brings it and what it had."""
+        sent = [line.send()]
+        while sent[-1][1] != slow:
+            sent.append(line.send())
+        line.tick(USUAL_S)
+        for m, peer in sent[:-1]:
+            line.brings(peer, m)
+        m = sent[-1][0]
+        effects: list[object] = []
+        while not offers(effects):
+            effects = line.tick(0.5)
+            assert line.now < 1e3
+        line.brings(offers(effects)[0][0], m)
+        line.made.forget(STEP)
+        return effects
+
+    def test_three_in_a_row_name_a_replica(self) -> None:
+        line = Line()
+        found = []
+        for _ in range(STRIKES + 1):
+            found.append(named(self.strike(line, A)))
+            line.tick(FORGET_S)
+        assert found == [[]] * (STRIKES - 1) + [[A]] * 2
+
+    def test_our_own_sleep_proves_nothing(self) -> None:
+        line = Line()
+        line.send()
+        line.now += 500.0
+        assert offers(line.made.tick(line.now)) == []
+        assert line.made.next_deadline() == line.now + LATE_S
+
+
+class TestLostOnTheWay:
+    def test_what_never_arrives_is_sent_again(self) -> None:
+        line = Line()
+        line.made.update(rated({A}), STEP, line.now)
+        [(peer, attempt)] = offers(line.made.start(STEP, 999, again=False, now=line.now))
+        effects: list[object] = []
+        for _ in range(ABSENT):
+            assert effects == []
+            assert questions(line.tick(LATE_S)) == [(peer, attempt)]
+            effects = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
+        [(peer, attempt)] = questions(effects)
+        again = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
+        assert offers(list(again)) == [(A, attempt + 1)]
+
+    def test_what_arrives_late_is_not(self) -> None:
+        line = Line()
+        line.made.update(rated({A}), STEP, line.now)
+        line.made.start(STEP, 999, again=False, now=line.now)
+        line.tick(LATE_S)
+        assert line.made.receipt(A, answer(999, "absent", 1), line.now) == []
+        line.made.receipt(A, answer(999, "known", 1), line.now)
+        assert offers(line.tick(9.0)) == []
+        assert line.made.gradient(A, STEP, 999, line.now)
+
+    def test_a_receipt_said_twice_renews_nothing(self) -> None:
+        line = Line()
+        m, peer = line.send()
+        due = line.made.next_deadline()
+        line.made.receipt(peer, answer(m, "accepted", 1), line.now + 1.0)
+        assert line.made.next_deadline() == due
+
+
+class TestTwoHolders:
+    def test_the_first_gradient_counts_and_the_second_changes_nothing(self) -> None:
+        line = Line()
+        m, slow, other = line.sent_twice()
+        line.brings(other, m)
+        assert line.made._open[m].peer == other
+        assert load(line.made) > 0, "the slow one is busy with it still"
+        line.now += 5
+        line.brings(slow, m)
+        assert line.made._open[m].peer == other
+        assert load(line.made) == 0
+        assert line.made.next_deadline() is None
+
+    def test_the_second_may_be_in_vain(self) -> None:
+        line = Line()
+        m, slow, other = line.sent_twice()
+        line.brings(slow, m)
+        assert line.made._open[m].peer == slow
+        assert line.made.receipt(other, answer(m, "absent", 2), line.now) == []
+        assert load(line.made) == 0
+
+    def test_a_dead_holder_leaves_it_to_the_other(self) -> None:
+        line = Line()
+        m, slow, other = line.sent_twice()
+        effects = line.made.update(rated({other}), STEP, line.now)
+        assert questions(effects) == offers(effects) == []
+        assert reroutes(effects) == [(slow, other)]
+        line.brings(other, m)
+
+    def test_a_dead_second_changes_nothing(self) -> None:
+        line = Line()
+        m, slow, _ = line.sent_twice()
+        assert reroutes(line.made.update(rated({slow}), STEP, line.now)) == []
+        assert line.made._open[m].peer == slow
+        assert load(line.made) == 1
+
+    def test_both_dead(self) -> None:
+        line = Line()
+        m, _, _ = line.sent_twice()
+        line.made.update({}, STEP, line.now)
+        assert line.made._open[m].holders == []
+        assert load(line.made) == 0
+
+    def test_a_dead_winner_is_asked_after_among_all(self) -> None:
+        """The slow one may have left its double to the winner: only asking tells."""
+        line = Line()
+        m, slow, other = line.sent_twice()
+        line.brings(other, m)
+        effects = line.made.update(rated({slow}), STEP, line.now)
+        assert [peer for peer, _ in questions(effects)] == [slow]
+
+    def test_a_second_one_that_is_busy_is_none(self) -> None:
+        line = Line()
+        m, slow = line.send()
+        [(other, attempt)] = offers(line.tick(LATE_S))
+        assert line.made.receipt(other, answer(m, "busy", attempt), line.now) == []
+        assert [holder.peer for holder in line.made._open[m].holders] == [slow]
+
+    def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
+        line = Line()
+        m, slow, other = line.sent_twice()
+        before = line.made.next_hop[slow].gradient.mean_s
+        samples = line.made.next_hop[other].gradient.samples
+        line.brings(other, m)
+        assert line.made.next_hop[slow].gradient.mean_s > before
+        assert line.made.next_hop[other].gradient.samples == samples, "Karn: it was sent before"
+
+    def test_a_gradient_for_what_was_left_to_another_is_no_offence(self) -> None:
+        line = Line()
+        m, peer = line.send()
+        line.made.discard(m)
+        line.brings(peer, m)
+        line.made.forget(STEP)
+        assert not line.made.gradient(peer, STEP, m, line.now)

@@ -131,7 +131,6 @@ class Step:
                     heapq.heappush(ends, (free_at[peer], peer))
             if not ends:
                 due = leases.next_deadline()
-                assert due is not None
                 assert due > now
                 now = due
                 continue
@@ -169,22 +168,12 @@ class TestLeases:
         assert step.share(liars) <= TOGETHER
         assert step.share(OLD) >= 1 - TOGETHER
 
-    def test_a_swarm_of_newcomers_alone_is_not_slowed(self) -> None:
-        made = Newcomers(active=True)
-        bound = made.update(replicas(OLD))
-        takes = {peer: 1.0 + number for number, peer in enumerate(OLD)}
-        assert Step(bound, takes).run() == Step(NOBODY, takes).run()
-
     @pytest.mark.parametrize("crowd", [1, 3, 12])
     def test_honest_newcomers_make_no_step_longer_than_without_them(self, crowd: int) -> None:
         takes = dict.fromkeys(OLD, 1.0)
         before = Step(NOBODY, takes).run()
         more = takes | dict.fromkeys(NEW[:crowd], 1.0)
         assert Step(Bound(dict.fromkeys(NEW[:crowd], 0), 3), more).run() < before
-
-    def test_an_honest_newcomer_of_usual_speed_is_not_slowed(self) -> None:
-        takes = dict.fromkeys([*OLD, NEW[0]], 1.0)
-        assert Step(Bound({NEW[0]: 0}, 3), takes).run() == Step(NOBODY, takes).run()
 
     def test_work_does_not_wait_for_others_that_take_none(self) -> None:
         leases, here = Leases(0, PER_STEP), {NEW[0]}
@@ -195,7 +184,7 @@ class TestLeases:
         assert len(got) == PER_STEP // 4
         reports = {NEW[0]: Report(frozenset(got))}
         assert leases.grant(reports, here, here, UNMEASURED_S - 0.1) == []
-        assert leases.next_deadline() <= UNMEASURED_S  # type: ignore[operator]
+        assert leases.next_deadline() <= UNMEASURED_S
         [(_, rest)] = leased(leases.grant(reports, here, here, UNMEASURED_S))
         assert len(got) + len(rest) == PER_STEP
 
@@ -223,7 +212,6 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
             hop[peer].release()
             hop[peer].settle(took, 1, at)
         chosen = hop.choose(now)
-        assert chosen is not None
         got[chosen] += 1
         ends = now + 0.01
         if chosen in busy:

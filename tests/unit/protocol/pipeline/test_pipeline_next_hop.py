@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
 from protocol.pipeline.next_hop import RELAYED_MORE, STRIKES, NextHop
-from protocol.pipeline.timing import MIN_SAMPLES
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -50,11 +49,6 @@ def test_shares_follow_speed(seconds: list[float]) -> None:
         assert abs(counts[peer] - 400 / s / total_rate) <= len(hop_s)
 
 
-def test_equal_replicas_take_turns() -> None:
-    counts = choices(taught({A: 1.0, B: 1.0, C: 1.0}), 30)
-    assert set(counts.values()) == {10}
-
-
 def test_a_newcomer_gets_until_it_has_as_much_as_the_others() -> None:
     hops = taught({A: 1.0, B: 1.0})
     choices(hops, 20)
@@ -65,7 +59,6 @@ def test_a_newcomer_gets_until_it_has_as_much_as_the_others() -> None:
 
 def first_choice(hops: NextHop, now: float) -> PeerId:
     chosen = hops.choose(now)
-    assert chosen is not None
     hops[chosen].release()
     return chosen
 
@@ -81,13 +74,6 @@ def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
     assert first_choice(hops, 0.0) == A, "if both are, the load decides again"
 
 
-def test_who_can_only_be_relayed_is_chosen_all_the_same() -> None:
-    hops = NextHop()
-    hops.update({A: 1.0})
-    hops.relayed({A})
-    assert choices(hops, 9) == {A: 9}
-
-
 def test_rates_decide_once_everybody_has_said_one() -> None:
     """The time to the gradient is much the same for all: the stages behind take most of it."""
     hops = taught({A: 3.0, B: 3.1})
@@ -98,18 +84,6 @@ def test_rates_decide_once_everybody_has_said_one() -> None:
     hops = taught({A: 3.0, B: 3.1, C: 3.1})
     hops.update({A: 8.0, B: 2.0, C: 0.0})
     assert max(choices(hops, 30).values()) == 10
-
-
-def test_a_gradient_tells_how_long_who_brought_it_and_whom_it_overtook_take() -> None:
-    hops = NextHop()
-    hops.update({A: 0.0, B: 0.0, C: 0.0})
-    for _ in range(MIN_SAMPLES):
-        hops[A].settle(8.0, 1, 10.0)
-    before = hops[A].gradient.mean_s
-    assert before > hops[B].gradient.mean_s == hops[C].gradient.mean_s
-    hops[A].overtaken(40.0, 1, 40.0)
-    assert hops[A].gradient.mean_s > before, "it has had it for longer than usual"
-    assert not hops[B].gradient.samples
 
 
 def test_spare_is_who_has_nothing_or_brings_something() -> None:
@@ -130,7 +104,6 @@ def test_what_comes_back_is_replaced_at_once_and_what_stays_is_not() -> None:
     kept = []
     for _ in range(40):
         choice = hops.choose(0.0)
-        assert choice is not None
         if choice == A:
             hops[choice].release()
         else:
@@ -150,7 +123,6 @@ def test_an_absurd_rate_spoils_no_account(rate: float) -> None:
     hops.update({A: rate, B: 1.0})
     for _ in range(50):
         choice = hops.choose(0.0, exclude={B})
-        assert choice is not None
         hops[choice].release()
     hops.update({A: 1.0, B: 1.0})
     assert choices(hops, 4) == {A: 2, B: 2}
@@ -171,14 +143,6 @@ def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
     assert choices(hops, 5)[A] > 0, "where all leave together they still take the step whole"
     hops.avoid([])
     assert choices(hops, 5)[A] > 0
-
-
-def test_a_release_undoes_a_charge() -> None:
-    hops = taught({A: 1.0, B: 1.0})
-    first = hops.choose(0.0)
-    assert first is not None
-    hops[first].release()
-    assert hops.choose(0.0) == first
 
 
 def test_who_is_struck_gets_nothing_for_a_while() -> None:
@@ -211,10 +175,8 @@ def test_all_that_rest_are_waited_for() -> None:
     assert hops.choose(1.05) == A
 
 
-@pytest.mark.parametrize("seconds", [0.0, -5.0, 1e-12])
-def test_an_impossible_time_is_bounded(seconds: float) -> None:
+def test_an_impossible_time_keeps_no_other_from_being_chosen() -> None:
     hops = taught({A: 1.0, B: 1.0})
     for _ in range(500):
-        hops[A].settle(seconds, 1, 0.0)
-    assert hops[A].gradient.mean_s > 0
+        hops[A].settle(-5.0, 1, 0.0)
     assert choices(hops, 20_002)[B] >= 1

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
@@ -100,7 +99,6 @@ class TestResume:
     def test_alone_it_waits_for_those_who_may_have_gone_on(self, electors: list[PeerId]) -> None:
         made = self.back(electors)
         assert self.begun(made, until=SETTLE_S + 1) is None
-        assert made.waiting is not None
         assert made.waiting.until == SETTLE_S + PATIENCE_S
         assert all(peer[-6:] in made.waiting.what for peer in electors[1:])
         assert "version 30 is the newest" in made.waiting.what
@@ -118,18 +116,6 @@ class TestResume:
     def test_not_before_they_have_said_what_they_have(self) -> None:
         made = self.back(MEMBERS[:2])
         assert self.begun(made, MEMBERS[1], until=BRIEF_PATIENCE_S) is None
-
-    def test_more_than_a_checkpoint_interval_is_not_thrown_away_at_once(self) -> None:
-        made = self.back(MEMBERS[:2])
-        far = (*COPIES, Copy(0, 50, bytes(32)))
-        made.receive(MEMBERS[1], Stored(FIRST, far), 0.0)
-        assert self.begun(made, MEMBERS[1], until=PATIENCE_S) is None
-
-    def test_going_on_where_the_swarm_was_shut_down_is_no_warning(self) -> None:
-        made = self.back([ME])
-        made.update(RecoveryContext(frozenset({ME}), (None, None)), 0.0)
-        told = [e for e in made.tick(SETTLE_S) if isinstance(e, Explain)]
-        assert [e.level for e in told] == ["info"]
 
 
 def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:

@@ -142,7 +142,6 @@ class TestTraining:
         (adopt,) = made.adopted
         assert adopt.lineage == self.theirs
         given_up = adopt.given_up
-        assert given_up is not None
         assert (given_up.version, given_up.steps) == (made.version, made.version - TOGETHER)
         assert given_up.fetched == wanted.copies
         assert given_up.members == (FRIEND,)
@@ -158,6 +157,8 @@ class TestTraining:
         made = Trained(version)
         assert not made.machine.lines.beside()
         made.meet(self.theirs, 300, FRIEND)
+        assert not made.fetches, "nor adopted: a word without a state takes nobody along"
+        assert not made.adopted
         assert made.machine.lines.beside() == [Line(self.theirs, frozenset({FRIEND}), 359)]
         made.see({}, 80.0)
         assert not made.machine.lines.beside()
@@ -169,13 +170,6 @@ class TestTraining:
         made = Trained(299, founder=founder)
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
         assert (not made.fetches) == stands
-
-    def test_a_word_takes_nobody_along(self) -> None:
-        """A version without a state on a disk, as in heartbeats that lie."""
-        made = Trained(200)
-        made.meet(self.theirs, 50_000, FRIEND)
-        assert not made.fetches
-        assert not made.adopted
 
     def test_nor_does_one_that_stands_still(self) -> None:
         made = Trained(200)
@@ -394,7 +388,6 @@ class TestFounding:
             assert not [e for e in made.tick(now) if isinstance(e, Adopt)]
             assert not made.open
             assert not made.may_begin(0, now)
-        assert made.waiting is not None
         assert made.waiting.until is None
 
     def test_who_was_there_before_the_first_step_begins_with_whoever_is_here(self) -> None:

@@ -43,14 +43,6 @@ def grid(count: int, steps: int) -> list[tuple[float, ...]]:
     ]
 
 
-@given(UPLINKS)
-def test_shares_are_a_split(uplinks: list[float]) -> None:
-    split = shares(uplinks)
-    assert len(split) == len(uplinks)
-    assert all(w >= 0 for w in split)
-    assert sum(split) == pytest.approx(1.0)
-
-
 @given(st.lists(st.floats(0.05, 20.0), min_size=3, max_size=4))
 def test_no_split_on_a_grid_is_better(uplinks: list[float]) -> None:
     best = min(slowest(split, uplinks) for split in grid(len(uplinks), 12))
@@ -73,12 +65,6 @@ def test_no_split_on_a_grid_is_better(uplinks: list[float]) -> None:
 )
 def test_shares_by_hand(uplinks: list[float], expected: list[float]) -> None:
     assert shares(uplinks) == pytest.approx(expected, abs=1e-6)
-
-
-@given(SIZES, UPLINKS)
-def test_bounds_are_what_every_member_accepts(size: int, uplinks: list[float]) -> None:
-    bounds = shard_bounds(size, uplinks)
-    assert check_bounds(bounds, len(uplinks), size)
 
 
 @given(st.integers(10**5, 10**7), UPLINKS)

@@ -19,6 +19,7 @@ from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
 from tests.support.decrees import commit_of, promised_by
 from tests.support.protocol_examples import SWARM, peer
+from tests.support.seats import seat_of, view_of
 
 ME, LEADER, BEFORE = (peer(n) for n in (1, 2, 4))
 STAGE, STEP = 1, 3
@@ -35,15 +36,7 @@ def book() -> Amendments:
 
 @pytest.fixture
 def seat(book: Amendments) -> Seat:
-    made = Seat(
-        Place(ME, STAGE, 2, 4),
-        size=384,
-        steps=100,
-        tokens_per_step=1,
-        step=STEP,
-        serving=True,
-        amendments=book,
-    )
+    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, steps=100, amendments=book)
     made.allow_training(0.0)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.agreeing._sure = True  # it has closed steps
@@ -107,16 +100,8 @@ def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
 
 
 def alone(book: Amendments | None, step: int = STEP) -> Seat:
-    made = Seat(
-        Place(ME, 0, 1, 4),
-        size=64,
-        steps=100,
-        tokens_per_step=1,
-        step=step,
-        serving=True,
-        amendments=book,
-    )
-    made.update_view(SwarmView.of([[Replica(ME, step, True)]]), 0.0)
+    made = seat_of(Place(ME, 0, 1, 4), step, steps=100, amendments=book)
+    made.update_view(view_of(step, [ME]), 0.0)
     made.quorum.settle([ME], [ME], step, 0.0)
     return made
 
@@ -124,10 +109,8 @@ def alone(book: Amendments | None, step: int = STEP) -> Seat:
 def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]]:
     """A replica that is alone follows its own plan and applies it."""
     mine = [PlanMember(ME, b"\x0f")]
-    seat.pipeline.done = lambda: {  # type: ignore[method-assign]
-        *range(4 * seat.step, 4 * seat.step + 4)
-    }
-    effects = list(seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0))
+    seat.pipeline.done = lambda: {*range(4 * seat.step, 4 * seat.step + 4)}
+    effects = seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0)
     effects += seat.receive(
         ME, commit_of(0, seat.step, 1, seat.member.ready, [ME], loss_sum=1.0), 1.0
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S
-from protocol.pipeline.effects import Compute, ContributeTask, Outcome
+from protocol.pipeline.effects import Compute, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, LOST_S, TIMES
-from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
+from tests.support.seats import seat_of
 
 ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))
 STEP = 7
@@ -27,15 +27,7 @@ class TestWithoutAMajority:
 
     def setup_method(self) -> None:
         self.contacts = Contacts()
-        self.seat = Seat(
-            Place(ME, 1, 2, 4),
-            size=64,
-            steps=99,
-            tokens_per_step=1,
-            step=STEP,
-            serving=True,
-            touch=self.contacts,
-        )
+        self.seat = seat_of(Place(ME, 1, 2, 4), STEP, touch=self.contacts)
         self.seat.quorum.settle([ME, SIBLING], [ME, SIBLING, *BEFORE], STEP, 0.0)
         before = [Replica(peer, STEP, True) for peer in BEFORE]
         ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
@@ -76,7 +68,7 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
 
     step = next(n for n in range(1, 99) if leader(view(n), 0, n) == SIBLING)
     place = Place(ME, 0, 2, 4)
-    seat = Seat(place, size=512, steps=999, tokens_per_step=1, step=step, serving=True)
+    seat = seat_of(place, step, size=512)
     seat.update_view(view(step), 0.0)
     seat.quorum.designated = SIBLING
     nothing = to_bitmap(frozenset(), step, 4)
@@ -84,7 +76,6 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0c"), PlanMember(third, b"\x03")]
     plan = Plan(0, step, 1, members, [0, 0, 256, 512], [])
     [encode] = [e.task for e in seat.receive(SIBLING, plan, 0.0) if isinstance(e, Compute)]
-    assert isinstance(encode, ContributeTask)
     seat.computed(encode, Outcome(), 0.0)
     seat.receive(SIBLING, Reduced(0, step, 1, 1, 1.0), 0.0, bytes(32))
     named = set[PeerId]()

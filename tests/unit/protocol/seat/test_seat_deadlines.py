@@ -11,6 +11,7 @@ from protocol.wire.messages import Plan, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
 from tests.support.protocol_examples import peer
+from tests.support.seats import seat_of
 
 ME, LEADER, NEXT, BEFORE = (peer(n) for n in (1, 2, 3, 4))
 STAGE, STEP = 1, 3
@@ -19,7 +20,7 @@ STAGE, STEP = 1, 3
 @pytest.fixture
 def seat() -> Seat:
     place = Place(ME, STAGE, 2, 4)
-    made = Seat(place, size=384, steps=99, tokens_per_step=1, step=STEP, serving=True)
+    made = seat_of(place, STEP, size=384)
     made.allow_training(0.0)
     ours = [Replica(member, STEP, True) for member in (ME, LEADER, NEXT)]
     made.update_view(SwarmView.of([[Replica(BEFORE, STEP, True)], ours]), 0.0)

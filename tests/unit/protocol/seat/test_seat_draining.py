@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-
 from protocol.effects import Send
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
 from protocol.pipeline.place import Place
@@ -15,11 +13,10 @@ from protocol.wire.messages import (
     Have,
     Lease,
     LeaseRequest,
-    Message,
-    Plan,
     Receipt,
 )
-from tests.support.protocol_examples import any_message, peer
+from tests.support.protocol_examples import peer
+from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE, AFTER = peer(1), peer(2), peer(3), peer(4)
 PER_STEP = 4
@@ -27,14 +24,7 @@ PER_STEP = 4
 
 def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
     """A replica in the middle of three stages, everybody at the same version."""
-    seat = Seat(
-        Place(ME, stage, 3, PER_STEP),
-        size=64,
-        steps=100,
-        tokens_per_step=1,
-        step=step,
-        serving=True,
-    )
+    seat = seat_of(Place(ME, stage, 3, PER_STEP), step)
     stages = [[Replica(BEFORE, step, True)], [Replica(AFTER, step, True)]]
     own = [Replica(ME, step, True)] + ([] if alone else [Replica(SIBLING, step, True)])
     stages.insert(stage, own)
@@ -127,14 +117,6 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
     assert not asks(renewed(seat))
     seat.draining.cancel()
     assert asks(renewed(seat))
-
-
-@given(any_message())
-def test_every_message_is_for_one_seat_or_none(message: Message) -> None:
-    named = getattr(message, "stage", None)
-    assert message.addressed_stage in {None, 0, named, (named or 0) - 1}
-    if isinstance(message, Plan):
-        assert message.addressed_stage == message.stage
 
 
 def test_messages_to_our_other_seats_leave_this_one() -> None:

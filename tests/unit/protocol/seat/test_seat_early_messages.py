@@ -18,6 +18,7 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, Plan, Reduced
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
+from tests.support.seats import seat_of
 
 ME, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 STEP = 5
@@ -36,7 +37,7 @@ def commit(step: int, attempt: int = 1) -> Commit:
 
 
 def seat(*, serving: bool) -> Seat:
-    made = Seat(Place(ME, 0, 1, 4), size=256, steps=999, tokens_per_step=1, step=1, serving=serving)
+    made = seat_of(Place(ME, 0, 1, 4), 1, size=256, serving=serving)
     mine, others = Replica(ME, 1, serving), [Replica(peer, 1, True) for peer in (B, C)]
     made.update_view(SwarmView.of([[mine, *others]]), 0.0)
     return made

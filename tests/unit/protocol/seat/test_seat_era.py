@@ -9,16 +9,15 @@ from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, LedgerReport, Receipt
+from tests.support.seats import seat_of, view_of
 
 ME, UPSTREAM = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
 ERA = 7 << 32
 
 
 def seat() -> Seat:
-    made = Seat(
-        Place(ME, 1, 2, 4), size=64, steps=9, tokens_per_step=1, step=3, serving=True, era=ERA
-    )
-    made.update_view(SwarmView.of([[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True)]]), 0.0)
+    made = seat_of(Place(ME, 1, 2, 4), 3, steps=9, era=ERA)
+    made.update_view(view_of(3, [UPSTREAM], [ME]), 0.0)
     return made
 
 
@@ -42,7 +41,7 @@ def test_a_forward_of_another_era_is_not_run() -> None:
 
 def test_one_of_ours_is() -> None:
     made = seat()
-    (receipt,) = receipts(list(made.receive(UPSTREAM, forward(ERA), 1.0)))
+    (receipt,) = receipts(made.receive(UPSTREAM, forward(ERA), 1.0))
     assert (receipt.verdict, receipt.era) == ("accepted", ERA)
     assert made.pipeline.in_flight() == {12}
 

@@ -38,22 +38,13 @@ def step(
     return now, most
 
 
-@pytest.mark.parametrize(
-    ("way_s", "tau_s"), list(itertools.product([0.1, 0.5, 2.0], [0.02, 0.1, 0.25]))
-)
+@pytest.mark.parametrize(("way_s", "tau_s"), itertools.product([0.1, 0.5, 2.0], [0.02, 0.1, 0.25]))
 def test_the_way_is_filled_and_not_flooded(way_s: float, tau_s: float) -> None:
     flight, now = Flight(), 0.0
     for _ in range(4):
         now, most = step(flight, way_s, tau_s, now)
     fills = math.ceil(way_s / tau_s)
     assert max(fills, FLOOR) <= most <= max(1.25 * fills + 1, FLOOR)
-
-
-def test_a_step_over_a_long_way_takes_little_more_than_its_narrowest_place() -> None:
-    flight = Flight()
-    step(flight, 2.0, 0.1, 0.0)
-    ended, _ = step(flight, 2.0, 0.1, 1000.0)
-    assert ended - 1000.0 <= 399 * 0.1 + 2.0 + 1e-6
 
 
 def test_it_does_not_grow_from_step_to_step() -> None:

@@ -3,14 +3,13 @@ that cannot catch up takes its stage anew."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import pytest
 from msgspec.structs import replace
 
 from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
-from protocol.decree.elector import MAX_COMMITS, Elector
+from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import LOST_AFTER_S, Contacts
@@ -33,7 +32,8 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
-from tests.support.decrees import commit_of
+from tests.support.decrees import commit_of, elector, signature
+from tests.support.seats import seat_of
 
 STAGE, STEP = 1, 7
 ME, SIBLING, OTHER, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -138,29 +138,14 @@ class TestWhoIsAhead:
 # --- in a seat ------------------------------------------------------------------------------
 
 
-def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
-    """A signature that nobody forges in these tests."""
-    return hashlib.blake2b(f"{peer} {kind} ".encode() + body).digest()
-
-
 def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     """A replica whose step ourselves, a sibling and a third one elect."""
-
-    def signs(kind: str, body: bytes) -> bytes:
-        return signature(ME, kind, body)
-
-    def is_signed(peer: PeerId, kind: str, body: bytes, by: bytes) -> bool:
-        return by == signature(peer, kind, body)
-
-    made = Seat(
+    made = seat_of(
         Place(ME, STAGE, 2, 4),
-        size=64,
-        steps=99,
-        tokens_per_step=1,
-        step=STEP,
+        STEP,
         serving=serving,
         touch=contacts,
-        elector=Elector(signs, is_signed),
+        elector=elector(ME),
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
@@ -233,7 +218,6 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
     asked = sent(made.update_view(siblings(STEP + 1), 2.0), CommitRequest)
     assert asked == {SIBLING: CommitRequest(STAGE, STEP)}
     [apply] = tasks(made.receive(OTHER, said, 2.1))
-    assert isinstance(apply, ApplyTask)
     for now in (2.1 + LOST_S, 9 * FORGET_S):
         effects = made.tick(now)
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
@@ -282,7 +266,6 @@ def test_where_nobody_tells_the_commit_the_next_leader_asks_the_electors() -> No
     asked = sent([*made.tick(2.0 + LOOK_S), *made.tick(2.1 + LOOK_S)], Propose)
     assert set(asked) == {SIBLING, OTHER}
     question = asked[OTHER]
-    assert isinstance(question, Propose)
     assert question.decree is None
     told = commit(SIBLING, OTHER, value=value)
     made.receive(OTHER, told, 2.5)
@@ -295,7 +278,6 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     made.update_view(siblings(STEP + 1), 2.0)
     ticks = [*made.tick(2.0 + LOOK_S), *made.tick(2.1 + LOOK_S)]
     [question, *_] = sent(ticks, Propose).values()
-    assert isinstance(question, Propose)
     at = question.attempt
     where = STAGE, 0, STEP, at, ME
     body = encode_ballot(Ballot(*where, 1, digest_of(decree)))

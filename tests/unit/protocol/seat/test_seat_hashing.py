@@ -15,6 +15,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
 from protocol.wire.parts import PlanMember
+from tests.support.seats import seat_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -23,7 +24,7 @@ STEP, SIZE = 3, 512
 def made_version() -> tuple[Seat, list[SeatEffect]]:
     """A seat that has just made version STEP + 1, and the effects of that."""
     place = Place(ME, 1, 2, 4)
-    seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=True)
+    seat = seat_of(place, STEP, size=SIZE)
     seat.allow_training(0.0)
     seat.update_view(view(STEP), 0.0)
     effects = seat.computed(ApplyTask(STEP), Outcome(grad_norm=2.0), 1.0)
@@ -57,7 +58,7 @@ def test_it_is_asked_for_and_nothing_is_said_before() -> None:
     own = seat.leader.reports.get(ME)
     assert reports or own
     for report in [*reports, *([own] if own else [])]:
-        assert report.state == state_digest("ab")  # type: ignore[attr-defined]
+        assert report.state == state_digest("ab")
 
 
 def test_microbatches_are_taken_meanwhile() -> None:
@@ -65,7 +66,6 @@ def test_microbatches_are_taken_meanwhile() -> None:
     order = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 8, again=False)
     effects = seat.receive(BEFORE, order, 2.0)
     [(_, receipt)] = sent(effects, Receipt)
-    assert isinstance(receipt, Receipt)
     assert receipt.verdict == "accepted"
 
 
@@ -75,7 +75,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     assert admits == []
     later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0)
     if seat.leader.leading:
-        assert all(m.state == state_digest("ab") for _, m in sent(later, Admit))  # type: ignore[attr-defined]
+        assert all(m.state == state_digest("ab") for _, m in sent(later, Admit))
         assert sent(later, Admit)
 
 
@@ -92,7 +92,7 @@ def test_who_is_slow_to_hash_is_not_left_behind() -> None:
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_who_catches_up_hashes_no_version_that_others_have_left(ahead: int) -> None:
     place = Place(ME, 1, 2, 4)
-    seat = Seat(place, size=SIZE, steps=99, tokens_per_step=1, step=STEP, serving=False)
+    seat = seat_of(place, STEP, size=SIZE, serving=False)
     seat.update_view(view(STEP + ahead), 0.0)
     members = [PlanMember(SIBLING, b"\x0f")]
     plan = Plan(1, STEP + ahead, 1, members, [0, SIZE], [ME])

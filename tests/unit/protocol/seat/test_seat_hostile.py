@@ -12,21 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.decree.elector import Elector
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Keep, Outcome, Task
 from protocol.pipeline.ledger import to_bitmap
-from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundMember
-from protocol.rounds.quorum import Quorum
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Backward,
     Forward,
-    LedgerReport,
     Message,
     Plan,
     Reduced,
@@ -36,6 +31,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
 from tests.support.protocol_examples import any_message
+from tests.support.seats import seat_of
 
 ME = peer_id_from_key(bytes(32))
 SIBLING = peer_id_from_key(b"\1" * 32)
@@ -50,13 +46,10 @@ SIGNED = b"s" * 64
 
 
 def seat(stage: int = 1, stages: int = 2) -> Seat:
-    made = Seat(
+    made = seat_of(
         Place(ME, stage, stages, PER_STEP),
+        3,
         size=SIZE,
-        steps=100,
-        tokens_per_step=1,
-        step=3,
-        serving=True,
         elector=Elector(lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
     )
     view = SwarmView.of(
@@ -140,8 +133,8 @@ def test_no_message_raises_or_applies_a_step(
     worker = Worker(target)
     for index, (sender, message) in enumerate(messages):
         now = float(index)
-        worker.drain(list(target.receive(sender, message, now, bytes(32))), now)
-        worker.drain(list(target.tick(now)), now)
+        worker.drain(target.receive(sender, message, now, bytes(32)), now)
+        worker.drain(target.tick(now), now)
         target.status(rate=0.0)
         target.next_deadline()
         target.why()
@@ -174,7 +167,8 @@ def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
         plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), state=b"x"
     )
     assert not [e for e in target.receive(ROGUE, foreign, 0.0) if isinstance(e, Fault)]
-    assert [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
+    (fault,) = [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
+    assert fault.kind == "behind", "its state differs: it takes its stage anew"
     for sender in (ROGUE, SIBLING):
         target.receive(sender, commit_of(1, 3, 9, bytes(32), [ME, SIBLING]), 0.0)
     assert not target.member.knows_commit, "nobody has voted for it"
@@ -210,31 +204,3 @@ def test_a_stranger_cannot_make_us_keep_tensors() -> None:
         assert not [e for e in effects if isinstance(e, Keep)]
     from_upstream = target.receive(UPSTREAM, Forward(1, 3, 12, 1, 8, False), 0.0)
     assert [e for e in from_upstream if isinstance(e, Keep)]
-
-
-def test_a_replica_whose_state_differs_from_its_siblings_takes_its_stage_anew() -> None:
-    place = Place(ME, 1, 2, PER_STEP)
-    quorum = Quorum(ME, 1, None)
-    quorum.designated = ME
-    leader = RoundLeader(place, SIZE, 3, quorum)
-    view = SwarmView.of([[], [Replica(p, 3, True) for p in (ME, SIBLING, ROGUE)]])
-    leader.update_view(view, leading=True, now=0.0)
-    sent: list[object] = []
-    for peer, state, ids in ((ME, b"a", [12]), (SIBLING, b"a", [13, 14]), (ROGUE, b"b", [15])):
-        done = to_bitmap(ids, 3, PER_STEP)
-        report = LedgerReport(1, 3, 1, done, b"", promised=0, state=state)
-        sent += leader.report(peer, report, 0.0)
-    plans = {e.peer: e.message for e in sent if isinstance(e, Send)}
-    assert {p.state for p in plans.values() if isinstance(p, Plan)} == {b"a"}
-
-    def member(state: bytes) -> RoundMember:
-        made = RoundMember(place, SIZE, 2, accumulator=Pipeline(place, 3), loaded=True)
-        made.start_step(3, state)
-        return made
-
-    plan_for_all = plans[ME]
-    assert isinstance(plan_for_all, Plan)
-    assert not [e for e in member(b"a").plan(ME, plan_for_all) if isinstance(e, Fault)]
-    (fault,) = member(b"b").plan(ME, plan_for_all)
-    assert isinstance(fault, Fault)
-    assert fault.kind == "behind"

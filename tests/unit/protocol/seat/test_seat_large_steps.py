@@ -21,7 +21,6 @@ from protocol.pipeline.effects import Compute, Outcome, SendPayload
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
-from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Backward,
@@ -34,6 +33,7 @@ from protocol.wire.messages import (
     Returned,
 )
 from protocol.wire.parts import PlanMember
+from tests.support.seats import seat_of
 
 UP, ME, SIBLING, DOWN = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 SMALL, LARGE = 256, 1024
@@ -54,7 +54,7 @@ class Line:
         self.begun = 0
         self.answers: list[tuple[PeerId, Message]] = []
         place = Place(ME, stage, 3, per_step)
-        self.seat = Seat(place, size=64, steps=9, tokens_per_step=1, step=0, serving=True)
+        self.seat = seat_of(place, 0, steps=9)
         before, here, after = ([Replica(peer, 0, True)] for peer in (UP, ME, DOWN))
         others = [Replica(SIBLING, 0, True)]
         stages = [here, others, after] if stage == 0 else [before, [*here, *others], after]

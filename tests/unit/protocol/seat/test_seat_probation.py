@@ -21,6 +21,7 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
+from tests.support.seats import seat_of
 
 ME, SIBLING, NEXT, NEW = map(PeerId, ("me", "sibling", "next", "new"))
 CROWD = [PeerId(f"invented {n}") for n in range(50)]
@@ -226,15 +227,7 @@ def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_oth
 
 
 def seat() -> Seat:
-    made = Seat(
-        Place(ME, 0, 2, 8),
-        size=64,
-        steps=9,
-        tokens_per_step=1,
-        step=5,
-        serving=True,
-        proves=PROVEN.__contains__,
-    )
+    made = seat_of(Place(ME, 0, 2, 8), 5, steps=9, proves=PROVEN.__contains__)
     before = commit_of(0, 4, 1, bytes(32), [ME, SIBLING], electors=[SIBLING, NEXT])
     admit = Admit(0, 5, ME, [SIBLING], before)
     made.admitted_by(admit, 0.0)

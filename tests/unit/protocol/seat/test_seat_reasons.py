@@ -9,6 +9,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from tests.support.protocol_examples import peer
+from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE = sorted(peer(n) for n in (1, 2, 3))
 PER_STEP, STEP = 4, 3
@@ -17,7 +18,7 @@ IDS = range(12, 16)
 
 def make_seat(*, serving: bool = True, steps: int = 100, step: int = STEP) -> Seat:
     place = Place(ME, 1, 2, PER_STEP)
-    return Seat(place, size=64, steps=steps, tokens_per_step=1, step=step, serving=serving)
+    return seat_of(place, step, steps=steps, serving=serving)
 
 
 def view(*ours: Replica) -> SwarmView:
@@ -25,7 +26,7 @@ def view(*ours: Replica) -> SwarmView:
 
 
 def report(ids: object, seq: int = 1) -> LedgerReport:
-    done = to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
+    done = to_bitmap(ids, STEP, PER_STEP)
     return LedgerReport(1, STEP, seq, done, bytes(len(done)), 0)
 
 
@@ -62,7 +63,6 @@ def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     seat.allow_training(0.0)
     seat.update_view(view(HERE, THERE), 0.0)
     led_by = seat.current_leader()
-    assert led_by is not None
     if led_by != ME:
         assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
     assert seat.why().endswith(f"led by {short(led_by)}")

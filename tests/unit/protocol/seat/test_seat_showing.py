@@ -11,8 +11,7 @@ from protocol.audit.audit import Ask, Audit, Judged, Subject
 from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.pace import LOST_S
-from protocol.pipeline.effects import DropStep, Outcome
+from protocol.pipeline.effects import Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.showing import AGAIN, MAX_ASKERS, Showing
@@ -43,7 +42,7 @@ def showing_of(plan: Plan) -> Showing:
 def request(
     name: str, item: int, *, of: PeerId | None = None, step: int = STEP, attempt: int = ATTEMPT
 ) -> AuditRequest:
-    return AuditRequest(STAGE, step, attempt, name, item, of)  # type: ignore[arg-type]
+    return AuditRequest(STAGE, step, attempt, name, item, of)
 
 
 EVERYTHING = [
@@ -108,9 +107,6 @@ def test_what_is_remembered_is_bounded(showing: Showing) -> None:
     for number in range(3 * MAX_ASKERS):
         showing.shows(PeerId(f"asker {number}"), EVERYTHING[0])
     assert len(showing._shown) <= MAX_ASKERS
-    showing.dropped(STEP, None, 0.0)
-    assert showing.tick(None, LOST_S) == [DropStep(STEP)]
-    assert not showing.shows(ASKER, EVERYTHING[0])
 
 
 class LossyLine:

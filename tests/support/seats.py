@@ -1,0 +1,31 @@
+"""Seats of a test, and views in which everybody serves one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from protocol.ids import PeerId
+from protocol.pipeline.place import Place
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+
+
+def view_of(version: int, *stages: Iterable[PeerId]) -> SwarmView:
+    """All these serve their stage at one version."""
+    return SwarmView.of([[Replica(peer, version, True) for peer in peers] for peers in stages])
+
+
+def seat_of(
+    place: Place,
+    step: int,
+    *,
+    size: int = 64,
+    steps: int = 1000,
+    serving: bool = True,
+    **parts: Any,
+) -> Seat:
+    """A seat that has just opened at the beginning of a step."""
+    return Seat(
+        place, size=size, steps=steps, tokens_per_step=1, step=step, serving=serving, **parts
+    )
