@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +13,13 @@ import pytest
 from client.cli.main import run
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Volunteer:

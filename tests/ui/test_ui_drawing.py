@@ -93,14 +93,6 @@ def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("light", [True, False])
-def test_light_and_dark(light: bool) -> None:
-    async def scene(on: Stage) -> None:
-        assert on.app.current_theme.dark is not light
-
-    play(scene, light=light)
-
-
 def test_hostile_words_do_nothing_on_any_tab() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] [@click=app.exit]y[/] \u202egnp \n fake line"
     name = "12D3KooW" + evil

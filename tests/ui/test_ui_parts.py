@@ -47,13 +47,3 @@ def test_moves_and_who_decides_are_told() -> None:
 def test_before_the_matching_it_says_what_is_waited_for() -> None:
     assert "as soon as this machine has been measured" in said(None)
     assert "one is being chosen for you" in said(matching(stage_match(0), seats=[]))
-
-
-def test_every_line_fits() -> None:
-    record = Record()
-    record.apply(update(1))
-    record.matches = matching(stage_match(0), stage_match(1))
-    for box in (Box(76, 16), Box(20, 4), Box(8, 3)):
-        lines = sentences(record, box)
-        assert len(lines) <= box.height
-        assert all(len(line) <= box.width for line in plain(lines).splitlines())

@@ -8,7 +8,6 @@ from client.control.snapshot import (
     DrainCostView,
     HeldOutView,
     NetworkView,
-    PauseView,
 )
 from client.control.updates import StepPoint
 from client.ui.header import header
@@ -20,7 +19,7 @@ from client.views.logs import event_details, log_rows, log_title
 from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
-from client.views.status import drain_words, reason
+from client.views.status import drain_words
 from client.views.swarm import swarm_head
 from tests.ui.examples import (
     ANNA,
@@ -172,25 +171,6 @@ def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
     assert "tokens/s" not in text
     assert "training goes on" not in text
     assert all("training goes on" not in way.cost for way in ways(record, LIVE))
-
-
-def test_header_without_data_says_what_it_waits_for() -> None:
-    text = plain(header(Record(), Link("connecting", "no volunteer answers yet"), NARROW))
-    assert "CONNECTING no volunteer answers yet" in text
-
-
-def test_a_lost_connection_covers_the_state() -> None:
-    record = recorded_from(update(1))
-    text = plain(header(record, Link("lost", "trying again (3)"), NARROW))
-    assert "NO CONNECTION trying again (3)" in text
-    assert "TRAINING" not in text
-
-
-def test_a_pause_says_until_when_and_how_to_end_it() -> None:
-    paused = PauseView(reason="on battery", until=NOW + 60, since=NOW)
-    assert reason(snapshot(state="paused", paused=paused)) == (
-        "on battery until 08:01; press p to resume"
-    )
 
 
 def test_last_replica_is_a_warning_everywhere() -> None:

@@ -15,7 +15,7 @@ from client.control import rpc
 from client.control.snapshot import InviteView
 from client.store.last_run import Ending
 from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
-from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
+from client.ui.source.mailbox import MAX_EVENTS, Delivery, Mailbox, merge
 from tests.ui.examples import ANNA, event, matching, update
 from tests.ui.played_node import HELLO, MODERN, Node
 
@@ -61,17 +61,6 @@ def test_the_events_of_a_node_that_was_started_again_are_not_taken_for_old_ones(
     found = merge(older, update(1, event(1), event(2), pid=2))
     assert [e.seq for e in found.events] == [1, 2]
     assert found.missed == 3
-
-
-def test_the_state_of_the_link_alone_is_news() -> None:
-    mailbox = Mailbox()
-    mailbox.put_link(Link("live"))
-    assert mailbox.take() == Delivery(None, Link("live"))
-    mailbox.put_link(Link("live"))
-    assert mailbox.take() is None
-
-
-# --- recordings ------------------------------------------------------------------------------
 
 
 # --- a live node -----------------------------------------------------------------------------

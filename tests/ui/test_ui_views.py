@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from client.control.snapshot import AmendmentView, LimitsView, TimeView, WorkerView
+from client.control.snapshot import AmendmentView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.views import dashboard, matching
 from client.views.record import Record
@@ -93,11 +93,6 @@ def test_decisions_show_their_reasons() -> None:
     assert "proposal" in plain(list(row.lines))
 
 
-def test_before_the_matching_has_begun_it_says_so() -> None:
-    assert "measured" in plain(matching.sentences(Record(), BOX))
-    assert "nothing was proposed" in plain(list(matching.decisions(Record(), BOX)[0].lines))
-
-
 # --- dashboard -------------------------------------------------------------------------------
 
 
@@ -121,15 +116,6 @@ def test_this_machine_shows_what_it_makes_of_its_device() -> None:
     assert "2 running, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
     record = recorded_from(update(1, workers=[WorkerView(state="running")]))
     assert "MFU" not in plain(dashboard.machine(record, Box(60, 20)))
-
-
-def test_this_machine_shows_what_its_time_is_spent_on() -> None:
-    spent = TimeView(computing=0.58, averaging=0.25, waiting=0.1, resting=0.07)
-    record = recorded_from(update(1, time_spent=spent))
-    told = "58 % computing, 25 % averaging, 10 % waiting, 7 % resting"
-    assert f"time    {told}" in plain(dashboard.machine(record, Box(72, 20)))
-    narrow = plain(dashboard.machine(record, Box(36, 20)))
-    assert "time    58 % computing\n" in narrow, "no half words"
 
 
 def test_events_leave_out_what_other_panels_show() -> None:

@@ -34,7 +34,6 @@ def _disarmed() -> Iterator[None]:
     ("text", "found"),
     [
         ("", ()),
-        (" ; \n", ()),
         ("forward@12=kill", (Failpoint("forward", 12, None, "kill"),)),
         ("averaging@*/1=stop:4", (Failpoint("averaging", None, 1, "stop", 4.0),)),
         (
@@ -56,14 +55,11 @@ def test_what_is_written_is_what_is_read(text: str, found: tuple[Failpoint, ...]
     "text",
     [
         "forward",
-        "forward=kill",
         "sideways@1=kill",
         "forward@1=explode",
         "forward@-1=kill",
-        "forward@1=kill:soon",
         "forward@1/x=kill",
         "forward@1=kill,backward@2=kill",
-        "forward@" + "1" * 40 + "=kill",
         "x" * (faults.MAX_TEXT_BYTES + 1),
     ],
 )
@@ -90,21 +86,21 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
     assert record["failpoint"] == "forward@3/1=corrupt"
 
 
-@pytest.mark.parametrize(("action", "sent"), [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP)])
-def test_this_process_is_hit(
-    monkeypatch: pytest.MonkeyPatch, action: str, sent: signal.Signals
+@pytest.mark.parametrize(
+    ("action", "pid", "sent"),
+    [
+        ("kill", os.getpid(), signal.SIGKILL),
+        ("stop", os.getpid(), signal.SIGSTOP),
+        ("kill-worker", WORKER, signal.SIGKILL),
+    ],
+)
+def test_who_is_meant_is_hit(
+    monkeypatch: pytest.MonkeyPatch, action: str, pid: int, sent: signal.Signals
 ) -> None:
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(os.getpid(), sent)]
-
-
-def test_only_the_worker_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
-    Failpoints("averaging@*=kill-worker", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(WORKER, signal.SIGKILL)]
+    assert signals == [(pid, sent)]
 
 
 def test_a_real_process_is_killed_at_the_moment_it_wrote_down(tmp_path: Path) -> None:
@@ -151,11 +147,6 @@ def test_nothing_is_armed_without_the_variable() -> None:
     payload = b"x" * 100
     assert failpoints.before_send(_forward(1), payload, 0, WORKER) is payload
     faults.meet_full_disk(".stage-0-v1.safetensors.tmp")
-
-
-def test_a_wrong_variable_is_said_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="explode"):
-        faults.arm({faults.VARIABLE: "forward@1=explode"})
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])

@@ -98,11 +98,6 @@ def test_a_schedule_reads_back_as_it_was_written(schedule: Schedule, moment: dat
     assert again.allows(moment) == schedule.allows(moment)
 
 
-@given(schedules, moments)
-def test_it_is_the_same_every_week(schedule: Schedule, moment: datetime) -> None:
-    assert schedule.allows(moment) == schedule.allows(moment + timedelta(weeks=1))
-
-
 @given(schedules, moments, st.integers(1, 7 * DAY_MINUTES))
 def test_nothing_changes_before_the_next_change(
     schedule: Schedule, moment: datetime, minutes: int

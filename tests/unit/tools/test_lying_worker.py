@@ -17,7 +17,7 @@ from protocol.audit.record import Grade
 from tests.hostile import lying_worker
 from tests.hostile.attack import all_attacks
 from tests.hostile.attacks.work import WHAT
-from tests.hostile.lying_worker import HUGE, LIES
+from tests.hostile.lying_worker import LIES
 from tests.support.audited_stage import AuditedStage, Lie
 
 PATCHED = (
@@ -74,11 +74,6 @@ def test_audits_see_what_is_computed_otherwise(stage: int, name: str, grade: Gra
 def test_contributions_are_multiplied(name: str, factor: float) -> None:
     honest, told = _contributed(name)
     assert torch.allclose(told, factor * honest, atol=0.02 * float(honest.abs().max()) * 10)
-
-
-def test_a_huge_contribution_is_finite() -> None:
-    _, told = _contributed("huge contribution")
-    assert HUGE / 1e3 < float(told.abs().max()) <= 1.1 * HUGE
 
 
 def _contributed(name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -130,13 +130,6 @@ def test_the_nearest_tests_come_first() -> None:
     assert found[0] == "tests/net/test_net_connection_limiter.py"
 
 
-def test_tests_that_name_what_is_changed_come_before_others() -> None:
-    words = "self.expulsions.contradicted(held, other)"
-    mutant = Mutant("client/train/engine.py", 1, "call", words, "pass", 0, 0)
-    found = nearest_tests(REPOSITORY, mutant)
-    assert "tests/unit/client/train/swarm/test_train_expulsions.py" in found[:3]
-
-
 def test_what_was_tried_is_read_again_and_summed_up(tmp_path: Path) -> None:
     survived = Mutant("protocol/a.py", 7, "junction", "a or b", "(a and b)", 0, 6)
     killed = replace(survived, path="client/net/a.py", killed_by="test_a.py::test_it")

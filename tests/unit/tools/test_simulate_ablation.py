@@ -55,19 +55,3 @@ def test_runs_of_other_code_stay_in_the_report_and_are_marked(
     assert shares.count("* ±") == 2
     assert "| random* | " in text
     assert not any("*" in line for line in text.splitlines() if "greedy-join" in line)
-
-
-def test_the_report_has_every_policy_with_spread_and_a_plot(tmp_path: Path) -> None:
-    _run(tmp_path, "random,value-join-dual")
-    report = (tmp_path / "ablation.md").read_text()
-    assert "| share at churn | 0% | 50% |" in report
-    for name in ("random", "value-join-dual", "value-join-dual, not charged"):
-        assert f"| {name} | " in report
-    assert " ±" in report
-    assert (tmp_path / "ablation-12-3.svg").read_text().startswith("<svg")
-
-
-def test_an_unknown_policy_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--policies", "best"])
-    assert "choose from ours" in capsys.readouterr().err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from client.cli.commands.amend import described
 from client.cli.commands.create import sign
-from client.control.amended import ONLY_THE_FOUNDER, amended, amendment_views
+from client.control.amended import amended, amendment_views
 from client.control.methods import Impossible
 from client.control.snapshot import Amended
 from client.errors import ExitCode
@@ -106,11 +104,6 @@ class TestRunning:
         assert len(asked) == 1
         assert bool(node.book.chain()) is said
 
-    def test_without_a_volunteer_it_says_how_to_start_one(self, within: Within) -> None:
-        done = within("amend", "--steps", "400", "--yes")
-        assert done.returncode == ExitCode.NOT_RUNNING
-        assert "volunteer join" in done.stderr
-
     def test_what_it_refuses_is_shown(self, home: Path, within: Within) -> None:
         with node_of(home, Founders()):
             done = within("amend", "--steps", "40", "--yes")
@@ -132,14 +125,3 @@ def test_views_say_what_is_agreed(book: Amendments, founder: Signer) -> None:
     book.settle(book.propose((), 10))
     [agreed] = amendment_views(book)
     assert agreed.from_step == 10
-
-
-def test_rates_are_shown_where_they_differ(book: Amendments) -> None:
-    show: Callable[[Changes], list[str]] = lambda changes: list(  # noqa: E731
-        described(amended(book, draft(book, 1e-3, changes, 0), 0, signed=False))
-    )
-    assert len(show(Changes(steps=400))) == 2
-    table = show(Changes(lr=5e-4))
-    assert "as it will be" in table[2]
-    assert len(table) > 5
-    assert ONLY_THE_FOUNDER.format("x").endswith("can change its run")

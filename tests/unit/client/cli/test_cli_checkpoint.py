@@ -7,27 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.commands.create import sign
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
 from client.compute.state_hash import state_hash
 from client.errors import ExitCode
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.invite import SwarmFile
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
+from tests.support.saved_swarms import little_swarm
 
 STAGES = 2
 
 
 @pytest.fixture(scope="module")
-def swarm() -> SwarmFile:
-    founder = Signer(b"\1" * 32)
-    run = RunChoices(name="mine", stages=STAGES, steps=100, measure=False)
-    model = ModelChoices(layers=2, width=32, heads=2, context=16)
-    return sign(found_swarm(founder.peer, run, model, OptimizerChoices()).manifest, founder, ())
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> SwarmFile:
+    text = tmp_path_factory.mktemp("text") / "text"
+    text.write_text("to be or not to be " * 100)
+    return little_swarm(text, "mine")
 
 
 @pytest.fixture

@@ -59,22 +59,6 @@ def test_conversations_are_built_shown_and_founded(within: Within, tmp_path: Pat
     assert "cut for a context of 16, not of 32: choose --context 16" in refused.stderr
 
 
-def test_conversations_are_packed_shown_and_founded(within: Within, tmp_path: Path) -> None:
-    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(60)]
-    talk, out = tmp_path / "talk.jsonl", tmp_path / "tokens"
-    talk.write_text("\n".join(map(json.dumps, rows)))
-    done = within("data", "build", str(talk), "--chat", "--context", "16", "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert "conversations in 30 windows of 16 tokens, 2.0 to one" in done.stderr
-    shown = json.loads(within("data", "show", "0", str(out), "--json").stdout)
-    first, second = shown["texts"][0].split("\n")[:2]
-    assert all(eval(one.replace("=", "==")) for one in (first, second))  # noqa: S307
-    assert max(shown["tokens"][0]) < 256
-    swarm = ("--data", str(out), "--stages", "2", "--no-measure")
-    founded = within("create", *swarm, "--out", str(tmp_path / "s.swarm"))
-    assert founded.returncode == 0, founded.stderr
-
-
 def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_path: Path) -> None:
     rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
     rows.write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
@@ -189,17 +173,13 @@ def test_damage_is_said_and_counts_as_failure(within: Within, book: Path, tmp_pa
     ("arguments", "words", "code"),
     [
         (("build", "--out", "x"), "nothing to read", ExitCode.USAGE),
-        (("build", "nowhere.txt", "--out", "x"), "does not exist", ExitCode.CONFIG),
         (("build", "book.txt", "--out", "x", "--tokenizer", "y"), "train:16384", ExitCode.CONFIG),
         (("build", "book.txt", "--out", "x", "--chat"), "cannot have conv", ExitCode.CONFIG),
         (("build", "book.txt", "--out", "x", "--context", "9"), "add --chat", ExitCode.USAGE),
-        (("build", "book.txt", "--out", "x", "--no-pack"), "add --chat", ExitCode.USAGE),
         (("mix", "a:0", "b:1", "--out", "x"), "'0' is no weight of a", ExitCode.CONFIG),
         (("mix", "a:1", "--out", "x"), "2 to 64 folders, not 1", ExitCode.CONFIG),
-        (("mix", "--out", "x"), "2 to 64 folders, not 0", ExitCode.CONFIG),
         (("mix", "a:1", "b:2", "--out", "x"), "a has no index.json", ExitCode.CONFIG),
         (("verify", "."), "no data folder", ExitCode.CONFIG),
-        (("show", "0", "."), "no data folder", ExitCode.CONFIG),
     ],
 )
 def test_bad_input_has_words(

@@ -83,17 +83,6 @@ def test_what_a_volunteer_needs_is_listed_before_all_else() -> None:
     assert sorted(commands) == sorted(COMMANDS)
 
 
-def test_settings_are_listed_in_groups() -> None:
-    from client.cli.settings.flags import OTHERS, TITLES
-    from client.config import SETTINGS
-
-    grouped = [name for names in TITLES.values() for name in names]
-    assert len(grouped) == len(set(grouped))
-    assert set(grouped) < set(SETTINGS)
-    _, _, text = _run("join", "--help", COLUMNS="80")
-    assert all(f"─ Settings: {title} ─" in text for title in (*TITLES, OTHERS))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from client.cli.reach.home import find_home
-from client.control import methods
 from client.control.snapshot import InviteView
 from client.errors import ExitCode
 from tests.support.cli_process import Within
@@ -33,13 +32,6 @@ def test_a_running_volunteer_makes_it(home: Path, within: Within) -> None:
     assert answer["schema_version"] == 1
 
 
-def test_without_a_volunteer_there_is_none(home: Path, within: Within) -> None:
-    for arguments in (("invite",), ("invite", "--swarm", "absent")):
-        done = within(*arguments)
-        assert done.returncode == ExitCode.NOT_RUNNING
-        assert "volunteer join" in done.stderr
-
-
 def test_the_file_is_private_whole_and_never_overwritten_unasked(
     home: Path, within: Within, tmp_path: Path
 ) -> None:
@@ -58,25 +50,6 @@ def test_the_file_is_private_whole_and_never_overwritten_unasked(
         assert out.read_text() == "precious"
         assert within("invite", "--out", str(out), "--force").returncode == 0
     assert out.read_text() == "all of it"
-
-
-def test_an_older_volunteer_is_said_to_be_one(
-    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(methods.METHODS, "invite")
-    with node_of(home, FakeProvider()):
-        done = within("invite")
-    assert done.returncode == ExitCode.RUNTIME
-    assert "another version: restart it" in done.stderr
-
-
-def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
-    class Private(FakeProvider):
-        def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
-            return example_invite(notes=["you answer for whoever uses it"])
-
-    with node_of(home, Private()):
-        assert "whoever uses it" in within("invite").stderr
 
 
 def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:

@@ -17,7 +17,6 @@ from client.cli.diagnosis.checks_outside import check_node
 from client.cli.reach import running
 from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
-from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.identity import IdentityLock
@@ -143,11 +142,3 @@ def test_a_second_node_of_the_home_does_not_write_over_the_first(home: Path) -> 
         )  # fmt: skip
         assert done.returncode == ExitCode.TEMPORARY
         assert record.load() == first
-
-
-def test_a_device_that_cannot_be_is_refused_at_once(volunteer: Volunteer) -> None:
-    done = volunteer("join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
-                     "--device", "gpu")  # fmt: skip
-    assert done.returncode == ExitCode.CONFIG
-    assert "'gpu' is not a device; use auto, cpu, mps" in done.stderr
-    assert Settings(device="cuda:1").device == "cuda:1"

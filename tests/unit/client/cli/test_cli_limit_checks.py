@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from client.cli.diagnosis.checks_outside import (
     check_battery,
     check_idle,
@@ -19,16 +17,9 @@ def test_only_what_is_set_is_checked() -> None:
     assert [check.name for check in examine_limits(settings)] == ["idle", "battery"]
 
 
-@pytest.mark.parametrize(
-    ("found", "status"),
-    [(Idleness(True), "ok"), (Idleness(False), "ok"), (Idleness(None, "no logind"), "fail")],
-)
-def test_idleness(found: Idleness, status: str) -> None:
-    check = check_idle(found)
-    assert check.status == status
-    assert bool(check.next_step) == (status == "fail")
-
-
-@pytest.mark.parametrize(("found", "status"), [(True, "ok"), (False, "ok"), (None, "fail")])
-def test_battery(found: bool | None, status: str) -> None:
-    assert check_battery(found).status == status
+def test_what_cannot_be_found_out_fails_with_what_to_do() -> None:
+    for idle in (True, False):
+        assert check_idle(Idleness(idle)).status == check_battery(idle).status == "ok"
+    unknown = check_idle(Idleness(None, "no logind"))
+    assert (unknown.status, check_battery(None).status) == ("fail", "fail")
+    assert unknown.next_step

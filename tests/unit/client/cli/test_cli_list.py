@@ -31,6 +31,11 @@ listening.listen(16)
 print("up", flush=True)
 signal.pause()
 """
+DRIPS = LISTENS.replace(
+    "signal.pause()",
+    "import time\nwhile True:\n  c, _ = listening.accept()\n  try:\n    while True:\n"
+    "      c.send(b'x'); time.sleep(0.05)\n  except OSError:\n    pass",
+)
 AS_NOBODY = """
 import json, os, sys
 import psutil
@@ -56,15 +61,14 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def silent(path: Path, **how: Any) -> Iterator[subprocess.Popen[str]]:
+def silent(path: Path, program: str = LISTENS) -> Iterator[subprocess.Popen[str]]:
     """A process that listens on a socket and never answers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", LISTENS, str(path)],
+        [sys.executable, "-c", program, str(path)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "VOLUNTEER_HOME": str(path.parent.parent)},
-        **how,
     )
     try:
         assert process.stdout is not None
@@ -121,28 +125,10 @@ def test_one_that_hangs_is_named_with_its_process(within: Within, folder: Path) 
 @needs_linux
 def test_a_line_that_never_ends_does_not_hold_up_the_list(within: Within, folder: Path) -> None:
     """Whoever names a socket like ours is asked, so it may send a byte now and then for ever."""
-    path = a_socket(folder / "x")
-    drip = LISTENS.replace(
-        "signal.pause()",
-        "import time\nwhile True:\n  c, _ = listening.accept()\n  try:\n    while True:\n"
-        "      c.send(b'x'); time.sleep(0.05)\n  except OSError:\n    pass",
-    )
-    path.parent.mkdir(parents=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", drip, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "VOLUNTEER_HOME": str(folder / "x")},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
+    with silent(a_socket(folder / "x"), DRIPS):
         row = listed(within, folder / "x")
         assert row is not None
         assert "does not answer" in row["problem"]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @needs_linux

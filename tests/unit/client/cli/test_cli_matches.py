@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,15 +26,6 @@ from tests.support.control_fakes import (
 )
 
 
-def test_the_report_tells_stages_moves_and_reasons() -> None:
-    text = " ".join(matches_report(example_snapshot(), example_matches()).split())
-    assert "You hold stage 0." in text
-    assert "A move from stage 0 to stage 1 would speed the training up" in text
-    assert "others fit it better (its cutoff is above us" in text
-    assert "At the moment you do for stage 1." in text
-    assert "proposing to stage 0" in text
-
-
 def test_the_longest_reasons_fit_100_columns() -> None:
     wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
     moves = [PayingMove(home=n, to=127) for n in range(20)]
@@ -54,14 +43,6 @@ def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: st
 
 
 # --- the command -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    # pytest's own folders are too deep for the path of a socket
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        yield Path(name)
 
 
 async def test_the_command_shows_what_a_node_says(

@@ -65,13 +65,6 @@ def test_who_answers_for_whom_is_a_tree(home: Path, within: Within) -> None:
     assert [one["peer"] for one in answer["members"]] == [FOUNDER, FRIEND, BAD]
 
 
-def test_a_swarm_for_everybody_has_no_such_tree(home: Path, within: Within) -> None:
-    with node_of(home, FakeProvider()):
-        done = within("status", "members")
-    assert done.returncode == 0
-    assert "volunteer status peers" in done.stdout
-
-
 def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
     with node_of(home, Club()):
         done = within("expel", FRIEND, "--reason", "why not")
@@ -82,8 +75,3 @@ def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
     assert (answer["member"]["peer"], answer["schema_version"]) == (FRIEND, 1)
     assert unknown.returncode == ExitCode.RUNTIME
     assert "no member met here is called Nobody" in unknown.stderr
-
-
-def test_it_needs_a_volunteer_that_runs(home: Path, within: Within) -> None:
-    assert within("expel", FRIEND).returncode == ExitCode.NOT_RUNNING
-    assert within("status", "members").returncode == ExitCode.NOT_RUNNING

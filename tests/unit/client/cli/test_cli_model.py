@@ -43,6 +43,14 @@ def swarm(text: Path) -> SwarmFile:
     return little_swarm(text)
 
 
+@pytest.fixture
+def source(swarm: SwarmFile, tmp_path: Path) -> list[str]:
+    """Flags that name the swarm's file and a folder with its version 5."""
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_swarm_file(tmp_path / "x.swarm", swarm)
+    return ["--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path / "checkpoints")]
+
+
 def test_stages_from_different_folders_make_the_whole_model(
     swarm: SwarmFile, tmp_path: Path
 ) -> None:
@@ -94,12 +102,9 @@ def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
         load_newest(swarm, [tmp_path])
 
 
-def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    file = tmp_path / "little.swarm"
-    write_swarm_file(file, swarm)
-    source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
-
+def test_the_commands_sample_and_export(
+    within: Within, swarm: SwarmFile, source: list[str], tmp_path: Path
+) -> None:
     sampled = within("sample", "the ", *source, "--length", "20")
     assert sampled.returncode == 0, sampled.stderr
     assert sampled.stdout.startswith("the ")
@@ -121,7 +126,7 @@ def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_pa
 
 
 def test_a_disk_that_takes_less_than_it_is_given_is_said(
-    within: Within, swarm: SwarmFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    within: Within, source: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such an error has no number, so the system has no words for it."""
 
@@ -129,10 +134,6 @@ def test_a_disk_that_takes_less_than_it_is_given_is_said(
         raise OSError("4096 bytes of 8192 were written")
 
     monkeypatch.setattr("model_zoo.export.export_hf", fail)
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "little.swarm", swarm)
-    source = ["--swarm", str(tmp_path / "little.swarm")]
-    source += ["--checkpoint", str(tmp_path / "checkpoints")]
     done = within("export", "--out", str(tmp_path / "model"), *source)
     assert done.returncode == ExitCode.RUNTIME
     told = " ".join(done.stderr.split())
@@ -159,15 +160,12 @@ def test_the_card_names_the_own_work_of_this_volunteer(
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_a_model_that_is_there_is_not_replaced_unasked(
-    within: Within, swarm: SwarmFile, tmp_path: Path, name: str
+    within: Within, source: list[str], tmp_path: Path, name: str
 ) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
     out = tmp_path / "model"
     out.mkdir()
     (out / name).write_text("mine")
-    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
-    export += ["--checkpoint", str(tmp_path / "checkpoints")]
+    export = ["export", "--out", str(out), *source]
     done = within(*export)
     assert done.returncode == ExitCode.USAGE
     assert "--force" in done.stderr
@@ -178,15 +176,12 @@ def test_a_model_that_is_there_is_not_replaced_unasked(
 
 
 def test_a_readme_that_is_there_is_kept_unless_forced(
-    within: Within, swarm: SwarmFile, tmp_path: Path
+    within: Within, source: list[str], tmp_path: Path
 ) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
     out = tmp_path / "model"
     out.mkdir()
     (out / "README.md").write_text("mine")
-    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
-    export += ["--checkpoint", str(tmp_path / "checkpoints")]
+    export = ["export", "--out", str(out), *source]
     done = within(*export)
     assert done.returncode == 0, done.stderr
     assert "README.md stays as it is" in done.stderr
@@ -199,11 +194,8 @@ class TestGguf:
     """A file for llama.cpp; what is in it is tested in the zoo."""
 
     @pytest.fixture
-    def export(self, swarm: SwarmFile, tmp_path: Path) -> list[str]:
-        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-        write_swarm_file(tmp_path / "x.swarm", swarm)
-        told = ["--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path / "checkpoints")]
-        return ["export", "--gguf", "--out", str(tmp_path / "model"), *told]
+    def export(self, source: list[str], tmp_path: Path) -> list[str]:
+        return ["export", "--gguf", "--out", str(tmp_path / "model"), *source]
 
     def test_it_is_one_file_with_a_card(
         self, within: Within, export: list[str], tmp_path: Path
@@ -245,49 +237,38 @@ class TestGguf:
         assert not (tmp_path / "model").exists()
 
 
-def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
-    write_checkpoints(swarm, tmp_path, 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
-    done = within("sample", "", "--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path))
-    assert done.returncode == 2
-    assert "prompt" in done.stderr
-
-
 class TestAdapters:
     """A swarm that trains adapters: what is saved of it, with and without the frozen weights."""
 
     SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
 
     @pytest.fixture
-    def source(self, tmp_path: Path) -> Path:
+    def base(self, tmp_path: Path) -> Path:
         return export_hf(self.SPEC, build_whole(self.SPEC, 5).state_dict(), tmp_path / "base")
 
     @pytest.fixture
-    def swarm(self, text: Path, source: Path, tmp_path: Path) -> SwarmFile:
+    def swarm(self, text: Path, base: Path, tmp_path: Path) -> SwarmFile:
         store = TextStore(home_folders(tmp_path / "home").texts)
-        run = RunChoices(name="lora", source=source, data=str(text), stages=2, measure=False)
+        run = RunChoices(name="lora", source=base, data=str(text), stages=2, measure=False)
         choices, optimizer = ModelChoices(lora=4, lora_targets="all"), OptimizerChoices()
         manifest = found_swarm(SIGNER.peer, run, choices, optimizer, store).manifest
         return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
-    def exported(self, within: Within, swarm: SwarmFile, tmp_path: Path, *flags: str) -> Path:
-        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-        file, out = tmp_path / "lora.swarm", tmp_path / "out"
-        write_swarm_file(file, swarm)
-        told = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints"), *flags]
-        done = within("export", "--out", str(out), *told)
+    def exported(self, within: Within, tmp_path: Path, *flags: str) -> Path:
+        out = tmp_path / "out"
+        done = within("export", "--out", str(out), *flags)
         assert done.returncode == 0, done.stderr
         return out
 
     def test_the_adapter_alone_is_saved(
-        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+        self, within: Within, swarm: SwarmFile, base: Path, source: list[str], tmp_path: Path
     ) -> None:
-        out = self.exported(within, swarm, tmp_path)
+        out = self.exported(within, tmp_path, *source)
         names = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
         names |= {"tokenizer.json", "tokenizer_config.json"}
         assert {path.name for path in out.iterdir()} == names
         config = json.loads((out / "adapter_config.json").read_text())
-        assert config["base_model_name_or_path"] == str(source)
+        assert config["base_model_name_or_path"] == str(base)
         assert (config["r"], config["lora_alpha"]) == (4, 8.0)
         tensors = load_file(out / "adapter_model.safetensors")
         assert len(tensors) == 2 * 2 * 7
@@ -302,21 +283,20 @@ class TestAdapters:
         assert "rank 4" in (out / "README.md").read_text()
 
     def test_the_whole_model_is_saved_merged(
-        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+        self, within: Within, base: Path, source: list[str], tmp_path: Path
     ) -> None:
         """B is zero in these checkpoints: the merged model is the base."""
-        out = self.exported(within, swarm, tmp_path, "--merged")
-        before, after = (load_file(each / "model.safetensors") for each in (source, out))
+        out = self.exported(within, tmp_path, *source, "--merged")
+        before, after = (load_file(each / "model.safetensors") for each in (base, out))
         assert all(torch.equal(before[name], after[name]) for name in before)
 
     def test_llama_cpp_needs_the_whole_model(
-        self, within: Within, swarm: SwarmFile, tmp_path: Path
+        self, within: Within, source: list[str], tmp_path: Path
     ) -> None:
         pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
-        out = self.exported(within, swarm, tmp_path, "--gguf", "--merged")
+        out = self.exported(within, tmp_path, *source, "--gguf", "--merged")
         assert (out / "model.gguf").exists()
-        told = ["--swarm", str(tmp_path / "lora.swarm"), "--gguf", "--out", str(tmp_path / "alone")]
-        done = within("export", *told, "--checkpoint", str(tmp_path / "checkpoints"))
+        done = within("export", "--gguf", "--out", str(tmp_path / "alone"), *source)
         assert done.returncode == ExitCode.USAGE
         assert "add --merged" in done.stderr
 

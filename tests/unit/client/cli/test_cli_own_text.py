@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -31,17 +30,8 @@ def book(tmp_path: Path) -> Path:
 
 
 def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
-    done = within(
-        "create",
-        "--data",
-        str(book),
-        "--no-measure",
-        "--context",
-        "16",
-        "--out",
-        str(out),
-        "--json",
-    )
+    flags = ("--no-measure", "--context", "16", "--json")
+    done = within("create", "--data", str(book), "--out", str(out), *flags)
     assert done.returncode == 0, done.stderr
     answer: dict[str, str] = json.loads(done.stdout)
     return answer
@@ -77,32 +67,6 @@ def _text(kept: Path) -> str:
     corpus = open_source(str(kept))
     tokens = np.frombuffer(corpus._read_tokens(0, corpus.spec.size_bytes), "<u2")
     return corpus.text_of(tokens)
-
-
-def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> None:
-    lines = tmp_path / "book.jsonl"
-    lines.write_text("".join(json.dumps({"text": line}) + "\n" for line in WORDS.splitlines()))
-    assert _text(Path(_create(within, lines, tmp_path / "x.swarm")["text"])) == WORDS
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
-def test_what_is_no_text_is_refused_with_every_tokenizer(
-    within: Within, tmp_path: Path, tokenizer: str
-) -> None:
-    pytest.importorskip("tokenizers")
-    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n" + WORDS.encode())
-    command = ("create", "--data", str(tmp_path / "a.pdf"), "--tokenizer", tokenizer)
-    done = within(*command, "--no-measure", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
-    assert "a.pdf is a PDF: make text of it" in done.stderr
-    assert not (tmp_path / "x.swarm").exists()
-
-
-def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
-    copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
-    assert within("cache", "prune", "--yes").returncode == 0
-    assert _text(copy) == WORDS
-    assert "own-texts" in within("cache", "ls").stdout
 
 
 def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path) -> None:
@@ -166,16 +130,6 @@ def test_a_tokenizer_that_cannot_be_used(
     assert not (tmp_path / "x.swarm").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_path: Path) -> None:
-    texts = home_folders(tmp_path / "home").texts
-    texts.parent.mkdir(mode=0o700, parents=True)
-    texts.mkdir(mode=0o500)
-    done = within("create", "--data", str(book), "--no-measure", "--context", "16")
-    assert done.returncode == ExitCode.CONFIG
-    assert "cannot write to" in done.stderr
-
-
 @pytest.mark.parametrize("data", ["stdlib", "book.txt"])
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
 def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
@@ -193,7 +147,7 @@ def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
     assert "set data_dir to another disk" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".x"])
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".x"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(
     within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

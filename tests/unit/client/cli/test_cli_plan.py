@@ -12,7 +12,7 @@ import pytest
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.planning.machines import MAX_MACHINES, read_table
+from client.cli.planning.machines import read_table
 from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.manifest import Manifest
@@ -69,15 +69,6 @@ def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
     assert "1 stage x 1 replica," in done.stdout
 
 
-def test_text_shows_the_limit_and_what_it_takes(within: Within) -> None:
-    text = within("plan", *DESCRIBED, "--stages", "2", "--microbatch", "4").stdout
-    assert "2 stages x 2 replicas" in text
-    assert "limited by " in text
-    assert "memory of a machine: " in text
-    assert "microbatches of 4 sequences, 16 a step" in text
-    assert "traffic per volunteer" in text
-
-
 HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
 HOMES = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
 
@@ -108,17 +99,6 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert local["stages"] > 1, "processors have all of it in one memory"
     assert narrow["tokens_per_s"] > 1.5 * local["tokens_per_s"], "lines carry boundaries"
     assert narrow["loss_percent"] == pytest.approx(local["loss_percent"] + 0.7, abs=0.5)
-
-
-def test_the_ways_to_average_stand_side_by_side_in_eighty_columns(within: Within) -> None:
-    text = within("plan", *HOMES, "--host-memory", "48GB").stdout
-    begin = text.index("ways to average; 16 machines apart would train")
-    lines = text[begin:].splitlines()[:5]
-    assert [line[3:].split("  ")[0] for line in lines[2:]] == ["exact", "local", "local, s4"]
-    assert max(map(len, lines)) <= 80
-    assert "local rounds: every " in text
-    assert "a round takes " in text
-    assert "of a GPU's host" in text
 
 
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
@@ -180,38 +160,11 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
     assert answer["best"]["memory_bytes"] < 24e9
 
 
-def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
-    flags = ("--no-measure", "--stages", "2", "--aggregation", "centred-clipping")
-    told = planned(within, *described(machines="4")[1:], *flags)["notes"]
-    assert any("some stage has 2 replicas" in note and "than 3" in note for note in told)
-    told = planned(within, *described(machines="6")[1:], *flags)["notes"]
-    assert not any("centred-clipping" in note for note in told)
-
-
-def test_the_time_and_traffic_of_tokens(within: Within) -> None:
-    answer = planned(within, *DESCRIBED, "--tokens", "1000000000")
-    cost, speed = answer["cost"], answer["best"]["tokens_per_s"]
-    assert cost["seconds"] == pytest.approx(1e9 / speed)
-    assert cost["steps"] == pytest.approx(1e9 / answer["best"]["tokens_per_step"])
-    assert cost["sent_bytes"] > 0
-
-
 def test_more_tokens_than_can_be_reckoned_with_are_a_mistake(within: Within) -> None:
     done = within("plan", *DESCRIBED, "--tokens", "9" * 400)
     assert done.returncode == ExitCode.USAGE
     assert "Must be <= 1000000000000000000" in done.stderr
     assert planned(within, *DESCRIBED, "--tokens", str(10**18))["cost"]["tokens"] == 10**18
-
-
-def test_a_wider_line_is_never_slower(within: Within) -> None:
-    flags = ("--redundancy", "1", "--stages", "4")
-    speeds = [
-        planned(within, *described(up=up), *flags)["best"]
-        for up in ("1Mbit/s", "10Mbit/s", "100Mbit/s")
-    ]
-    found = [each["tokens_per_s"] for each in speeds]
-    assert found == sorted(found)
-    assert speeds[0]["limit"] == "link"
 
 
 def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) -> None:
@@ -262,19 +215,6 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     assert "founder" in done.stderr
 
 
-def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> None:
-    manifest = manifest_of_two()
-    first, last = manifest.stages
-    uneven = (
-        msgspec.structs.replace(first, layers=0),
-        msgspec.structs.replace(last, layers=first.layers + last.layers),
-    )
-    hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
-    done = within("plan", "--swarm", hollow, *DESCRIBED[3:])
-    assert done.returncode == ExitCode.REFUSED
-    assert "layers" in done.stderr  # no manifest may have a stage without one
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -305,14 +245,6 @@ def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
     assert done.returncode == ExitCode.RUNTIME
     assert "memory: a stage of one layer needs" in done.stderr
     assert "or add memory" in done.stderr
-
-
-def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "many.toml"
-    path.write_text(f"[[machine]]\ncount = {MAX_MACHINES}\n[[machine]]\ngflops = 1.0\n")
-    done = within("plan", "--no-measure", "--table", str(path))
-    assert done.returncode == ExitCode.USAGE
-    assert str(MAX_MACHINES) in done.stderr
 
 
 @pytest.mark.parametrize(
