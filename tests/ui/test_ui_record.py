@@ -16,7 +16,7 @@ from client.ui.source.mailbox import Link
 from client.views.dashboard import loss
 from client.views.logs import chosen as chosen_logs
 from client.views.logs import event_details, log_rows, log_title
-from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.views.peers import SORTS, chosen, peer_rows
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words
@@ -160,19 +160,6 @@ def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
     assert "last error  none" in plain(header(record, LIVE, WIDE))
 
 
-def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
-    leaving = [DrainCostView(stage=0, remaining=2, last=False)]
-    done = {"state": "done", "reason": "the run is complete", "leaving": leaving}
-    record = recorded_from(update(1, **done))
-    text = plain(header(record, LIVE, WIDE))
-    assert "the run is complete" in text
-    assert "volunteer export" in text
-    assert "volunteer sample" in text
-    assert "tokens/s" not in text
-    assert "training goes on" not in text
-    assert all("training goes on" not in way.cost for way in ways(record, LIVE))
-
-
 def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True)]
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
@@ -201,21 +188,6 @@ def test_peers_are_filtered_by_all_words() -> None:
     assert [row.peer for row in chosen(rows, "state", "BORIS")] == [BORIS]
     assert [row.peer for row in chosen(rows, "state", "connected ANNA")] == [ANNA]
     assert chosen(rows, "state", "nobody like this") == []
-
-
-def test_peer_table_and_details() -> None:
-    record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked", members=(ANNA,))))
-    for width in (40, 80, 200):
-        head, rows = peer_table(record, Box(width), "state", "")
-        assert head
-        assert [row.key for row in rows] == [ME, ANNA, BORIS, CARLA]
-    assert peer_title(record, "rate", "boris") == "4 volunteers, 1 shown, by rate"
-    text = plain(details(record, ANNA, NARROW))
-    assert ANNA in text
-    assert "20.0 ms" in text
-    assert "stage 0" in text
-    assert "is up: linked" in text
-    assert plain(details(record, "gone", NARROW)) == "it is gone"
 
 
 def test_logs_by_level_words_and_order() -> None:

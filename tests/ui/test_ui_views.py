@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import structs
-
-from client.control.snapshot import AmendmentView, LimitsView, WorkerView
 from client.control.updates import Update
 from client.views import dashboard, matching
 from client.views.record import Record
@@ -96,28 +93,6 @@ def test_decisions_show_their_reasons() -> None:
 # --- dashboard -------------------------------------------------------------------------------
 
 
-def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
-    limits = LimitsView(threads=2, memory_bytes=2 * 10**9, when=["idle only"])
-    record = recorded_from(update(1, limits=limits, workers=[WorkerView(state="running")]))
-    text = plain(dashboard.machine(record, Box(60, 20)))
-    assert "stage 0 serving" in text
-    assert "(also)" not in text
-    assert "2 threads, 2.00 GB RAM, idle only" in text
-    assert "250 tokens/s, 25 % of all" in text
-    small = dashboard.machine(record, Box(30, 4))
-    assert len(small) == 4
-    assert "serving" in plain(small)
-
-
-def test_this_machine_shows_what_it_makes_of_its_device() -> None:
-    one = WorkerView(state="running", stage=0, flop_per_s=1e9, mfu=0.25)
-    other = WorkerView(state="running", stage=1, flop_per_s=1e9, mfu=0.125)
-    record = recorded_from(update(1, workers=[one, other]))
-    assert "2 running, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
-    record = recorded_from(update(1, workers=[WorkerView(state="running")]))
-    assert "MFU" not in plain(dashboard.machine(record, Box(60, 20)))
-
-
 def test_events_leave_out_what_other_panels_show() -> None:
     record = recorded_from(
         update(1, step(1, 0), event(2, "hello"), event(3, "detail", level="debug"))
@@ -141,21 +116,6 @@ def test_all_views_fit_every_width_all_through_the_run() -> None:
                 lines = view(record, box)
                 assert len(lines) <= 9, view
                 assert all(line_width(line) <= width for line in lines), view
-
-
-AMENDED = AmendmentView(number=1, words="the run is extended from 200 to 400 steps", steps=400)
-
-
-def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
-    def head(**changes: object) -> str:
-        return plain(swarm_head(recorded_from(update(1, **changes)), BOX))
-
-    assert "amended" not in head()
-    assert f"{AMENDED.words} (not agreed on by the stages yet)" in head(amendments=[AMENDED])
-    agreed = structs.replace(AMENDED, from_step=212)
-    assert f"{AMENDED.words} (from step 212 on)" in head(amendments=[agreed])
-    two = head(amendments=[agreed], contradicted_amendment=2)
-    assert "the founder has signed two different amendments 2: neither counts" in two
 
 
 def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:

@@ -220,16 +220,6 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
         resolve({}, hostile)
 
 
-def test_every_zero_that_is_allowed_has_a_meaning() -> None:
-    allowed = set()
-    for name in SETTINGS:
-        with contextlib.suppress(ConfigError):
-            resolve({name: 0}, {})
-            allowed.add(name)
-    explained = {name for name, setting in SETTINGS.items() if setting.about.zero}
-    assert allowed == explained | {"only_when_idle", "not_on_battery"} & allowed
-
-
 @given(st.integers(0, 10**15 - 1) | st.integers(0, 10**6).map(lambda n: n << 20))
 def test_a_spelled_amount_is_read_as_the_same(amount: int) -> None:
     assert parse_size(spell_size(amount)) == amount

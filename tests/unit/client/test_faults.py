@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,25 +99,6 @@ def test_who_is_meant_is_hit(
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
     assert signals == [(pid, sent)]
-
-
-def test_a_real_process_is_killed_at_the_moment_it_wrote_down(tmp_path: Path) -> None:
-    program = (
-        "import os; from client import faults; faults.arm(os.environ); "
-        "[faults.active.reach('forward', step, 0, 1) for step in range(5)]; print('survived')"
-    )
-    log = tmp_path / "log"
-    variables = {faults.VARIABLE: "forward@2=kill", faults.LOG_VARIABLE: str(log)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == b""
-    assert json.loads(log.read_text())["step"] == 2
 
 
 def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.hostile.attack import (
     Attack,
     Bounds,
     Distorter,
-    all_attacks,
 )
 from tests.hostile.scene import Result
 
@@ -34,12 +33,6 @@ HELD = Result(
     steps_lost=0,
     blamed={"liar": 3},
 )
-
-
-def test_every_attack_of_the_folder_is_found_and_says_what_it_does() -> None:
-    found = all_attacks()
-    assert len(found) >= 2
-    assert all(name == attack.name and attack.what.endswith(".") for name, attack in found.items())
 
 
 def test_a_result_within_all_bounds_misses_none() -> None:

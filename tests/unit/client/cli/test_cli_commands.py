@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from client.cli.command_table import COMMANDS, FIRST, FIRST_GROUP, GROUPS
 from client.cli.diagnosis import checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
@@ -32,14 +31,6 @@ from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
-
-
-def test_every_command_has_a_group_and_examples_that_are_commands() -> None:
-    for name, command in COMMANDS.items():
-        assert command.group in GROUPS
-        assert (command.group == FIRST_GROUP) is (name in FIRST), name
-        assert "$" not in command.note
-        assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
 
 
 @pytest.mark.parametrize(

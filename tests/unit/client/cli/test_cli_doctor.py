@@ -138,11 +138,6 @@ def key_that_others_can_read(scene: Scene) -> None:
     (scene.data / KEY_FILE).chmod(0o644)
 
 
-@case("identity", "fail", "is damaged: 5 bytes instead of 32", "restore it from a backup")
-def damaged_key(scene: Scene) -> None:
-    (scene.data / KEY_FILE).write_bytes(b"short")
-
-
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
     scene.run(HOLDER, str(scene.data))
@@ -192,15 +187,6 @@ def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 
 
-@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.00 MB")
-def disk_too_small_for_what_is_kept(scene: Scene) -> None:
-    scene.remember()
-    scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
-    scene.patch.setattr(checks, "MIN_FREE_DISK_BYTES", 0)
-    few = SimpleNamespace(free=2_900_000)
-    scene.patch.setattr(shutil, "disk_usage", lambda folder: few)
-
-
 @case("control socket", "fail", "other users can enter", "another folder of yours")
 def open_folder_of_sockets(scene: Scene) -> None:
     folder = home_folders(scene.home).runtime
@@ -246,11 +232,6 @@ def port_in_use(scene: Scene) -> None:
 def port_of_the_volunteer_itself(scene: Scene) -> None:
     port_in_use(scene)
     RunRecord(scene.data).begin("ab" * 32, "little")
-
-
-@case("port", "fail", "not an address of this machine", "listen_host all")
-def address_of_another_machine(scene: Scene) -> None:
-    scene.set('listen_host = "203.0.113.9"\nlisten_port = 4001')
 
 
 @case("swarm little", "warn", r"0 of 1 remembered members answer: 127.0.0.1:\d+", "fresh invite")
@@ -316,11 +297,6 @@ def torch_that_does_not_load(scene: Scene) -> None:
 @case("torch-of-nobody", "fail", "not installed", "pip install torch-of-nobody")
 def missing_package(scene: Scene) -> None:
     scene.patch.setattr(doctor, "PACKAGES", ("torch-of-nobody",))
-
-
-@case("libp2p", "fail", ", needs 0.0.1", "pip install libp2p==0.0.1")
-def package_of_another_version(scene: Scene) -> None:
-    scene.patch.setitem(checks.EXACT_VERSIONS, "libp2p", "0.0.1")
 
 
 @case("gpu", "fail", "device is cuda:1, but NVIDIA's driver finds no card", "set device cpu")

@@ -29,7 +29,7 @@ from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import Home, find_home
 from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
-from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
+from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
 from client.errors import UserError
@@ -113,16 +113,6 @@ async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
         assert last.count("WATCHDOG=1") >= 2
         assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in last)
         nursery.cancel_scope.cancel()
-
-
-def test_the_metrics_are_those_that_are_listed() -> None:
-    text = exposition(example_snapshot()).decode()
-    found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert found == set(METRICS)
-    assert "volunteer_step 3.0" in text
-    assert 'volunteer_stage_replicas{stage="0"} 1.0' in text
-    assert "volunteer_loss 2.5" in text
-    assert "\nvolunteer_loss " not in exposition(example_snapshot(loss=None)).decode()
 
 
 PACKAGING = Path(__file__).parents[4] / "packaging"

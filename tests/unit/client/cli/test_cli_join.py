@@ -28,7 +28,7 @@ from client.store.swarms import SwarmStore
 from client.views.words import size as human_bytes
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
-from tests.support.cli_process import Terminal, Volunteer, Within
+from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
 from tests.support.saved_swarms import little_swarm
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
@@ -155,66 +155,40 @@ def test_who_agrees_on_a_full_disk_may_begin(
 
 # --- the background ------------------------------------------------------------------------------
 
-NODE = """
+NODE = f"""
 import os, sys, time
 from pathlib import Path
-sys.path[:0] = {paths!r}
-import trio
+sys.path[:0] = {[str(REPOSITORY)]!r}
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
-from tests.support.saved_swarms import little_swarm
-from client.control.client import ControlClient
-from client.control.server import serve_control
-from client.control.snapshot import Snapshot
-from client.control.sockets import socket_path
-from client.store.paths import runtime_folder
 home = Path(os.environ["VOLUNTEER_HOME"])
 (home / "told").write_text(sys.stdin.read())
 (home / "arguments").write_text(" ".join(sys.argv[1:]))
-{provider}
-async def serve():
-    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
-    provider = Provider()
-    async with serve_control(path, provider):
-        while (home / "told").exists():
-            await provider.live()
-trio.run(serve)
+provider = FakeProvider()
 """
-PROVIDERS = {
-    "healthy": """
-class Provider(FakeProvider):
-    async def live(self):
-        await trio.sleep(0.02)
-""",
-    "unable": """
-from msgspec.structs import replace
-class Provider(FakeProvider):
-    asked = 0
-    def status(self):
-        self.asked += 1
-        return replace(super().status(), started=False, reason="measuring this machine")
-    async def live(self):
-        while self.asked < 5:
-            await trio.sleep(0.02)
-        sys.exit("volunteer: this machine has no device 'cuda'\\n  give --device cpu")
-""",
-}
+HEALTHY = """
+with node_of(home, provider):
+    while (home / "told").exists():
+        time.sleep(0.02)
+"""
+UNABLE = """
+asked = []
+def status(self):
+    asked.append(self)
+    return FakeProvider(started=False, reason="measuring this machine").status()
+provider.status = status.__get__(provider)
+with node_of(home, provider):
+    while len(asked) < 5:
+        time.sleep(0.02)
+    sys.exit("volunteer: this machine has no device 'cuda'\\n  give --device cpu")
+"""
 
 
-@pytest.fixture
-def fake_node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Starts a stand-in in the background, by the name of its provider."""
-    paths = [str(Path(__file__).parents[4])]
-    name = getattr(request, "param", "healthy")
-    script = NODE.format(paths=paths, provider=PROVIDERS[name])
-    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", script))
-
-
-@pytest.mark.usefixtures("fake_node")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
-    home: Path, within: Within
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE + HEALTHY))
     invite = INVITE.format(peer=PEER) + "&ticket=" + "A" * 43
     done = within("join", "--swarm", invite, "--detach", "--yes", "--json", "--threads", "1")
     answer = json.loads(done.stdout)
@@ -232,10 +206,11 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
         os.waitpid(answer["pid"], 0)
 
 
-@pytest.mark.usefixtures("fake_node")
-@pytest.mark.parametrize("fake_node", ["unable"], indirect=True)
-def test_a_node_that_answers_has_not_started_yet(home: Path, within: Within) -> None:
+def test_a_node_that_answers_has_not_started_yet(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers before it knows whether its device and its text are of use."""
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE + UNABLE))
     done = within("join", "--swarm", INVITE.format(peer=PEER), "--detach", "--yes")
     assert done.returncode == ExitCode.RUNTIME
     assert "measuring this machine ..." in done.stderr
