@@ -58,3 +58,9 @@ class Within:
             code = int(wrong.code or 0)
         said = self._capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    def ends(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that must end with this code."""
+        done = self(*arguments)
+        assert done.returncode == code, done.stderr
+        return done

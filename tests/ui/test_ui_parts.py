@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch
+from client.control.matches import MatchesSnapshot, SeatMatch
 from client.views.matching import sentences
 from client.views.record import Record
 from client.views.span import Box, plain
@@ -29,19 +29,7 @@ def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
     text = said(matching(stage_match(0), stage_match(1), seats=seats))
     assert "You hold stage 0." in text
     assert "Stage 1 is yours: its numbers are being copied to this machine." in text
-
-
-def test_moves_and_who_decides_are_told() -> None:
-    known = [
-        stage_match(0, redundancy=1, shared_level=30.0, seat=0),
-        stage_match(1, redundancy=1, shared_level=10.0, obstacle="its cutoff is above us"),
-    ]
-    move = PayingMove(home=0, to=1)
-    text = said(matching(*known, paying_moves=[move], decides=[1]))
-    assert "A move from stage 0 to stage 1 would speed the training up" in text
-    assert "others fit it better (its cutoff is above us)." in text
-    assert "At the moment you do for stage 1." in text
-    assert "Nobody could move" in said(matching(*known))
+    assert "Nobody could move" in text
 
 
 def test_before_the_matching_it_says_what_is_waited_for() -> None:

@@ -12,9 +12,7 @@ from client.errors import ConfigError
     ("text", "spelled", "lent"),
     [
         ("25%", "25%", 2.5e6),
-        ("100 %", "100%", 1e7),
         ("off", "off", 0.0),
-        ("OFF", "off", 0.0),
         ("0", "off", 0.0),
         ("2MB/s", "16Mbit/s", 2e6),
         ("20 Mbit/s", "20Mbit/s", 2.5e6),

@@ -141,27 +141,6 @@ def test_what_is_wrong_may_be_told_and_left_out(tmp_path: Path) -> None:
     assert "not TOML" in str(faults[-1])
 
 
-def test_limits_as_people_write_them(tmp_path: Path) -> None:
-    file = toml(tmp_path, "config.toml", 'daily_quota_bytes = "50GB"\nvram_share = 25')
-    environ = {"VOLUNTEER_ONLY_WHEN_IDLE": "1", "VOLUNTEER_IDLE_AFTER_MINUTES": "10 min"}
-    flags = {
-        "upload_limit_bytes_per_s": "2 MB/s",
-        "download_limit_bytes_per_s": "20 Mbit/s",
-        "compute_share": "50%",
-        "schedule": "22:00-7:00 Monday-Friday",
-        "not_on_battery": True,
-    }
-    found = resolve(flags, environ, file).settings
-    assert found.upload_limit_bytes_per_s == 2_000_000
-    assert found.download_limit_bytes_per_s == 2_500_000
-    assert (found.daily_quota_bytes, found.vram_share) == (50 * 10**9, 25)
-    assert found.compute_share == 50
-    assert found.schedule == "22:00-07:00 mon-fri"
-    assert found.only_when_idle
-    assert found.not_on_battery
-    assert found.idle_after_minutes == 10
-
-
 @pytest.mark.parametrize(
     ("text", "rate"),
     [

@@ -59,8 +59,7 @@ class TestRunning:
     def test_the_volunteer_signs_and_tells(self, home: Path, within: Within) -> None:
         node = Founders()
         with node_of(home, node):
-            done = within("amend", "--learning-rate", "2e-3", "--steps", "300", "--yes")
-        assert done.returncode == 0
+            done = within.ends(0, "amend", "--learning-rate", "2e-3", "--steps", "300", "--yes")
         assert "step 40 is done; the run is extended from 100 to 300 steps" in done.stderr
         assert "from step 46 on" in done.stderr  # 2 stages: six steps later at the earliest
         assert "members are told now" in done.stdout
@@ -80,8 +79,7 @@ class TestRunning:
         monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
         node = Founders()
         with node_of(home, node):
-            done = within("amend", "--steps", "400")
-        assert done.returncode == ExitCode.USAGE
+            done = within.ends(ExitCode.USAGE, "amend", "--steps", "400")
         assert "pass --yes" in done.stderr
         assert node.book.chain() == ()
 
@@ -106,14 +104,12 @@ class TestRunning:
 
     def test_what_it_refuses_is_shown(self, home: Path, within: Within) -> None:
         with node_of(home, Founders()):
-            done = within("amend", "--steps", "40", "--yes")
-        assert done.returncode == ExitCode.RUNTIME
+            done = within.ends(ExitCode.RUNTIME, "amend", "--steps", "40", "--yes")
         assert "the run has done 40 steps" in done.stderr
 
     def test_only_the_founders(self, home: Path, within: Within) -> None:
         with node_of(home, FakeProvider()):
-            done = within("amend", "--steps", "40", "--yes")
-        assert done.returncode == ExitCode.REFUSED
+            done = within.ends(ExitCode.REFUSED, "amend", "--steps", "40", "--yes")
         assert done.stderr.startswith("volunteer: only the founder of this swarm")
 
 

@@ -61,8 +61,7 @@ def damage(path: Path) -> None:
 def test_what_is_on_disk_is_listed(folder: Path, swarm: SwarmFile, within: Within) -> None:
     for stage, version in ((0, 50), (1, 50), (0, 100)):
         write(folder, swarm.swarm, stage, version)
-    done = within("checkpoint", "ls", "--json")
-    assert done.returncode == 0
+    done = within.ends(0, "checkpoint", "ls", "--json")
     answer = json.loads(done.stdout)
     assert answer["schema_version"] == 1
     (view,) = answer["swarms"]
@@ -86,8 +85,7 @@ def test_verifying_finds_what_a_header_does_not_tell(
     assert within("checkpoint", "verify").returncode == 0
     damage(write(folder, swarm.swarm, 1, 50))
     assert within("checkpoint", "ls").returncode == 0
-    done = within("checkpoint", "verify", "--json")
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "checkpoint", "verify", "--json")
     (view,) = json.loads(done.stdout)["swarms"]
     assert ["damaged" in file["problem"] for file in view["files"]] == [False, True]
     assert view["complete"] == []

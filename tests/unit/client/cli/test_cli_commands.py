@@ -100,8 +100,7 @@ def test_a_pause_that_would_lose_a_version_is_refused_unless_it_may(
 ) -> None:
     provider = Unsaved()
     with node_of(home, provider):
-        refused = within("pause")
-        assert refused.returncode == ExitCode.RUNTIME
+        refused = within.ends(ExitCode.RUNTIME, "pause")
         assert "cannot save version 65 of stage 0" in refused.stderr
         assert provider.paused is None
         assert within("pause", "--discard").returncode == ExitCode.OK
@@ -159,8 +158,7 @@ def test_a_home_that_create_made_takes_settings(
         assert within("create", "--no-measure", "--out", str(out)).returncode == 0
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
         made.chmod(mode)
-        done = within("config", "set", "threads", "2")
-        assert done.returncode == 0, done.stderr
+        within.ends(0, "config", "set", "threads", "2")
 
 
 def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: Within) -> None:
@@ -306,8 +304,9 @@ def test_a_service_is_written_and_not_started(
     assert invite.stat().st_mode & 0o777 == 0o600
     assert f"ExecStart={Path(sys.executable).parent}/volunteer join --headless" in unit.read_text()
     assert text not in unit.read_text()
-    other = within("service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32))
-    assert other.returncode == ExitCode.USAGE
+    other = within.ends(
+        ExitCode.USAGE, "service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32)
+    )
     assert "for another swarm" in other.stderr
     assert invite.read_text() == text
     assert within("service", "install", "--swarm", text).returncode == 0, "a fresh invite"
@@ -376,6 +375,5 @@ def test_what_a_running_volunteer_lacks_is_said(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_printed(within: Within, shell: str) -> None:
-    done = within("completion", shell)
-    assert done.returncode == 0
+    done = within.ends(0, "completion", shell)
     assert "volunteer" in done.stdout

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import run_s
@@ -132,22 +130,6 @@ def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averagi
     assert manifest.stages[0].memory_bytes == need.total_bytes
 
 
-@pytest.mark.parametrize(
-    ("choices", "words"),
-    [
-        ({"inner_microbatches": 4}, "--inner-microbatches belongs to --averaging local"),
-        ({"averaging": "every-step", "outer_lr": 1.0}, "--outer-lr belongs to"),
-        ({"averaging": "local", "audit": 3}, "leave out --audit"),
-        ({"averaging": "local", "outer_momentum": 1.0}, "0 <= outer_momentum < 1"),
-    ],
-)
-def test_local_rounds_that_make_no_sense_are_refused(
-    choices: dict[str, object], words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        settled_on(SLOW, **choices)
-
-
 def test_narrow_boundaries_lie_where_the_model_is_cut() -> None:
     run = RunChoices(stages=3, measure=False, boundary_width=32, boundary_codec="s4")
     shape = ModelChoices(layers=6, width=128, heads=4)
@@ -167,22 +149,6 @@ def test_narrow_boundaries_lie_where_the_model_is_cut() -> None:
     ends = 4 * 128 * (256 + 32)
     assert manifest.model.parameter_count - wide.model.parameter_count == ends
     assert sum(each.parameters for each in manifest.stages) == manifest.model.parameter_count
-
-
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (RunChoices(boundary_width=64, stages=1), "one stage has no boundary"),
-        (RunChoices(boundary_width=64, source=Path("x")), "learn from the first step"),
-        (RunChoices(boundary_width=4096), "not below the width"),
-        (RunChoices(boundary_width=48), "neither divides 128"),
-    ],
-)
-def test_boundaries_that_cannot_be_narrow_are_usage_errors(run: RunChoices, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        _found(replace(run, measure=False))
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert "--boundary-width" in caught.value.next_step
 
 
 def test_narrow_boundaries_of_many_tokens_are_refused_with_their_size() -> None:
@@ -265,51 +231,55 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         (("--private",), "sum", 0.0),
     ):
         path = tmp_path / "x.swarm"
-        done = within("create", "--no-measure", "--force", "--out", str(path), *flags)
-        assert done.returncode == 0, done.stderr
+        within.ends(0, "create", "--no-measure", "--force", "--out", str(path), *flags)
         manifest = parse_swarm_file(path.read_text()).manifest
         assert (manifest.aggregation, manifest.audits) == (rule, audits)
 
 
-def test_a_robust_rule_that_could_never_compare_three_volunteers_is_refused() -> None:
-    run = RunChoices(measure=False, aggregation="centred-clipping", microbatches=2)
-    with pytest.raises(UserError, match=r"centred-clipping compares 3 .* 2 microbatches") as caught:
-        _found(run)
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert "--aggregation sum" in caught.value.next_step
-
-
 @pytest.mark.parametrize(
-    ("run", "model", "words"),
+    ("choices", "words", "step"),
     [
-        (RunChoices(stages=5), ModelChoices(), "4 layers cannot be cut into 5 stages"),
-        (RunChoices(stages=2), ModelChoices(layers=1), "1 layer cannot be cut into 2 stages"),
-        (RunChoices(), ModelChoices(width=100, heads=3), "not a multiple of heads"),
-        (RunChoices(), ModelChoices(kv_heads=2), "kv_heads == heads"),
+        ({"stages": 5}, "4 layers cannot be cut into 5 stages", ""),
+        ({"stages": 2, "layers": 1}, "1 layer cannot be cut into 2 stages", ""),
+        ({"width": 100, "heads": 3}, "not a multiple of heads", ""),
+        ({"kv_heads": 2}, "kv_heads == heads", ""),
+        ({"sequences": 4096, "context": 2048}, "larger than a frame", ""),
+        ({"name": "x" * 65}, "out of range", ""),
+        ({"redundancy": 17}, "out of range", ""),
+        ({"inner_microbatches": 4}, "--inner-microbatches belongs to --averaging local", ""),
+        ({"averaging": "every-step", "outer_lr": 1.0}, "--outer-lr belongs to", ""),
+        ({"averaging": "local", "audit": 3}, "leave out --audit", ""),
+        ({"averaging": "local", "outer_momentum": 1.0}, "0 <= outer_momentum < 1", ""),
         (
-            RunChoices(sequences=4096, measure=False),
-            ModelChoices(context=2048),
-            "larger than a frame",
+            {"aggregation": "centred-clipping", "microbatches": 2},
+            "centred-clipping compares 3 .* 2 microbatches",
+            "--aggregation sum",
         ),
-        (RunChoices(name="x" * 65, measure=False), ModelChoices(), "out of range"),
-        (RunChoices(redundancy=17, measure=False), ModelChoices(), "out of range"),
+        ({"boundary_width": 64, "stages": 1}, "one stage has no boundary", "--boundary-width"),
+        ({"boundary_width": 64, "source": Path("x")}, "from the first step", "--boundary-width"),
+        ({"boundary_width": 4096}, "not below the width", "--boundary-width"),
+        ({"boundary_width": 48}, "neither divides 128", "--boundary-width"),
+        ({"decay_from": 100}, "--schedule wsd", ""),
+        ({"schedule": "constant", "decay_from": 100}, "--schedule wsd", ""),
+        ({"schedule": "wsd", "decay_from": 3000}, "--decay-steps", ""),
+        ({"z_loss": -1.0}, "z_loss", ""),
     ],
 )
-def test_contradictions_are_usage_errors(run: RunChoices, model: ModelChoices, words: str) -> None:
+def test_contradictions_are_usage_errors(choices: dict[str, Any], words: str, step: str) -> None:
+    kinds = (RunChoices, ModelChoices, OptimizerChoices)
+    known = [{field.name for field in fields(kind)} for kind in kinds]
+    run, model, optimizer = (
+        {key: value for key, value in choices.items() if key in names} for names in known
+    )
     with pytest.raises(UserError, match=words) as caught:
-        _found(run, model)
+        found_swarm(
+            SIGNER.peer,
+            RunChoices(**{"measure": False, **run}),
+            ModelChoices(**model),
+            OptimizerChoices(**optimizer),
+        )
     assert caught.value.exit_code == ExitCode.USAGE
-
-
-@given(
-    st.sampled_from(sorted(PRESETS)),
-    st.builds(ModelChoices, width=st.integers(1, 8).map(lambda n: 64 * n), heads=st.just(2)),
-)
-def test_dependent_sizes_follow_the_width(preset: PresetName, choices: ModelChoices) -> None:
-    model = choose_model(PRESETS[preset], choices)
-    assert model.width == choices.width
-    assert model.ffn_width >= 2 * model.width
-    assert model.kv_heads in (model.heads, PRESETS[preset].model.kv_heads)
+    assert step in caught.value.next_step
 
 
 def test_warm_up_and_decay_follow_the_number_of_steps() -> None:
@@ -330,20 +300,6 @@ def test_a_stable_rate_falls_in_the_last_fifth() -> None:
     assert (chosen.decay_from, chosen.z_loss) == (100, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("choices", "words"),
-    [
-        (OptimizerChoices(decay_from=100), "--schedule wsd"),
-        (OptimizerChoices(schedule="constant", decay_from=100), "--schedule wsd"),
-        (OptimizerChoices(schedule="wsd", decay_from=3000), "--decay-steps"),
-        (OptimizerChoices(z_loss=-1.0), "z_loss"),
-    ],
-)
-def test_a_schedule_that_is_none_is_refused(choices: OptimizerChoices, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        choose_optimizer(PRESETS["nanogpt"], choices, steps=2000)
-
-
 def test_another_optimizer_begins_with_its_usual_rate_and_momentum() -> None:
     preset = PRESETS["nanogpt"]
     chosen = choose_optimizer(preset, OptimizerChoices(), preset.steps, "lion")
@@ -357,13 +313,11 @@ def test_another_optimizer_begins_with_its_usual_rate_and_momentum() -> None:
 def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "mine.swarm"
     address = "/ip4/203.0.113.7/tcp/4001"
-    done = within("create", "--no-measure", "--out", str(path), "--announce", address)
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "create", "--no-measure", "--out", str(path), "--announce", address)
     invite, swarm = parse_invite(done.stdout.strip()), parse_swarm_file(path.read_text())
     assert invite == swarm.invite
     assert str(invite.peers[0]) == f"{address}/p2p/{swarm.manifest.founder}"
-    again = within("create", "--no-measure", "--out", str(path))
-    assert again.returncode == 2
+    again = within.ends(2, "create", "--no-measure", "--out", str(path))
     assert "--force" in again.stderr
 
 
@@ -409,6 +363,7 @@ def test_a_host_that_is_not_ours_is_refused_in_words(
     within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VOLUNTEER_LISTEN_HOST", "192.0.2.1")
-    done = within("create", "--no-measure", "--out", str(tmp_path / "a.swarm"))
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(
+        ExitCode.CONFIG, "create", "--no-measure", "--out", str(tmp_path / "a.swarm")
+    )
     assert "cannot listen on 192.0.2.1" in done.stderr

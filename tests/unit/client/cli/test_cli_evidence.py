@@ -47,8 +47,7 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
 
 
 def test_who_was_expelled_is_listed_with_the_fault(swarm: SwarmId, within: Within) -> None:
-    done = within("evidence", "ls", "--swarm", "mine")
-    assert done.returncode == ExitCode.OK
+    done = within.ends(ExitCode.OK, "evidence", "ls", "--swarm", "mine")
     assert f"swarm {swarm[:12]}: evidence against 1 member" in done.stdout
     assert f"signed two different adverts with one number: {peer(1)}" in done.stdout
     told = json.loads(within("evidence", "ls", "--json").stdout)
@@ -62,8 +61,7 @@ def test_a_saved_file_is_checked_by_others(
     assert within("evidence", "save", str(out)).returncode == ExitCode.OK
     assert within("evidence", "save", str(out)).returncode == ExitCode.USAGE, "it is there"
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "another"))
-    done = within("evidence", "verify", str(out))
-    assert done.returncode == ExitCode.OK
+    done = within.ends(ExitCode.OK, "evidence", "verify", str(out))
     assert peer(1) in done.stdout
     shown = ShownEvidence((proof(swarm),), swarm=swarm)
     assert Persisted(out, ShownEvidence).read() == shown
@@ -79,8 +77,7 @@ def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
         file = tmp_path / "proofs.bin"
         shown = ShownEvidence((genuine, bad), swarm=here)
         Persisted(file, ShownEvidence).save(shown)
-        done = within("evidence", "verify", str(file), "--json")
-        assert done.returncode == ExitCode.RUNTIME
+        done = within.ends(ExitCode.RUNTIME, "evidence", "verify", str(file), "--json")
         told = json.loads(done.stdout)["proofs"]
         assert [one["valid"] for one in told] == [True, False]
         assert told[1]["problem"]
@@ -113,6 +110,5 @@ def test_what_is_no_file_of_proofs_is_refused(within: Within, tmp_path: Path) ->
     file = tmp_path / "proofs.bin"
     assert within("evidence", "verify", str(file)).returncode == ExitCode.USAGE
     file.write_bytes(b"nonsense")
-    done = within("evidence", "verify", str(file))
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, "evidence", "verify", str(file))
     assert str(file) in done.stderr

@@ -76,8 +76,7 @@ def test_a_volunteer_that_hangs_is_not_taken_for_none(
         prepare_folder(path.parent)
         mute.bind(str(path))
         mute.listen(8)
-        done = within("status")
-        assert done.returncode == 75
+        done = within.ends(75, "status")
         assert f"listens on {path} but does not answer" in done.stderr
         assert "volunteer logs" in done.stderr
         assert within("status", "--swarm", "mine").returncode == 3
@@ -89,8 +88,7 @@ def test_a_changed_manifest_is_refused(within: Within, tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["manifest"] = document["manifest"].replace('"steps":200', '"steps":201')
     path.write_text(json.dumps(document))
-    done = within("join", "--swarm", str(path))
-    assert done.returncode == 77
+    done = within.ends(77, "join", "--swarm", str(path))
     assert "not genuine" in done.stderr
 
 

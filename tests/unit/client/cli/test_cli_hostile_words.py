@@ -85,8 +85,7 @@ def test_no_command_prints_what_a_terminal_would_obey(
 ) -> None:
     with node_of(home, HostileProvider()):
         for arguments in (command, (*command, "--json")):
-            done = within(*arguments)
-            assert done.returncode == 0, done.stderr
+            done = within.ends(0, *arguments)
             assert not _raw(done.stdout), arguments
             assert not _raw(done.stderr), arguments
     if command[-1] != "members":

@@ -211,8 +211,9 @@ def test_a_node_that_answers_has_not_started_yet(
 ) -> None:
     """It answers before it knows whether its device and its text are of use."""
     monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE + UNABLE))
-    done = within("join", "--swarm", INVITE.format(peer=PEER), "--detach", "--yes")
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(
+        ExitCode.RUNTIME, "join", "--swarm", INVITE.format(peer=PEER), "--detach", "--yes"
+    )
     assert "measuring this machine ..." in done.stderr
     assert "this machine has no device 'cuda'\n  give --device cpu" in done.stderr
     assert "takes part" not in done.stderr

@@ -79,8 +79,7 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
     with node_of(home, running(founded[0])):
         for command in (["status"], ["pause"], ["checkpoint", "ls"], ["invite"]):
-            done = within(*command, "--swarm", text)
-            assert done.returncode == 0, (command, done.stderr)
+            within.ends(0, *command, "--swarm", text)
     other = str(founded[1].invite)
     with node_of(home, running(founded[0])):
         assert within("status", "--swarm", other).returncode == ExitCode.NOT_RUNNING
@@ -106,8 +105,7 @@ def test_an_abandoned_swarm_is_forgotten_with_all_that_is_kept_of_it(
     for path in (*kept_of(folders, founded[0]), *kept_of(folders, founded[1]), shared):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    done = within("forget", "vain", "--json")
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "forget", "vain", "--json")
     assert sorted(json.loads(done.stdout)["removed"]) == sorted(
         map(str, kept_of(folders, founded[1]))
     )
@@ -149,10 +147,8 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
     (home / "config.toml").write_text(text)
     with node_of(home, running(founded[0])):
         for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
-            done = within(*command.split())
-            assert done.returncode == 0, (command, done.stderr)
+            done = within.ends(0, *command.split())
             assert "config.toml" in done.stderr
             assert "it counts as not set" in done.stderr
-    done = within("join", "--swarm", str(founded[0].invite), "--yes")
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(ExitCode.CONFIG, "join", "--swarm", str(founded[0].invite), "--yes")
     assert "config.toml" in done.stderr

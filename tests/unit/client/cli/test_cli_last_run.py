@@ -19,7 +19,6 @@ from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.identity import IdentityLock
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
@@ -127,18 +126,3 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     assert ending.exit_code == ExitCode.UNREACHABLE
     assert "no member of the swarm answered" in ending.words
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
-
-
-def test_a_second_node_of_the_home_does_not_write_over_the_first(home: Path) -> None:
-    found = find_home()
-    found.signer()
-    record = RunRecord(found.folders.data)
-    with IdentityLock(found.folders.data):
-        record.begin("ab" * 32, "example")
-        first = record.load()
-        done = Volunteer(home)(
-            "join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
-            "--listen-host", "127.0.0.1",
-        )  # fmt: skip
-        assert done.returncode == ExitCode.TEMPORARY
-        assert record.load() == first

@@ -155,8 +155,7 @@ def test_commands_find_the_volunteer_of_an_instance(within: Within, folder: Path
         node_of(folder / "volunteer-one", FakeProvider()),
         node_of(folder / "volunteer-two", FakeProvider()),
     ):
-        done = within("status")
-        assert done.returncode == ExitCode.USAGE
+        done = within.ends(ExitCode.USAGE, "status")
         assert f"VOLUNTEER_HOME={folder / 'volunteer-two'} volunteer" in done.stderr
 
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import msgspec
-import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.terminal.output import printable
 from client.control.matches import PayingMove
-from client.control.server import serve_control
-from client.control.sockets import socket_path
-from client.store.paths import runtime_folder
 from client.views.report import matches_report
-from tests.support.cli_process import Within
 from tests.support.control_fakes import (
-    FakeProvider,
     example_matches,
     example_snapshot,
     example_stage,
@@ -43,19 +33,3 @@ def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: st
 
 
 # --- the command -----------------------------------------------------------------------------
-
-
-async def test_the_command_shows_what_a_node_says(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ask = Within(capsys)
-    path = socket_path(runtime_folder(home), "ab" * 32, "peer")
-    async with serve_control(path, FakeProvider()):
-        done = await trio.to_thread.run_sync(ask, "status", "matches")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "You hold stage 0." in done.stdout
-        as_json = await trio.to_thread.run_sync(ask, "status", "matches", "--json")
-        assert json.loads(as_json.stdout)["schema_version"] == 1
-        other = await trio.to_thread.run_sync(ask, "status", "matches", "--swarm", "mine")
-        assert other.returncode == 3
-        assert "no volunteer of swarm mine runs" in other.stderr

@@ -105,15 +105,13 @@ def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
 def test_the_commands_sample_and_export(
     within: Within, swarm: SwarmFile, source: list[str], tmp_path: Path
 ) -> None:
-    sampled = within("sample", "the ", *source, "--length", "20")
-    assert sampled.returncode == 0, sampled.stderr
+    sampled = within.ends(0, "sample", "the ", *source, "--length", "20")
     assert sampled.stdout.startswith("the ")
 
     out = tmp_path / "model"
     told = Persisted(home_folders(tmp_path / "home").held_out(swarm.swarm), list[StepPoint])
     told.save([StepPoint(4, 0.0, 5.5, 0.0), StepPoint(6, 0.0, 1.0, 0.0)])
-    done = within("export", "--out", str(out), *source, "--json")
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "export", "--out", str(out), *source, "--json")
     answer = json.loads(done.stdout)
     assert answer["version"] == 5
     assert (answer["held_out"]["step"], answer["held_out"]["loss"]) == (4, 5.5)
@@ -134,8 +132,7 @@ def test_a_disk_that_takes_less_than_it_is_given_is_said(
         raise OSError("4096 bytes of 8192 were written")
 
     monkeypatch.setattr("model_zoo.export.export_hf", fail)
-    done = within("export", "--out", str(tmp_path / "model"), *source)
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "export", "--out", str(tmp_path / "model"), *source)
     told = " ".join(done.stderr.split())
     assert "the disk took less than it was given (4096 bytes of 8192 were written)" in told
 
@@ -150,8 +147,7 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
     kept.save(KeptContributions({0: 5}, {me: 7}))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
-    done = within("export", "--out", str(tmp_path / "model"))
-    assert done.returncode == 0, done.stderr
+    within.ends(0, "export", "--out", str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
     tokens = 7 * swarm.manifest.tokens_per_microbatch
     assert f"computed 7 microbatches of committed steps, {tokens} tokens" in card
@@ -166,8 +162,7 @@ def test_a_model_that_is_there_is_not_replaced_unasked(
     out.mkdir()
     (out / name).write_text("mine")
     export = ["export", "--out", str(out), *source]
-    done = within(*export)
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, *export)
     assert "--force" in done.stderr
     assert (out / name).read_text() == "mine"
     assert not (out / "config.json").exists()
@@ -182,8 +177,7 @@ def test_a_readme_that_is_there_is_kept_unless_forced(
     out.mkdir()
     (out / "README.md").write_text("mine")
     export = ["export", "--out", str(out), *source]
-    done = within(*export)
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, *export)
     assert "README.md stays as it is" in done.stderr
     assert (out / "README.md").read_text() == "mine"
     assert within(*export, "--force").returncode == 0
@@ -201,8 +195,7 @@ class TestGguf:
         self, within: Within, export: list[str], tmp_path: Path
     ) -> None:
         gguf = pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
-        done = within(*export, "--dtype", "fp16")
-        assert done.returncode == 0, done.stderr
+        done = within.ends(0, *export, "--dtype", "fp16")
         path = tmp_path / "model" / "model.gguf"
         assert done.stdout == f"{path}\n"
         assert "GELU is by a tangent" in done.stderr
@@ -218,8 +211,7 @@ class TestGguf:
         assert {one.tensor_type.name for one in reader.tensors} == {"F16", "F32"}
         card = (path.parent / "README.md").read_text()
         assert "library_name: gguf" in card
-        again = within(*export)
-        assert again.returncode == ExitCode.USAGE
+        again = within.ends(ExitCode.USAGE, *export)
         assert "already has a model.gguf and a Modelfile" in again.stderr
         assert within(*export, "--force").returncode == 0
 
@@ -231,8 +223,7 @@ class TestGguf:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setitem(sys.modules, "gguf", None)
-        done = within(*export)
-        assert done.returncode == ExitCode.CONFIG
+        done = within.ends(ExitCode.CONFIG, *export)
         assert 'pip install "volunteer[gguf]"' in done.stderr
         assert not (tmp_path / "model").exists()
 
@@ -256,8 +247,7 @@ class TestAdapters:
 
     def exported(self, within: Within, tmp_path: Path, *flags: str) -> Path:
         out = tmp_path / "out"
-        done = within("export", "--out", str(out), *flags)
-        assert done.returncode == 0, done.stderr
+        within.ends(0, "export", "--out", str(out), *flags)
         return out
 
     def test_the_adapter_alone_is_saved(
@@ -296,8 +286,9 @@ class TestAdapters:
         pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
         out = self.exported(within, tmp_path, *source, "--gguf", "--merged")
         assert (out / "model.gguf").exists()
-        done = within("export", "--gguf", "--out", str(tmp_path / "alone"), *source)
-        assert done.returncode == ExitCode.USAGE
+        done = within.ends(
+            ExitCode.USAGE, "export", "--gguf", "--out", str(tmp_path / "alone"), *source
+        )
         assert "add --merged" in done.stderr
 
     def test_without_the_frozen_weights_there_is_the_adapter_alone(

@@ -31,8 +31,7 @@ def book(tmp_path: Path) -> Path:
 
 def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
     flags = ("--no-measure", "--context", "16", "--json")
-    done = within("create", "--data", str(book), "--out", str(out), *flags)
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "create", "--data", str(book), "--out", str(out), *flags)
     answer: dict[str, str] = json.loads(done.stdout)
     return answer
 
@@ -74,8 +73,7 @@ def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path)
     pytest.importorskip("tokenizers")
     book.write_text(WORDS * 9)
     flags = ("create", "--data", str(book), "--no-measure", "--context", "16", "--json")
-    done = within(*flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, *flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
     manifest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest
     store = TextStore(home_folders(tmp_path / "home").texts)
     kept = store.tokens(manifest.data.digest)
@@ -106,12 +104,12 @@ def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_pa
     assert DataFolder(kept, manifest.data).read(0) is not None
     shard = copy / "shard-00000.bin"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
-    done = within("create", "--data", str(copy), "--no-measure", "--out", "y.swarm")
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(copy), "--no-measure", "--out", "y.swarm"
+    )
     assert "volunteer data verify says where" in done.stderr
     again = ("create", "--data", str(copy), "--tokenizer", "train:300", "--out", "y.swarm")
-    done = within(*again)
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, *again)
     assert "leave --tokenizer out" in done.stderr
 
 
@@ -124,8 +122,7 @@ def test_a_tokenizer_that_cannot_be_used(
 ) -> None:
     pytest.importorskip("tokenizers")
     command = ("create", "--data", str(book), "--tokenizer", tokenizer, "--no-measure")
-    done = within(*command, "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(ExitCode.CONFIG, *command, "--out", str(tmp_path / "x.swarm"))
     assert words in done.stderr
     assert not (tmp_path / "x.swarm").exists()
 
@@ -141,8 +138,9 @@ def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
     texts.write_text("a file where a folder should be")
     source = data if data == "stdlib" else str(book)
     command = ("create", "--data", source, "--tokenizer", tokenizer, "--no-measure")
-    done = within(*command, "--context", "16", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(
+        ExitCode.CONFIG, *command, "--context", "16", "--out", str(tmp_path / "x.swarm")
+    )
     assert f"{texts}: " in done.stderr
     assert "set data_dir to another disk" in done.stderr
 
@@ -154,24 +152,24 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(
     here = tmp_path / "a" / "b" / "c"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
-    done = within("create", "--no-measure", "--name", name)
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, "create", "--no-measure", "--name", name)
     assert "--out" in done.stderr
     assert not list(tmp_path.rglob("*.swarm"))
-    named = within("create", "--no-measure", "--name", name, "--out", "x.swarm")
-    assert named.returncode == 0, named.stderr
+    within.ends(0, "create", "--no-measure", "--name", name, "--out", "x.swarm")
     assert (here / "x.swarm").exists()
 
 
 def test_a_missing_text_and_a_short_one_have_different_next_steps(
     within: Within, tmp_path: Path
 ) -> None:
-    missing = within("create", "--data", str(tmp_path / "none.txt"), "--no-measure")
-    assert missing.returncode == ExitCode.CONFIG
+    missing = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(tmp_path / "none.txt"), "--no-measure"
+    )
     assert "none.txt does not exist" in missing.stderr
     assert "a file of UTF-8 text, .jsonl or .parquet" in missing.stderr
     assert "--context" not in missing.stderr
     (tmp_path / "short.txt").write_text("short")
-    short = within("create", "--data", str(tmp_path / "short.txt"), "--no-measure")
-    assert short.returncode == ExitCode.CONFIG
+    short = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(tmp_path / "short.txt"), "--no-measure"
+    )
     assert "a shorter --context" in short.stderr

@@ -90,8 +90,15 @@ def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path:
 def test_a_purpose_that_cannot_be_shown_founds_nothing(
     home: Path, within: Within, purpose: str
 ) -> None:
-    done = within("create", "--no-measure", "--purpose", purpose, "--out", str(home / "x.swarm"))
-    assert done.returncode == ExitCode.USAGE
+    within.ends(
+        ExitCode.USAGE,
+        "create",
+        "--no-measure",
+        "--purpose",
+        purpose,
+        "--out",
+        str(home / "x.swarm"),
+    )
     assert not (home / "x.swarm").exists()
 
 

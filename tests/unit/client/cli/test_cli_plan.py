@@ -49,8 +49,7 @@ down = "100Mbit/s"
 
 
 def planned(within: Within, *arguments: str) -> dict[str, Any]:
-    done = within("plan", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "plan", "--json", *arguments)
     return dict(json.loads(done.stdout))
 
 
@@ -117,8 +116,9 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         *("--inner-microbatches", "5"),
     )
     assert (asked["best"]["microbatches"], asked["best"]["inner_microbatches"]) == (200, 5)
-    refused = within("plan", *flags, *near, "--averaging", "local", "--audit", "3%")
-    assert refused.returncode == ExitCode.USAGE
+    refused = within.ends(
+        ExitCode.USAGE, "plan", *flags, *near, "--averaging", "local", "--audit", "3%"
+    )
     assert "no audits" in refused.stderr
 
 
@@ -155,18 +155,17 @@ def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) ->
 
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "x.swarm"
-    made = within(
+    within.ends(
+        0,
         *("create", "--no-measure", "--stages", "2", "--redundancy", "2", "--out", str(path)),
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
-    assert made.returncode == 0, made.stderr
     founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     of_swarm, of_flags = (each["best"] for each in (founded, flags))
     assert of_swarm["tokens_per_s"] == pytest.approx(of_flags["tokens_per_s"])
     for flag in (("--width", "64"), ("--stages", "4"), ("--boundary-codec", "bf16")):
-        refused = within("plan", "--swarm", str(path), *flag)
-        assert refused.returncode == ExitCode.USAGE
+        refused = within.ends(ExitCode.USAGE, "plan", "--swarm", str(path), *flag)
         assert "--swarm fixes" in refused.stderr
 
 
@@ -188,8 +187,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within("plan", "--swarm", free, *DESCRIBED[3:])
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", free, *DESCRIBED[3:])
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
 
@@ -211,8 +209,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
 def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
     done = within("plan", "--no-measure", "--memory", "8GB", *arguments)
     if "--table" in arguments:
-        done = within("plan", *arguments)
-    assert done.returncode == ExitCode.USAGE
+        done = within.ends(ExitCode.USAGE, "plan", *arguments)
     assert words in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
 
