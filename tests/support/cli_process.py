@@ -6,6 +6,8 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,26 @@ import pytest
 from client.cli.main import run
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def living(program: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of Python that has said ``up``; it ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **variables},
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 class Terminal(io.StringIO):

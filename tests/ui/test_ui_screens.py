@@ -15,7 +15,7 @@ from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.span import plain
-from tests.ui.examples import event, people, update
+from tests.ui.examples import event, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 SAYS = {
@@ -317,25 +317,6 @@ def test_an_invite_that_could_not_be_made_is_only_told() -> None:
 
 
 # --- keys that change the view ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_the_leaderboard_stands_beside_who_is_here_or_behind_a_key(size: tuple[int, int]) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([people()])
-        await on.press("3")
-        both = size == LARGE
-        assert "volunteers, by state" in on.text()
-        assert ("steps that were closed here" in on.text()) is both
-        assert ("v who contributed" in on.text()) is not both
-        await on.press("v")
-        for said in ("steps that were closed here", "Anna's PC", "42.0 %"):
-            assert said in on.text()
-        assert ("volunteers, by state" in on.text()) is both
-        await on.press("v")
-        assert "Anna's PC" in on.text()
-
-    play(scene, size)
 
 
 def test_a_filter_that_is_opened_before_a_tab_is_drawn_keeps_the_keys() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from client.control.matches import MatchesSnapshot, SeatMatch
+from client.control.snapshot import AuditCounts, AuditsView, Snapshot
 from client.control.updates import Update
-from client.views import dashboard, matching
+from client.views import dashboard, matching, peers, trust
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows, stage_table
@@ -13,8 +17,10 @@ from tests.ui.examples import (
     ANNA,
     BORIS,
     CARLA,
+    ME,
     NOW,
     event,
+    judged,
     recorded_from,
     replica,
     snapshot,
@@ -25,7 +31,7 @@ from tests.ui.examples import (
 )
 from tests.ui.playing import recorded
 
-BOX = Box(100)
+BOX, WIDE = Box(100), Box(140, 40)
 ORDER = [
     stage_match(1, obstacle="its cutoff is above us", redundancy=2),
     stage_match(0, seat=0),
@@ -90,6 +96,34 @@ def test_decisions_show_their_reasons() -> None:
     assert "proposal" in plain(list(row.lines))
 
 
+THEORY = ("steward", "blocking", "epoch", "quota", "preference", "proposal", "phi")
+
+
+def said(found: MatchesSnapshot | None, **changes: object) -> str:
+    record = Record()
+    record.apply(update(1, **changes))
+    record.matches = found
+    text = plain(matching.sentences(record, WIDE))
+    assert not [word for word in THEORY if word in text.lower()]
+    return text
+
+
+def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
+    seats = [
+        SeatMatch(seat=0, stage=0, state="serving"),
+        SeatMatch(seat=1, stage=1, state="fetching"),
+    ]
+    text = said(examples.matching(stage_match(0), stage_match(1), seats=seats))
+    assert "You hold stage 0." in text
+    assert "Stage 1 is yours: its numbers are being copied to this machine." in text
+    assert "Nobody could move" in text
+
+
+def test_before_the_matching_it_says_what_is_waited_for() -> None:
+    assert "as soon as this machine has been measured" in said(None)
+    assert "one is being chosen for you" in said(examples.matching(stage_match(0), seats=[]))
+
+
 # --- dashboard -------------------------------------------------------------------------------
 
 
@@ -122,3 +156,56 @@ def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
     one = event(1, "341 steps made here without 4AphPb are given up")
     head = plain(swarm_head(recorded_from(update(1, given_up=one)), BOX))
     assert "341 steps made here without 4AphPb" in head
+
+
+# --- trust -----------------------------------------------------------------------------------
+
+
+def record_of(now: Snapshot) -> Record:
+    record = recorded_from(update(1))
+    record.snapshot = now
+    return record
+
+
+def audited(**results: int) -> Snapshot:
+    return snapshot(audits=AuditsView(contributions=412, results=AuditCounts(**results)))
+
+
+def test_a_run_without_audits_and_faults_has_no_summary() -> None:
+    assert trust.summary(Record(), WIDE) == []
+    assert trust.summary(record_of(snapshot()), WIDE) == []
+
+
+@pytest.mark.parametrize(
+    ("today", "words"),
+    [
+        ({}, "0 of 412 contributions audited"),
+        ({"agree": 3}, "all agree; 3 of 412 contributions audited"),
+        (
+            {"agree": 3, "disagree": 1},
+            "3 agree, 1 does not agree; 4 of 412 contributions audited",
+        ),
+    ],
+)
+def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> None:
+    lines = plain(dashboard.machine(record_of(audited(**today)), WIDE)).splitlines()
+    assert f"audits  {words}" in lines
+    narrow = plain(dashboard.machine(record_of(audited(**today)), Box(32, 40))).splitlines()
+    assert any(line.startswith(f"audits  {words[:8]}") for line in narrow)
+    assert "audits" not in plain(dashboard.machine(record_of(snapshot()), WIDE))
+
+
+def test_the_details_say_why_a_member_is_trusted() -> None:
+    record = record_of(judged())
+    good, new, own = (plain(peers.details(record, peer, WIDE)) for peer in (ANNA, CARLA, ME))
+    assert "proven: steps that were closed here contain its work" in good
+    assert "0carla, 3 invitations from the founder, in the branch of 0boris" in good
+    assert "evidence" not in good
+    assert "on probation: no step that was closed here contains its work; one is enough" in new
+    assert "our audits" not in new
+    assert "trust" not in own
+
+
+def test_of_whom_nothing_is_known_nothing_is_said() -> None:
+    text = plain(peers.details(record_of(snapshot()), ANNA, WIDE))
+    assert "it has nothing to its name yet" in text

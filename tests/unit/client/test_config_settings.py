@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.settings.flags import SettingFlags
-from client.config import SETTINGS, Settings, resolve
+from client.config import SETTINGS, Settings, lent_bytes_per_s, resolve
 from client.errors import ConfigError, ExitCode
 from client.quantities import parse_rate, parse_size, spell_rate, spell_size
 
@@ -203,3 +203,25 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
 def test_a_spelled_amount_is_read_as_the_same(amount: int) -> None:
     assert parse_size(spell_size(amount)) == amount
     assert parse_rate(spell_rate(amount)) == amount
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled", "lent"),
+    [
+        ("25%", "25%", 2.5e6),
+        ("off", "off", 0.0),
+        ("0", "off", 0.0),
+        ("2MB/s", "16Mbit/s", 2e6),
+        ("20 Mbit/s", "20Mbit/s", 2.5e6),
+    ],
+)
+def test_what_a_relay_lends_of_ten_megabytes(text: str, spelled: str, lent: float) -> None:
+    relay = resolve({"relay": text}, {}).settings.relay
+    assert relay == spelled
+    assert lent_bytes_per_s(relay, 1e7) == lent
+
+
+@pytest.mark.parametrize("text", ["", "0%", "101%", "-5%", "yes", "20Mb/s", "1kB/s", "%"])
+def test_what_a_relay_cannot_lend(text: str) -> None:
+    with pytest.raises(ConfigError, match="relay"):
+        resolve({"relay": text}, {})

@@ -29,14 +29,15 @@ from client.config import Settings
 from client.control.sockets import socket_path
 from client.errors import UserError
 from client.limits.cores import control_groups
+from client.limits.idle import Idleness
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address
+from tests.support.cli_process import REPOSITORY, living
 from tests.support.saved_swarms import SIGNER, little_swarm
 
-REPOSITORY = Path(__file__).parents[4]
 HOLDER = """
 import sys
 from pathlib import Path
@@ -59,21 +60,6 @@ class Scene:
     @property
     def data(self) -> Path:
         return home_folders(self.home).data
-
-    def run(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        """A process that has said ``up``; it ends with the test."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        self.exit.callback(process.communicate)
-        self.exit.callback(process.kill)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        return process
 
     def program(self, name: str, body: str) -> None:
         """Put a program in front of all others."""
@@ -140,7 +126,7 @@ def key_that_others_can_read(scene: Scene) -> None:
 
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
-    scene.run(HOLDER, str(scene.data))
+    scene.exit.enter_context(living(HOLDER, str(scene.data)))
 
 
 @case("swarm files", "fail", "is damaged, so its swarm counts as unknown", "rm .*join again")
@@ -488,3 +474,24 @@ def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "x86_64")
     assert check_gpu(Settings(device="mps")).status == "fail"
     assert check_gpu(Settings(device="auto")).words.startswith("none found")
+
+
+# --- the owner's limits ---------------------------------------------------------------------------
+
+
+def test_only_what_is_set_is_checked() -> None:
+    assert list(checks_outside.examine_limits(Settings())) == []
+    settings = Settings(not_on_battery=True, only_when_idle=True)
+    assert [check.name for check in checks_outside.examine_limits(settings)] == ["idle", "battery"]
+
+
+def test_limits_that_cannot_be_found_out_fail_with_what_to_do() -> None:
+    for idle in (True, False):
+        assert (
+            checks_outside.check_idle(Idleness(idle)).status
+            == checks_outside.check_battery(idle).status
+            == "ok"
+        )
+    unknown = checks_outside.check_idle(Idleness(None, "no logind"))
+    assert (unknown.status, checks_outside.check_battery(None).status) == ("fail", "fail")
+    assert unknown.next_step

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
+import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,7 @@ from client.errors import ExitCode
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
-from tests.support.cli_process import Volunteer
+from tests.support.cli_process import Within, living
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 
@@ -41,11 +40,9 @@ DEAD = LastRun(
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        (Path(name) / "data").mkdir(mode=0o700)
-        yield Path(name)
+def home(home: Path) -> Path:
+    (home / "data").mkdir(mode=0o700)
+    return home
 
 
 def _keep(home: Path, run: LastRun) -> None:
@@ -54,11 +51,10 @@ def _keep(home: Path, run: LastRun) -> None:
 
 @pytest.mark.parametrize("command", ["status", "attach", "pause", "finish"])
 def test_every_command_says_why_the_node_is_not_there(
-    home: Path, volunteer: Volunteer, command: str
+    home: Path, within: Within, command: str
 ) -> None:
     _keep(home, DEAD)
-    done = volunteer(command, VOLUNTEER_HOME=str(home))
-    assert done.returncode == ExitCode.NOT_RUNNING
+    done = within.ends(ExitCode.NOT_RUNNING, command)
     for words in ("of example", "(exit code 78)", "no device 'cuda'", "give --device cpu",
                   "start it again: volunteer join --swarm example"):  # fmt: skip
         assert words in done.stderr, words
@@ -126,3 +122,29 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     assert ending.exit_code == ExitCode.UNREACHABLE
     assert "no member of the swarm answered" in ending.words
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
+
+
+NODE = """
+import sys
+from client.store.last_run import RunRecord
+from client.store.paths import find_folders, make_private
+RunRecord(make_private(find_folders().data)).begin("ab" * 32, "my-swarm")
+print("up", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("way", ["--headless", "--detach"])
+def test_a_second_start_in_one_home_is_refused_before_anything_slow(
+    home: Path, within: Within, way: str
+) -> None:
+    invite = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
+    slow = {"libp2p", "torch"} - sys.modules.keys()
+    with living(NODE) as process:
+        done = within.ends(ExitCode.TEMPORARY, "join", "--swarm", invite, way, "--yes")
+        assert f"process {process.pid} already runs with this identity" in done.stderr
+        assert "volunteer attach" in done.stderr
+        assert not slow & sys.modules.keys()
+    first = RunRecord(home / "data").load()
+    assert first is not None
+    assert first.pid == process.pid, "its record is as it was"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from client.cli.reach import machine, services
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
-from tests.support.cli_process import Within
+from tests.support.cli_process import Within, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -60,23 +60,10 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def silent(path: Path, program: str = LISTENS) -> Iterator[subprocess.Popen[str]]:
+def silent(path: Path, program: str = LISTENS) -> AbstractContextManager[subprocess.Popen[str]]:
     """A process that listens on a socket and never answers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "VOLUNTEER_HOME": str(path.parent.parent)},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    return living(program, str(path), VOLUNTEER_HOME=str(path.parent.parent))
 
 
 def a_socket(home: Path, swarm: str = "cd") -> Path:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import printable
 from client.config import Settings
+from client.control.matches import PayingMove
 from client.control.snapshot import (
     AmendmentView,
     AuditCounts,
@@ -44,7 +46,7 @@ from client.views.report import (
     status_report,
 )
 from client.views.status import one_line
-from tests.support.control_fakes import example_matches, example_snapshot
+from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
 
 @pytest.mark.parametrize(
@@ -210,3 +212,19 @@ def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     assert "quiet" not in said
     assert json.loads(said)["words"] == "loud"
+
+
+def test_the_longest_reasons_fit_100_columns() -> None:
+    wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
+    moves = [PayingMove(home=n, to=127) for n in range(20)]
+    now = example_matches(stages=[wide] * 3, paying_moves=moves)
+    assert max(map(len, matches_report(example_snapshot(), now).splitlines())) <= 100
+
+
+@given(st.text())
+def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: str) -> None:
+    told = [msgspec.structs.replace(example_matches().explanations[0], words=f"told {words} end")]
+    now = example_matches(stages=[example_stage(obstacle=words)], explanations=told)
+    text = matches_report(example_snapshot(), now)
+    assert printable(text) == text
+    assert "\t" not in text
