@@ -78,14 +78,6 @@ def test_the_system_service_is_hardened(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", UNITS)
-def test_a_unit_tells_readiness_and_a_hung_node(kind: Kind) -> None:
-    lines = packaging_data.text(FILES[kind]).splitlines()
-    assert "Type=notify" in lines
-    assert any(line.startswith("WatchdogSec=") for line in lines)
-    assert "RestartPreventExitStatus=2 77 78" in lines
-
-
-@pytest.mark.parametrize("kind", UNITS)
 def test_a_unit_runs_the_command_given_and_nothing_else(kind: Kind) -> None:
     for command in ("/usr/bin/volunteer", "/home/a b/100%/bin/volunteer"):
         unit = service_file(kind, PurePosixPath(command))

@@ -155,11 +155,6 @@ def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
     assert "the disk is full" in plain(found[3:])
 
 
-def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
-    record = recorded_from(update(1, event(1, "waiting for 1 more volunteer", level="warning")))
-    assert "last error  none" in plain(header(record, LIVE, WIDE))
-
-
 def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True)]
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from protocol.amendments.changes import Changes
 from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.wire.envelope import Signer
-from tests.support.cli_process import Within
+from tests.support.cli_process import Terminal, Within
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 from tests.support.protocol_examples import manifest
@@ -73,34 +75,28 @@ class TestRunning:
         assert answer["earliest"] == 80
         assert answer["rates"][-1][2] == pytest.approx(5e-4, rel=0.02)
 
-    def test_without_a_person_it_wants_to_be_told_yes(
-        self, home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("stdin", "code"),
+        [
+            (io.StringIO(), ExitCode.USAGE),
+            (Terminal("n\n"), ExitCode.INTERRUPTED),
+            (Terminal("y\n"), ExitCode.OK),
+        ],
+    )
+    def test_it_asks_a_person_or_wants_to_be_told_yes(
+        self,
+        home: Path,
+        within: Within,
+        monkeypatch: pytest.MonkeyPatch,
+        stdin: io.StringIO,
+        code: ExitCode,
     ) -> None:
-        monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+        monkeypatch.setattr(sys, "stdin", stdin)
         node = Founders()
         with node_of(home, node):
-            done = within.ends(ExitCode.USAGE, "amend", "--steps", "400")
-        assert "pass --yes" in done.stderr
-        assert node.book.chain() == ()
-
-    @pytest.mark.parametrize("said", [True, False])
-    def test_it_asks_once(
-        self, home: Path, within: Within, monkeypatch: pytest.MonkeyPatch, said: bool
-    ) -> None:
-        asked: list[str] = []
-
-        def answers(question: str) -> bool:
-            asked.append(question)
-            return said
-
-        monkeypatch.setattr("client.cli.terminal.ask.says_yes", answers)
-        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-        node = Founders()
-        with node_of(home, node):
-            code = ExitCode.OK if said else ExitCode.INTERRUPTED
-            assert within("amend", "--steps", "400").returncode == code
-        assert len(asked) == 1
-        assert bool(node.book.chain()) is said
+            done = within.ends(code, "amend", "--steps", "400")
+        assert ("pass --yes" in done.stderr) is (code is ExitCode.USAGE)
+        assert bool(node.book.chain()) is (code is ExitCode.OK)
 
     def test_what_it_refuses_is_shown(self, home: Path, within: Within) -> None:
         with node_of(home, Founders()):

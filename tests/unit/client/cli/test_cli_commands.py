@@ -37,10 +37,8 @@ PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
     ("arguments", "keys"),
     [
         (["pause"], {"paused", "peer"}),
-        (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
         (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
-        (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
         (["cache", "ls"], {"kinds", "folder"}),
         (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
@@ -177,19 +175,10 @@ def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within
     assert path.read_text() == odd
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["set", "thread", "2"], 2, "did you mean threads"),
-        (["set", "threads", "many"], 78, "threads"),
-        (["set", "only_when_idle", "maybe"], 78, "only_when_idle"),
-    ],
-)
-def test_a_wrong_setting_is_not_written(
-    home: Path, within: Within, arguments: list[str], code: int, words: str
-) -> None:
-    done = within("config", *arguments)
-    assert (done.returncode, words in done.stderr) == (code, True)
+def test_a_wrong_setting_is_not_written(home: Path, within: Within) -> None:
+    done = within.ends(ExitCode.USAGE, "config", "set", "thread", "2")
+    assert "did you mean threads" in done.stderr
+    within.ends(ExitCode.CONFIG, "config", "set", "threads", "many")
     assert not (home / "config.toml").exists()
 
 

@@ -10,7 +10,6 @@ from client.cli.founding.manifest import choose_model, other_vocabulary
 from client.cli.founding.options import ModelChoices
 from client.cli.founding.presets import PRESETS, PresetName
 from client.errors import ExitCode, UserError
-from model_zoo.huggingface.config import to_config, to_spec
 from model_zoo.specs.tokens import BYTE_VOCAB
 
 UNTIED, TIED = False, True
@@ -57,13 +56,6 @@ def test_the_parameters_are_as_many_as_published(name: PresetName) -> None:
 def test_no_published_shape_is_left_out() -> None:
     shaped = {name for name, preset in PRESETS.items() if preset.model.vocab != BYTE_VOCAB}
     assert shaped == PUBLISHED.keys()
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_class_of_transformers_has_the_same_model(name: PresetName) -> None:
-    model = PRESETS[name].model
-    assert to_spec(to_config(model)) == model
-    assert model.context in (2048, 1024)
 
 
 def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
