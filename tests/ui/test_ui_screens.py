@@ -350,22 +350,6 @@ def test_filtering_and_sorting_peers() -> None:
     play(scene)
 
 
-def test_digits_in_the_filter_do_not_change_the_tab() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("6", "slash", "s", "t", "e", "p", "space", "2", "enter")
-        assert on.app.pane.id == "logs"
-        assert "that match" in on.text()
-        rows = on.app.query_one("#log", Listing).rows
-        assert rows
-        assert all("2" in plain(list(row.lines)) for row in rows)
-        await on.press("5")
-        await on.press("6")
-        assert on.app.pane.filter_text == "step 2"
-
-    play(scene)
-
-
 def test_logs_by_level_and_turned_around() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded())
@@ -393,20 +377,6 @@ def test_the_log_follows_its_end_until_one_scrolls_away() -> None:
         assert "event number 61" not in on.text()
         await on.press("pagedown", "end")
         assert "event number 61" in on.text()
-
-    play(scene)
-
-
-def test_rows_open_what_is_known_of_them() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("3", "down", "enter")
-        assert "12D3KooW" in on.text()
-        assert "its events" in on.text()
-        await on.press("escape", "6", "enter")
-        assert "topic" in on.text()
-        await on.press("enter")
-        assert not on.app.screen.is_modal
 
     play(scene)
 

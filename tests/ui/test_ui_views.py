@@ -181,10 +181,6 @@ def test_a_run_without_audits_and_faults_has_no_summary() -> None:
     [
         ({}, "0 of 412 contributions audited"),
         ({"agree": 3}, "all agree; 3 of 412 contributions audited"),
-        (
-            {"agree": 3, "disagree": 1},
-            "3 agree, 1 does not agree; 4 of 412 contributions audited",
-        ),
     ],
 )
 def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> None:

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from client.compute.checkpoint import build_header
-from client.compute.state_hash import state_hash
 from client.errors import ExitCode
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.saved_swarms import little_swarm
-
-STAGES = 2
+from tests.support.saved_swarms import little_swarm, write_checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -35,32 +31,9 @@ def folder(tmp_path: Path, swarm: SwarmFile) -> Path:
     return folders.checkpoints(swarm.swarm)
 
 
-def write(folder: Path, swarm: str, stage: int, version: int, fill: int = 0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    data = bytes([fill]) * (12 * 10)
-    digest = state_hash(version, memoryview(data))
-    header = build_header(
-        swarm=swarm,
-        stage=stage,
-        stages=STAGES,
-        version=version,
-        digest=digest,
-        layout=(("w", (10,)),),
-    )
-    path = folder / f"stage-{stage}-v{version}.safetensors"
-    path.write_bytes(header + data)
-    return path
-
-
-def damage(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def test_what_is_on_disk_is_listed(folder: Path, swarm: SwarmFile, within: Within) -> None:
-    for stage, version in ((0, 50), (1, 50), (0, 100)):
-        write(folder, swarm.swarm, stage, version)
+    write_checkpoints(swarm, folder, 50, [0, 1])
+    write_checkpoints(swarm, folder, 100, [0])
     done = within.ends(0, "checkpoint", "ls", "--json")
     answer = json.loads(done.stdout)
     assert answer["schema_version"] == 1
@@ -81,9 +54,10 @@ def test_an_empty_home_has_nothing_to_list(within: Within) -> None:
 def test_verifying_finds_what_a_header_does_not_tell(
     folder: Path, swarm: SwarmFile, within: Within
 ) -> None:
-    write(folder, swarm.swarm, 0, 50)
+    write_checkpoints(swarm, folder, 50, [0])
     assert within("checkpoint", "verify").returncode == 0
-    damage(write(folder, swarm.swarm, 1, 50))
+    [other] = write_checkpoints(swarm, folder, 50, [1])
+    other.write_bytes(other.read_bytes()[:-1] + b"\1")
     assert within("checkpoint", "ls").returncode == 0
     done = within.ends(ExitCode.RUNTIME, "checkpoint", "verify", "--json")
     (view,) = json.loads(done.stdout)["swarms"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.serving.metrics import exposition
+from client.cli.terminal import when
 from client.cli.terminal.output import printable
 from client.config import Settings
 from client.control.matches import PayingMove
@@ -38,6 +39,7 @@ from client.control.snapshot import (
     TrustView,
     WorkerView,
 )
+from client.errors import UserError
 from client.events import LogLine, StepCommitted
 from client.views.report import (
     leaderboard_report,
@@ -228,3 +230,30 @@ def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: st
     text = matches_report(example_snapshot(), now)
     assert printable(text) == text
     assert "\t" not in text
+
+
+# --- times as people write them ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("45s", 45), ("30m", 1800), ("1h30m", 5400), ("1.5 h", 5400), ("2D", 172800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert when.duration_s(text, "--for") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "0s", "-1h", "1h x", "1000d", "2 weeks", "1e9h"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UserError, match="not a time"):
+        when.duration_s(text, "--for")
+
+
+def test_a_time_of_day_is_the_next_or_the_last() -> None:
+    noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+    assert when.moment("18:00", "x", past=False, now=noon) == noon + 6 * 3600
+    assert when.moment("18:00", "x", past=True, now=noon) == noon - 18 * 3600
+    assert when.moment("09:00", "x", past=False, now=noon) == noon + 21 * 3600
+    assert when.moment("2026-11-21 12:00", "x", past=False) == noon
+    with pytest.raises(UserError):
+        when.moment("25:00", "x", past=False)
