@@ -82,9 +82,6 @@ def example_invite(**changes: object) -> InviteView:
     return InviteView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-STEWARD = "12D3KooWexamplesteward"
-
-
 def example_stage(**changes: object) -> StageMatch:
     """Return a stage of somebody else's."""
     fields: dict[str, object] = {

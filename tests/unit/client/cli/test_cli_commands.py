@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 import time
 import zipfile
@@ -26,7 +27,7 @@ from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from tests.support.cli_process import Terminal, Within
+from tests.support.cli_process import Terminal, Within, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -121,6 +122,37 @@ def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
     assert "\x1b" not in bad
     last = [json.loads(line) for line in within("logs", "-n", "1", "--json").stdout.splitlines()]
     assert [(line["level"], line["schema_version"]) for line in last] == [("error", 1)]
+
+
+# --- commands that go on -----------------------------------------------------------------------
+
+RUN = """
+import sys
+from client.cli.main import run
+print("up", flush=True)
+run(sys.argv[1:])
+"""
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:
+    log = LogFile(home_folders(home).logs, max_bytes=400)
+    log.write(as_json(LogLine(words="first"), time.time()))
+    with living(RUN, "logs", "-f", "--json") as process:
+        assert json.loads(line_of(process))["words"] == "first"
+        for number in range(8):
+            log.write(as_json(LogLine(words=f"line {number}"), time.time()))
+            assert json.loads(line_of(process))["words"] == f"line {number}"
+    log.close()
+
+
+def test_watching_plainly_prints_a_line_per_change(home: Path) -> None:
+    with node_of(home, FakeProvider()), living(RUN, "status", "--watch", "--plain") as process:
+        assert line_of(process).startswith("step 3/10")
 
 
 # --- settings ------------------------------------------------------------------------------------

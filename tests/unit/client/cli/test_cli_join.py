@@ -164,23 +164,9 @@ from tests.support.nodes import node_of
 home = Path(os.environ["VOLUNTEER_HOME"])
 (home / "told").write_text(sys.stdin.read())
 (home / "arguments").write_text(" ".join(sys.argv[1:]))
-provider = FakeProvider()
-"""
-HEALTHY = """
-with node_of(home, provider):
+with node_of(home, FakeProvider()):
     while (home / "told").exists():
         time.sleep(0.02)
-"""
-UNABLE = """
-asked = []
-def status(self):
-    asked.append(self)
-    return FakeProvider(started=False, reason="measuring this machine").status()
-provider.status = status.__get__(provider)
-with node_of(home, provider):
-    while len(asked) < 5:
-        time.sleep(0.02)
-    sys.exit("volunteer: this machine has no device 'cuda'\\n  give --device cpu")
 """
 
 
@@ -188,7 +174,7 @@ with node_of(home, provider):
 def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
     home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE + HEALTHY))
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE))
     invite = INVITE.format(peer=PEER) + "&ticket=" + "A" * 43
     done = within("join", "--swarm", invite, "--detach", "--yes", "--json", "--threads", "1")
     answer = json.loads(done.stdout)
@@ -204,19 +190,6 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
     finally:
         (home / "told").unlink()
         os.waitpid(answer["pid"], 0)
-
-
-def test_a_node_that_answers_has_not_started_yet(
-    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It answers before it knows whether its device and its text are of use."""
-    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", NODE + UNABLE))
-    done = within.ends(
-        ExitCode.RUNTIME, "join", "--swarm", INVITE.format(peer=PEER), "--detach", "--yes"
-    )
-    assert "measuring this machine ..." in done.stderr
-    assert "this machine has no device 'cuda'\n  give --device cpu" in done.stderr
-    assert "takes part" not in done.stderr
 
 
 def test_what_ends_at_once_says_why_with_its_exit_code(home: Path, within: Within) -> None:
