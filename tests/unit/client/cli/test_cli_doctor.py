@@ -173,6 +173,14 @@ def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 
 
+@case("data folder", "warn", "GB free", "checkpoints of a stage take up to 3.00 MB")
+def disk_too_small_for_what_is_kept(scene: Scene) -> None:
+    scene.remember()
+    scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
+    scene.patch.setattr(checks, "MIN_FREE_DISK_BYTES", 0)
+    scene.patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2_900_000))
+
+
 @case("control socket", "fail", "other users can enter", "another folder of yours")
 def open_folder_of_sockets(scene: Scene) -> None:
     folder = home_folders(scene.home).runtime
@@ -218,6 +226,11 @@ def port_in_use(scene: Scene) -> None:
 def port_of_the_volunteer_itself(scene: Scene) -> None:
     port_in_use(scene)
     RunRecord(scene.data).begin("ab" * 32, "little")
+
+
+@case("port", "fail", "not an address of this machine", "listen_host all")
+def address_of_another_machine(scene: Scene) -> None:
+    scene.set('listen_host = "203.0.113.9"\nlisten_port = 4001')
 
 
 @case("swarm little", "warn", r"0 of 1 remembered members answer: 127.0.0.1:\d+", "fresh invite")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client.cli.commands.create import sign
 from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
@@ -20,29 +21,20 @@ from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.control_fakes import example_snapshot
 
-ME, ANNA, BORIS = "12D3KooWexamplepeer", "12D3KooWexample4AphPb", "12D3KooWexample9CqrSt"
-NAMES = {ANNA: "Anna", BORIS: "Anna"}
-BOARD = [
-    ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7),
-    ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1),
-    ContributorView(peer=BORIS, name="Anna", microbatches=30, tokens=600, share=0.05),
-]
+ANNA = "12D3KooWexample4AphPb"
 FOUNDER = Signer(b"\x07" * 32)
 
 
 def founded(purpose: str = "Haiku in Basque") -> SwarmFile:
     run = RunChoices(measure=False, name="mine", purpose=purpose)
     manifest = found_swarm(FOUNDER.peer, run, ModelChoices(), OptimizerChoices()).manifest
-    encoded, signature = FOUNDER.sign_manifest(manifest)
-    address = Address("ip4", "127.0.0.1", 9, FOUNDER.peer)
-    return SwarmFile(manifest, encoded, signature, (address,))
+    return sign(manifest, FOUNDER, ())
 
 
 def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
@@ -90,19 +82,13 @@ def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path:
 def test_a_purpose_that_cannot_be_shown_founds_nothing(
     home: Path, within: Within, purpose: str
 ) -> None:
-    within.ends(
-        ExitCode.USAGE,
-        "create",
-        "--no-measure",
-        "--purpose",
-        purpose,
-        "--out",
-        str(home / "x.swarm"),
-    )
+    out = ("--out", str(home / "x.swarm"))
+    within.ends(ExitCode.USAGE, "create", "--no-measure", "--purpose", purpose, *out)
     assert not (home / "x.swarm").exists()
 
 
 def test_a_problem_report_has_no_names_of_people() -> None:
-    now = _nameless(example_snapshot(names=NAMES, contributors=BOARD))
+    board = [ContributorView(peer=ANNA, name="Anna", microbatches=420)]
+    now = _nameless(example_snapshot(names={ANNA: "Anna"}, contributors=board))
     assert "Anna" not in str(now)
     assert ANNA in str(now)
