@@ -265,19 +265,15 @@ INVITE = InviteView(
 )
 
 
-async def _invited(on: Stage) -> str:
-    await on.feed(recorded()[:30])
-    await on.press("i")
-    assert on.source.commands == [("invite", {})]
-    on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
-    await on.feed([])
-    assert isinstance(on.app.screen, InviteDialog)
-    return on.text()
-
-
 def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
     async def scene(on: Stage) -> None:
-        text = await _invited(on)
+        await on.feed(recorded()[:30])
+        await on.press("i")
+        assert on.source.commands == [("invite", {})]
+        on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
+        await on.feed([])
+        assert isinstance(on.app.screen, InviteDialog)
+        text = on.text()
         assert "whoever has it may join" in text
         assert INVITE.invite[:70] in text
         assert INVITE.invite[-10:] in text
