@@ -227,14 +227,8 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("choices", "words"),
         [
-            (
-                ModelChoices(lora=33),
-                "self_attn.q_proj, which is 32 x 32: take a rank of 32",
-            ),
-            (
-                ModelChoices(lora=2, lora_targets="c_attn"),
-                "no linear layer 'c_attn'; it has self",
-            ),
+            (ModelChoices(lora=33), "q_proj, which is 32 x 32: take a rank of 32"),
+            (ModelChoices(lora=2, lora_targets="c_attn"), "no linear layer 'c_attn'; it has"),
             (ModelChoices(lora_alpha=2.0), "--lora-alpha without --lora"),
         ],
     )
