@@ -48,7 +48,7 @@ class Lane:
         return [*PYTEST, *options, *self.tests]
 
 
-VOLUNTEERS = ("tests/e2e", "tests/ui/test_ui_terminal.py")
+VOLUNTEERS = ("tests/e2e",)
 NETWORKS = ("tests/net", "tests/netlab")
 DEMO = "tests/e2e/test_e2e_demo.py::test_a_short_demo_survives_a_kill_and_leaves_its_results"
 ALL = (

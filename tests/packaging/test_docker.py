@@ -40,11 +40,6 @@ def test_the_client_does_not_run_as_root() -> None:
     assert user == "10001:10001"
 
 
-def test_the_invite_is_a_file() -> None:
-    (command,) = re.findall(r"(?m)^CMD (.*)$", FILE.read_text())
-    assert '"--swarm", "/run/secrets/swarm"' in command
-
-
 def test_what_is_copied_is_there_and_not_ignored() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     copies = re.findall(r"(?m)^COPY (?!--from)(.*) \S+$", FILE.read_text())

@@ -67,35 +67,7 @@ def test_bash_completes_a_command_and_a_flag(packaging: Path) -> None:
     assert verdict.stdout.splitlines() == ["join", "--headless"]
 
 
-def test_fish_completes_a_command(packaging: Path) -> None:
-    needs("fish")
-    script = f"source {packaging / 'completions' / 'volunteer.fish'}; complete -C 'volunteer joi'"
-    verdict = run("fish", "--no-config", "-c", script)
-    assert [line.split("\t")[0] for line in verdict.stdout.splitlines()] == ["join"]
-
-
 def test_mandoc_has_nothing_to_say_to_the_manual_page(packaging: Path) -> None:
     needs("mandoc")
     verdict = run("mandoc", "-T", "lint", "-W", "all", str(packaging / "man" / "volunteer.1"))
     assert (verdict.returncode, verdict.stdout) == (0, "")
-
-
-def test_the_manual_page_tells_every_command_flag_and_exit_code(packaging: Path) -> None:
-    needs("mandoc")
-    page = run("mandoc", "-T", "ascii", "-O", "width=200", str(packaging / "man" / "volunteer.1"))
-    words = _without_overstrike(page.stdout)
-    for wanted in ("VOLUNTEER(1)", "EXIT STATUS", "ENVIRONMENT", "SETTINGS", "--headless"):
-        assert wanted in words
-    for wanted in ("--swarm", "--threads", "volunteer checkpoint verify", "swarm unreachable"):
-        assert wanted in words
-
-
-def _without_overstrike(text: str) -> str:
-    """Return terminal output without bold and underline, which are written with backspaces."""
-    kept: list[str] = []
-    for letter in text:
-        if letter == "\b":
-            kept.pop()
-        else:
-            kept.append(letter)
-    return "".join(kept)

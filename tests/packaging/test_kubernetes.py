@@ -63,13 +63,6 @@ def test_the_pod_has_no_privileges() -> None:
     }
 
 
-def test_the_invite_is_a_file_from_a_secret() -> None:
-    (secret,) = (v for v in pod()["volumes"] if v["name"] == "swarm")
-    assert "secret" in secret
-    (mount,) = (m for m in container()["volumeMounts"] if m["name"] == "swarm")
-    assert f"--swarm {mount['mountPath']}/" in container()["args"][0]
-
-
 def test_a_pod_that_must_leave_leaves_in_order_and_does_not_complete_the_job(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from tests.packaging.stand_ins import StandIns
 
-SCRIPT = Path(__file__).parents[2] / "packaging" / "slurm" / "volunteer.sbatch"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "packaging" / "slurm" / "volunteer.sbatch"
 REQUEUE = "scontrol requeue 17"
 
 
@@ -113,3 +115,12 @@ def test_a_job_does_not_come_back_for_ever(tmp_path: Path) -> None:
     stand_ins = StandIns(tmp_path)
     stand_ins.client_ends_with(69)
     assert end(start(stand_ins, SLURM_RESTART_COUNT="100")) == 69
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("script", ["packaging/slurm/volunteer.sbatch", ".ci/run"])
+def test_shellcheck_has_nothing_to_say(script: str) -> None:
+    verdict = subprocess.run(
+        ["shellcheck", str(ROOT / script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (verdict.returncode, verdict.stdout) == (0, "")

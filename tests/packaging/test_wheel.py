@@ -156,13 +156,6 @@ def test_the_licence_is_carried_and_named(installed: Installed) -> None:
     assert "License-Expression: Apache-2.0\n" in (info / "METADATA").read_text()
 
 
-def test_help_and_version(installed: Installed) -> None:
-    shown = installed.run("volunteer", "--help")
-    assert shown.returncode == 0
-    assert "create" in shown.stdout
-    assert installed.json("version")["volunteer"] == metadata.version("volunteer")
-
-
 def test_every_command_can_be_loaded(installed: Installed) -> None:
     """One whose module or data is not in the wheel would fail here, and only here."""
     script = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,33 @@ import pytest
 from client.cli.main import run
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def living(program: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of Python that has said ``up``; it ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **variables},
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Volunteer:
@@ -50,3 +80,9 @@ class Within:
             code = int(wrong.code or 0)
         said = self._capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    def ends(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that must end with this code."""
+        done = self(*arguments)
+        assert done.returncode == code, done.stderr
+        return done

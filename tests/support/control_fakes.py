@@ -82,9 +82,6 @@ def example_invite(**changes: object) -> InviteView:
     return InviteView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-STEWARD = "12D3KooWexamplesteward"
-
-
 def example_stage(**changes: object) -> StageMatch:
     """Return a stage of somebody else's."""
     fields: dict[str, object] = {
@@ -118,9 +115,11 @@ def example_matches(**changes: object) -> MatchesSnapshot:
 
 
 class FakeProvider:
-    """Remembers stops; ``event_count`` events of ``event_size_bytes`` each."""
+    """Remembers stops; has ``event_count`` events of ``event_size_bytes`` each, and a status with
+    ``changes``."""
 
-    def __init__(self, event_count: int = 3, event_size_bytes: int = 10) -> None:
+    def __init__(self, event_count: int = 3, event_size_bytes: int = 10, **changes: object) -> None:
+        self._changes = changes
         self.stops = 0
         self.failure: Exception | None = None
         self.paused: PauseView | None = None
@@ -131,7 +130,7 @@ class FakeProvider:
     def status(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
-        return example_snapshot(paused=self.paused)
+        return example_snapshot(**{"paused": self.paused, **self._changes})
 
     def matches(self) -> MatchesSnapshot:
         return example_matches()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +16,17 @@ from tests.support.control_fakes import FakeProvider
 
 
 @contextmanager
-def node_of(home: Path, provider: FakeProvider) -> Iterator[Path]:
-    """A node of this home while the block runs; yields its control socket."""
+def node_of(
+    home: Path, provider: FakeProvider, ended: Callable[[], bool] = lambda: False
+) -> Iterator[Path]:
+    """A node of this home until the block or the node has ended; yields its control socket."""
     path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
     up, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
         async with serve_control(path, provider):
             up.set()
-            while not stop.is_set():
+            while not (stop.is_set() or ended()):
                 await trio.sleep(0.01)
 
     thread = threading.Thread(target=trio.run, args=(serve,))

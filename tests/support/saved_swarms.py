@@ -33,15 +33,15 @@ def little_swarm(text: Path, name: str = "little") -> SwarmFile:
 
 
 def write_checkpoints(
-    swarm: SwarmFile, folder: Path, version: int, stages: Sequence[int], seed: int = 1
+    swarm: SwarmFile, folder: Path, version: int, stages: Sequence[int]
 ) -> list[Path]:
-    """Write checkpoints as a replica does, with the weights of ``seed`` and zero moments."""
+    """Write checkpoints as a replica does, with the weights of seed 1 and zero moments."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = swarm.manifest.model
     parts = slices(swarm.manifest.layers_per_stage)
     paths = []
     for stage in stages:
-        module = build_stage(spec, parts[stage], seed)
+        module = build_stage(spec, parts[stage], seed=1)
         state = {n: p.detach() for n, p in module.named_parameters() if p.requires_grad}
         data = b"".join(tensor.numpy().tobytes() for tensor in state.values())
         data += bytes(swarm.manifest.state.bytes_per_parameter // 4 * len(data) - len(data))

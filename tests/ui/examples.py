@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
+from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -22,6 +22,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import Update
 from client.views.record import Record
+from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
 ME, ANNA, BORIS, CARLA = (
     f"12D3KooWexample{name}" for name in ("000you", "00anna", "0boris", "0carla")
@@ -42,16 +43,9 @@ def stage(number: int, *replicas: ReplicaView) -> StageView:
 def snapshot(**changes: object) -> Snapshot:
     """Return a snapshot of a volunteer that serves stage 0 beside Anna; Boris serves stage 1."""
     fields: dict[str, object] = {
-        "version": "0.1.0",
-        "pid": 7,
         "peer": ME,
-        "swarm": "ab" * 32,
-        "swarm_name": "example",
-        "state": "training",
         "reason": "stage 0, 3/16 counted here",
         "step": 5,
-        "steps": 10,
-        "loss": 2.5,
         "tokens_per_s": 1000.0,
         "own_tokens_per_s": 250.0,
         "seats": [SeatView(stage=0, version=5, state="serving")],
@@ -69,7 +63,7 @@ def snapshot(**changes: object) -> Snapshot:
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
         "leaving": [DrainCostView(stage=0, remaining=1, last=False)],
     }
-    return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
+    return example_snapshot(**{**fields, **changes})
 
 
 def judged(**changes: object) -> Snapshot:
@@ -171,29 +165,14 @@ def update(second: int, *events: EventView, **changes: object) -> Update:
 
 def stage_match(number: int, **changes: object) -> StageMatch:
     """Return one stage as the matching sees it."""
-    fields: dict[str, object] = {
-        "stage": number,
-        "steward": ANNA,
-        "shared_level": 10.0 + number,
-        "redundancy": 2,
-        "seat": None,
-        "obstacle": "",
-        "stay": "",
-    }
-    return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]
+    usual = {"shared_level": 10.0 + number, "obstacle": "", "stay": ""}
+    return example_stage(**{"stage": number, **usual, **changes})
 
 
 def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
-    fields: dict[str, object] = {
-        "state": "serving",
-        "seats": [SeatMatch(seat=0, stage=0, state="serving")],
-        "stages": list(stages),
-        "paying_moves": [],
-        "decides": [],
-        "explanations": [],
-    }
-    return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
+    usual = dict[str, object](paying_moves=[], decides=[], explanations=[])
+    return example_matches(**{"stages": list(stages), **usual, **changes})
 
 
 def recorded_from(*updates: Update) -> Record:

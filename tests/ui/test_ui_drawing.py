@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from rich.style import Style
 
 from client.ui.app import VolunteerApp
 from client.ui.source.mailbox import Link
@@ -67,38 +66,6 @@ def test_what_is_drawn_bit_by_bit_is_what_is_drawn_at_once(number: int) -> None:
 
 
 # --- terminals -------------------------------------------------------------------------------
-
-
-def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press("3")
-        filters = on.app.get_line_filters()
-        background = on.app.screen.background_colors[1]
-        reversed_rows = 0
-        for strip in on.app.screen._compositor.render_strips(on.app.size):
-            segments = list(strip)
-            for one in filters:
-                segments = one.apply(segments, background)
-            for segment in segments:
-                style = segment.style or Style()
-                assert style.color is None or style.color.is_default
-                assert style.bgcolor is None or style.bgcolor.is_default
-            reversed_rows += any(s.style is not None and s.style.reverse for s in segments)
-        assert reversed_rows == 1, "the cursor is seen without colour"
-        assert "[3 Peers]" in on.text()
-
-    play(scene)
-
-
-@pytest.mark.parametrize("light", [True, False])
-def test_light_and_dark(light: bool) -> None:
-    async def scene(on: Stage) -> None:
-        assert on.app.current_theme.dark is not light
-
-    play(scene, light=light)
 
 
 def test_hostile_words_do_nothing_on_any_tab() -> None:

@@ -8,49 +8,11 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.views.plot import BRAILLE, bar, curve, progress, spark
+from client.views.plot import bar, curve, progress, spark
 from client.views.span import Box, line_width, plain
 from client.views.words import clock, count, duration, listed, size
 
 BOX = Box(40, 10)
-
-
-def _dots(text: str) -> list[tuple[int, int]]:
-    """Return (column, row from the top) of every dot, in dots."""
-    found = []
-    places = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
-    for row, drawn in enumerate(text.splitlines()[:-2]):
-        body = drawn.split("│", 1)[1]
-        for column, character in enumerate(body):
-            bits = ord(character) - BRAILLE if ord(character) >= BRAILLE else 0
-            for bit, (x, y) in enumerate(places):
-                if bits >> bit & 1:
-                    found.append((2 * column + x, 4 * row + y))
-    return found
-
-
-def test_a_falling_line_falls_from_corner_to_corner() -> None:
-    lines = curve([(0, 10.0), (1, 0.0)], BOX)
-    assert len(lines) == BOX.height
-    dots = sorted(_dots(plain(lines)))
-    assert dots[0][1] <= 2
-    assert dots[-1][1] >= 4 * 8 - 3
-    assert [y for _, y in dots] == sorted(y for _, y in dots)
-
-
-def test_both_axes_say_what_they_mean() -> None:
-    text = plain(curve([(float(x), 5.0 - x / 20) for x in range(61)], BOX))
-    assert "step 0" in text
-    assert text.splitlines()[-1].endswith("60")
-    assert float(text.splitlines()[0].split("│")[0]) > 4.5
-    assert float(text.splitlines()[7].split("│")[0]) < 2.5
-
-
-def test_marks_stand_below_their_moment() -> None:
-    axis = plain(curve([(0, 1.0), (100, 2.0)], BOX, [(50.0, "bad"), (500.0, "warn")]))
-    below = axis.splitlines()[-2].split("└")[1]
-    assert below.count("▲") == 1
-    assert abs(below.index("▲") - len(below) / 2) <= 1
 
 
 def test_many_points_are_faint_behind_a_smoothed_line() -> None:
@@ -65,22 +27,11 @@ def test_many_points_are_faint_behind_a_smoothed_line() -> None:
     assert len(faint.replace(" ", "")) > 60, "and what it is the mean of"
 
 
-def test_few_points_are_joined_as_they_are() -> None:
-    lines = curve([(float(x), float(x % 2)) for x in range(8)], BOX)
-    assert all(span.tone != "faint" or span.text == "│" for found in lines[:-2] for span in found)
-
-
 def test_one_wild_value_does_not_flatten_the_rest() -> None:
     points = [(float(x), 3.0 + x % 2 / 10) for x in range(100)]
     points[40] = (40.0, 1e9)
     top = plain(curve(points, BOX)).splitlines()[0]
     assert float(top.split("│")[0]) < 4
-
-
-def test_too_little_room_or_too_few_points_draw_nothing() -> None:
-    assert curve([(0, 1.0)], BOX) == []
-    assert curve([(0, 1.0), (1, math.nan)], BOX) == []
-    assert curve([(0, 1.0), (1, 2.0)], Box(8, 3)) == []
 
 
 @given(

@@ -8,7 +8,6 @@ from client.control.snapshot import (
     DrainCostView,
     HeldOutView,
     NetworkView,
-    PauseView,
 )
 from client.control.updates import StepPoint
 from client.ui.header import header
@@ -17,10 +16,10 @@ from client.ui.source.mailbox import Link
 from client.views.dashboard import loss
 from client.views.logs import chosen as chosen_logs
 from client.views.logs import event_details, log_rows, log_title
-from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.views.peers import SORTS, chosen, peer_rows
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
-from client.views.status import drain_words, reason
+from client.views.status import drain_words
 from client.views.swarm import swarm_head
 from tests.ui.examples import (
     ANNA,
@@ -156,43 +155,6 @@ def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
     assert "the disk is full" in plain(found[3:])
 
 
-def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
-    record = recorded_from(update(1, event(1, "waiting for 1 more volunteer", level="warning")))
-    assert "last error  none" in plain(header(record, LIVE, WIDE))
-
-
-def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
-    leaving = [DrainCostView(stage=0, remaining=2, last=False)]
-    done = {"state": "done", "reason": "the run is complete", "leaving": leaving}
-    record = recorded_from(update(1, **done))
-    text = plain(header(record, LIVE, WIDE))
-    assert "the run is complete" in text
-    assert "volunteer export" in text
-    assert "volunteer sample" in text
-    assert "tokens/s" not in text
-    assert "training goes on" not in text
-    assert all("training goes on" not in way.cost for way in ways(record, LIVE))
-
-
-def test_header_without_data_says_what_it_waits_for() -> None:
-    text = plain(header(Record(), Link("connecting", "no volunteer answers yet"), NARROW))
-    assert "CONNECTING no volunteer answers yet" in text
-
-
-def test_a_lost_connection_covers_the_state() -> None:
-    record = recorded_from(update(1))
-    text = plain(header(record, Link("lost", "trying again (3)"), NARROW))
-    assert "NO CONNECTION trying again (3)" in text
-    assert "TRAINING" not in text
-
-
-def test_a_pause_says_until_when_and_how_to_end_it() -> None:
-    paused = PauseView(reason="on battery", until=NOW + 60, since=NOW)
-    assert reason(snapshot(state="paused", paused=paused)) == (
-        "on battery until 08:01; press p to resume"
-    )
-
-
 def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True)]
     assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
@@ -221,21 +183,6 @@ def test_peers_are_filtered_by_all_words() -> None:
     assert [row.peer for row in chosen(rows, "state", "BORIS")] == [BORIS]
     assert [row.peer for row in chosen(rows, "state", "connected ANNA")] == [ANNA]
     assert chosen(rows, "state", "nobody like this") == []
-
-
-def test_peer_table_and_details() -> None:
-    record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked", members=(ANNA,))))
-    for width in (40, 80, 200):
-        head, rows = peer_table(record, Box(width), "state", "")
-        assert head
-        assert [row.key for row in rows] == [ME, ANNA, BORIS, CARLA]
-    assert peer_title(record, "rate", "boris") == "4 volunteers, 1 shown, by rate"
-    text = plain(details(record, ANNA, NARROW))
-    assert ANNA in text
-    assert "20.0 ms" in text
-    assert "stage 0" in text
-    assert "is up: linked" in text
-    assert plain(details(record, "gone", NARROW)) == "it is gone"
 
 
 def test_logs_by_level_words_and_order() -> None:

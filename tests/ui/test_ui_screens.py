@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
-from client.control.snapshot import DrainCostView, InviteView, PauseView
+from client.control.snapshot import InviteView, PauseView
 from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.invite import InviteDialog
@@ -17,7 +15,7 @@ from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.span import plain
-from tests.ui.examples import event, people, update
+from tests.ui.examples import event, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 SAYS = {
@@ -56,18 +54,6 @@ def test_every_tab_reads_well_without_data(number: int) -> None:
         await on.press(str(number), "enter")
         assert "CONNECTING no volunteer answers yet" in on.text()
         assert "None" not in on.text()
-
-    play(scene)
-
-
-def test_all_tabs_and_the_most_wanted_keys_fit_a_small_terminal() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        text = on.text()
-        for number, name in enumerate(TABS, 1):
-            assert f"{number} {name}" in text
-        for key in ("p pause", "f finish", "d detach", "q quit", "? help"):
-            assert key in text
 
     play(scene)
 
@@ -115,17 +101,6 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
     assert app.farewell == "the volunteer has left the swarm"
 
 
-def test_f_warns_the_last_replica() -> None:
-    async def scene(on: Stage) -> None:
-        last = [DrainCostView(stage=0, remaining=0, last=True)]
-        await on.feed([update(1, leaving=last)])
-        assert "stage 0 would have nobody" in on.text()
-        await on.press("f")
-        assert "Stage 0 would have nobody" in on.text()
-
-    play(scene)
-
-
 def test_a_refused_finish_does_not_close_the_view() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:9])
@@ -151,19 +126,15 @@ def test_d_detaches_without_a_word_to_the_node() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
-def test_q_says_what_each_way_of_going_costs(key: str) -> None:
+def test_quitting_asks_and_may_be_taken_back(key: str) -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
         await on.press(key)
-        text = " ".join(re.sub("[│─╮╯╰╭]", " ", on.text()).split())
-        for said in ("d Detach", "f Finish", "keeps training", "training goes on"):
-            assert said in text
+        assert isinstance(on.app.screen, AskDialog)
         await on.press("q")
         assert not on.app.screen.is_modal
-        await on.press("q")
-        await on.pilot.press("d")
 
-    assert play(scene).return_value == 0
+    play(scene)
 
 
 def test_keys_that_come_before_a_dialog_has_closed_break_nothing() -> None:
@@ -294,19 +265,15 @@ INVITE = InviteView(
 )
 
 
-async def _invited(on: Stage) -> str:
-    await on.feed(recorded()[:30])
-    await on.press("i")
-    assert on.source.commands == [("invite", {})]
-    on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
-    await on.feed([])
-    assert isinstance(on.app.screen, InviteDialog)
-    return on.text()
-
-
 def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
     async def scene(on: Stage) -> None:
-        text = await _invited(on)
+        await on.feed(recorded()[:30])
+        await on.press("i")
+        assert on.source.commands == [("invite", {})]
+        on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
+        await on.feed([])
+        assert isinstance(on.app.screen, InviteDialog)
+        text = on.text()
         assert "whoever has it may join" in text
         assert INVITE.invite[:70] in text
         assert INVITE.invite[-10:] in text
@@ -348,55 +315,6 @@ def test_an_invite_that_could_not_be_made_is_only_told() -> None:
 # --- keys that change the view ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_the_leaderboard_stands_beside_who_is_here_or_behind_a_key(size: tuple[int, int]) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([people()])
-        await on.press("3")
-        both = size == LARGE
-        assert "volunteers, by state" in on.text()
-        assert ("steps that were closed here" in on.text()) is both
-        assert ("v who contributed" in on.text()) is not both
-        await on.press("v")
-        for said in ("steps that were closed here", "Anna's PC", "42.0 %"):
-            assert said in on.text()
-        assert ("volunteers, by state" in on.text()) is both
-        await on.press("v")
-        assert "Anna's PC" in on.text()
-
-    play(scene, size)
-
-
-def test_a_tab_with_one_view_ignores_the_key_of_others() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press("2")
-        before = on.text()
-        await on.press("v")
-        assert on.text() == before
-
-    play(scene)
-
-
-def test_an_empty_leaderboard_says_why() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        await on.press("3", "v")
-        assert "has closed a step yet" in on.text()
-
-    play(scene)
-
-
-def test_what_the_model_is_for_stands_in_the_swarm_tab() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([people(purpose="Haiku in Basque")])
-        await on.press("2")
-        assert "for       Haiku in Basque" in on.text()
-        assert "counted twice" in on.text()
-
-    play(scene)
-
-
 def test_a_filter_that_is_opened_before_a_tab_is_drawn_keeps_the_keys() -> None:
     """Keys come faster than a slow machine draws."""
 
@@ -428,32 +346,6 @@ def test_filtering_and_sorting_peers() -> None:
     play(scene)
 
 
-def test_digits_in_the_filter_do_not_change_the_tab() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("6", "slash", "s", "t", "e", "p", "space", "2", "enter")
-        assert on.app.pane.id == "logs"
-        assert "that match" in on.text()
-        rows = on.app.query_one("#log", Listing).rows
-        assert rows
-        assert all("2" in plain(list(row.lines)) for row in rows)
-        await on.press("5")
-        await on.press("6")
-        assert on.app.pane.filter_text == "step 2"
-
-    play(scene)
-
-
-def test_the_filter_has_the_keyboard_at_once() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("6")
-        on.app.action_filter()
-        assert on.app.focused is on.app.query_one("#filter", Input), "a d behind it leaves nothing"
-
-    play(scene)
-
-
 def test_logs_by_level_and_turned_around() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded())
@@ -476,38 +368,11 @@ def test_the_log_follows_its_end_until_one_scrolls_away() -> None:
         await on.feed([update(2, event(60, "event number 60"))])
         assert "event number 60" in on.text()
         await on.press("home")
-        assert "event number 1\n" in on.text().replace(" ", "").replace("│", "\n").replace(
-            "eventnumber1\n", "event number 1\n"
-        )
+        assert "event number 1 " in on.text()
         await on.feed([update(3, event(61, "event number 61"))])
         assert "event number 61" not in on.text()
         await on.press("pagedown", "end")
         assert "event number 61" in on.text()
-
-    play(scene)
-
-
-def test_rows_open_what_is_known_of_them() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("3", "down", "enter")
-        assert "12D3KooW" in on.text()
-        assert "its events" in on.text()
-        await on.press("escape", "6", "enter")
-        assert "topic" in on.text()
-        await on.press("enter")
-        assert not on.app.screen.is_modal
-
-    play(scene)
-
-
-def test_an_open_detail_goes_on_living() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        await on.press("3", "enter")
-        before = on.text()
-        await on.feed(recorded()[9:30])
-        assert on.text() != before
 
     play(scene)
 

@@ -15,7 +15,7 @@ from client.control import rpc
 from client.control.snapshot import InviteView
 from client.store.last_run import Ending
 from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
-from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
+from client.ui.source.mailbox import MAX_EVENTS, Delivery, Mailbox, merge
 from tests.ui.examples import ANNA, event, matching, update
 from tests.ui.played_node import HELLO, MODERN, Node
 
@@ -63,17 +63,6 @@ def test_the_events_of_a_node_that_was_started_again_are_not_taken_for_old_ones(
     assert found.missed == 3
 
 
-def test_the_state_of_the_link_alone_is_news() -> None:
-    mailbox = Mailbox()
-    mailbox.put_link(Link("live"))
-    assert mailbox.take() == Delivery(None, Link("live"))
-    mailbox.put_link(Link("live"))
-    assert mailbox.take() is None
-
-
-# --- recordings ------------------------------------------------------------------------------
-
-
 # --- a live node -----------------------------------------------------------------------------
 
 
@@ -95,6 +84,16 @@ def attached(
         yield source, mailbox
     finally:
         source.stop()
+
+
+@contextlib.contextmanager
+def live(path: Path, **more: object) -> Iterator[tuple[Node, LiveSource, Mailbox]]:
+    """A node that answers ``more`` than usual, and a source that is linked with it."""
+    node = Node(path, {**MODERN, **more})
+    with attached(path) as (source, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        yield node, source, mailbox
+    node.close()
 
 
 def taken(mailbox: Mailbox, wanted: Callable[[Delivery], bool]) -> Delivery:
@@ -127,37 +126,29 @@ def test_updates_and_the_curve_come_by_subscription(path: Path) -> None:
 
 
 def test_commands_are_sent_and_answered_in_words(path: Path) -> None:
-    node = Node(path, MODERN)
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, source, mailbox):
         source.command("pause", reason="you paused it")
         found = taken(mailbox, lambda one: bool(one.answers))
         assert (found.answers[0].method, found.answers[0].ok) == ("pause", True)
         source.command("resume")
         found = taken(mailbox, lambda one: bool(one.answers))
         assert found.answers[0].words == "no resume"
-    assert ("pause", {"reason": "you paused it"}) in node.asked
-    node.close()
+        assert ("pause", {"reason": "you paused it"}) in node.asked
 
 
 def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path) -> None:
-    node = Node(path, MODERN)
-    with attached(path) as (_, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, _, mailbox):
         node.update(update(1, event(41)))
         taken(mailbox, lambda one: one.update is not None)
         node.drop()
         until(lambda: mailbox.link.state == "lost")
         until(lambda: mailbox.link.state == "live")
         assert node.asked[-1][1]["events_since"] == 41
-    node.close()
 
 
 def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -> None:
     """Its events are numbered from the start; with the old number we would miss the first ones."""
-    node = Node(path, dict(MODERN))
-    with attached(path) as (_, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, _, mailbox):
         node.update(update(1, event(41)))
         taken(mailbox, lambda one: one.update is not None and one.update.events[-1].seq == 41)
         node.methods["hello"] = msgspec.structs.replace(HELLO, pid=8)
@@ -166,26 +157,20 @@ def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -
         until(lambda: any("since" in name for _, params in node.asked for name in params))
         asked = [params for method, params in node.asked if method in ("subscribe", "events")]
         assert next(iter(asked[0].values())) == 0
-    node.close()
 
 
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", b"[]\n", b"\xff\n",
                                       b'{"method":"update","params":{"time":"x"}}\n'])  # fmt: skip
 def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:
-    node = Node(path, MODERN)
-    with attached(path) as (_, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, _, mailbox):
         hellos = [method for method, _ in node.asked].count("hello")
         node.send(nonsense)
         until(lambda: [method for method, _ in node.asked].count("hello") > hellos)
         until(lambda: mailbox.link.state == "live")
-    node.close()
 
 
 def test_a_node_that_was_told_to_leave_is_gone_for_good(path: Path) -> None:
-    node = Node(path, MODERN)
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, source, mailbox):
         source.command("finish")
         taken(mailbox, lambda one: bool(one.answers))
         node.close()
@@ -205,9 +190,7 @@ KILLED = Ending(time=5.0, words="ended without a word", next_step="start it agai
 
 
 def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path: Path) -> None:
-    node = Node(path, MODERN)
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path) as (node, source, mailbox):
         node.close()
         until(lambda: mailbox.link.state != "live")
         source.command("pause", reason="you paused it")
@@ -268,15 +251,12 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
 
 def test_a_fresh_invite_comes_with_the_answer(path: Path) -> None:
     invite = InviteView(swarm="ab" * 32, swarm_name="demo", invite="volunteer:x")
-    node = Node(path, {**MODERN, "invite": invite})
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with live(path, invite=invite) as (_, source, mailbox):
         source.command("invite")
         found = taken(mailbox, lambda one: bool(one.answers))
         assert [(one.method, one.ok, one.invite) for one in found.answers] == [
             ("invite", True, invite)
         ]
-    node.close()
 
 
 def test_a_pause_promises_nothing_of_other_volunteers() -> None:

@@ -46,11 +46,6 @@ def test_long_text_is_cut_whatever_it_is() -> None:
     assert clean("x" * 50, 10) == "x" * 9 + "…"
 
 
-def test_what_is_no_text_is_shown_as_such() -> None:
-    assert clean(None) == "None"
-    assert clean({"a": 1}) == "{'a': 1}"
-
-
 @given(st.text(st.characters(codec=None), max_size=300))
 @example("\x1b" * 10)
 def test_nothing_that_is_clean_controls_the_terminal(raw: str) -> None:

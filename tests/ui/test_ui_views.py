@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import structs
+import pytest
 
-from client.control.snapshot import AmendmentView, LimitsView, TimeView, WorkerView
+from client.control.matches import MatchesSnapshot, SeatMatch
+from client.control.snapshot import AuditCounts, AuditsView, Snapshot
 from client.control.updates import Update
-from client.views import dashboard, matching
+from client.views import dashboard, matching, peers, trust
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows, stage_table
@@ -16,8 +17,10 @@ from tests.ui.examples import (
     ANNA,
     BORIS,
     CARLA,
+    ME,
     NOW,
     event,
+    judged,
     recorded_from,
     replica,
     snapshot,
@@ -28,7 +31,7 @@ from tests.ui.examples import (
 )
 from tests.ui.playing import recorded
 
-BOX = Box(100)
+BOX, WIDE = Box(100), Box(140, 40)
 ORDER = [
     stage_match(1, obstacle="its cutoff is above us", redundancy=2),
     stage_match(0, seat=0),
@@ -93,43 +96,35 @@ def test_decisions_show_their_reasons() -> None:
     assert "proposal" in plain(list(row.lines))
 
 
-def test_before_the_matching_has_begun_it_says_so() -> None:
-    assert "measured" in plain(matching.sentences(Record(), BOX))
-    assert "nothing was proposed" in plain(list(matching.decisions(Record(), BOX)[0].lines))
+THEORY = ("steward", "blocking", "epoch", "quota", "preference", "proposal", "phi")
+
+
+def said(found: MatchesSnapshot | None, **changes: object) -> str:
+    record = Record()
+    record.apply(update(1, **changes))
+    record.matches = found
+    text = plain(matching.sentences(record, WIDE))
+    assert not [word for word in THEORY if word in text.lower()]
+    return text
+
+
+def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
+    seats = [
+        SeatMatch(seat=0, stage=0, state="serving"),
+        SeatMatch(seat=1, stage=1, state="fetching"),
+    ]
+    text = said(examples.matching(stage_match(0), stage_match(1), seats=seats))
+    assert "You hold stage 0." in text
+    assert "Stage 1 is yours: its numbers are being copied to this machine." in text
+    assert "Nobody could move" in text
+
+
+def test_before_the_matching_it_says_what_is_waited_for() -> None:
+    assert "as soon as this machine has been measured" in said(None)
+    assert "one is being chosen for you" in said(examples.matching(stage_match(0), seats=[]))
 
 
 # --- dashboard -------------------------------------------------------------------------------
-
-
-def test_this_machine_shows_what_it_holds_does_and_lends() -> None:
-    limits = LimitsView(threads=2, memory_bytes=2 * 10**9, when=["idle only"])
-    record = recorded_from(update(1, limits=limits, workers=[WorkerView(state="running")]))
-    text = plain(dashboard.machine(record, Box(60, 20)))
-    assert "stage 0 serving" in text
-    assert "(also)" not in text
-    assert "2 threads, 2.00 GB RAM, idle only" in text
-    assert "250 tokens/s, 25 % of all" in text
-    small = dashboard.machine(record, Box(30, 4))
-    assert len(small) == 4
-    assert "serving" in plain(small)
-
-
-def test_this_machine_shows_what_it_makes_of_its_device() -> None:
-    one = WorkerView(state="running", stage=0, flop_per_s=1e9, mfu=0.25)
-    other = WorkerView(state="running", stage=1, flop_per_s=1e9, mfu=0.125)
-    record = recorded_from(update(1, workers=[one, other]))
-    assert "2 running, 38 % MFU" in plain(dashboard.machine(record, Box(60, 20)))
-    record = recorded_from(update(1, workers=[WorkerView(state="running")]))
-    assert "MFU" not in plain(dashboard.machine(record, Box(60, 20)))
-
-
-def test_this_machine_shows_what_its_time_is_spent_on() -> None:
-    spent = TimeView(computing=0.58, averaging=0.25, waiting=0.1, resting=0.07)
-    record = recorded_from(update(1, time_spent=spent))
-    told = "58 % computing, 25 % averaging, 10 % waiting, 7 % resting"
-    assert f"time    {told}" in plain(dashboard.machine(record, Box(72, 20)))
-    narrow = plain(dashboard.machine(record, Box(36, 20)))
-    assert "time    58 % computing\n" in narrow, "no half words"
 
 
 def test_events_leave_out_what_other_panels_show() -> None:
@@ -157,22 +152,56 @@ def test_all_views_fit_every_width_all_through_the_run() -> None:
                 assert all(line_width(line) <= width for line in lines), view
 
 
-AMENDED = AmendmentView(number=1, words="the run is extended from 200 to 400 steps", steps=400)
-
-
-def test_the_swarm_tab_says_what_the_founder_has_changed() -> None:
-    def head(**changes: object) -> str:
-        return plain(swarm_head(recorded_from(update(1, **changes)), BOX))
-
-    assert "amended" not in head()
-    assert f"{AMENDED.words} (not agreed on by the stages yet)" in head(amendments=[AMENDED])
-    agreed = structs.replace(AMENDED, from_step=212)
-    assert f"{AMENDED.words} (from step 212 on)" in head(amendments=[agreed])
-    two = head(amendments=[agreed], contradicted_amendment=2)
-    assert "the founder has signed two different amendments 2: neither counts" in two
-
-
 def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
     one = event(1, "341 steps made here without 4AphPb are given up")
     head = plain(swarm_head(recorded_from(update(1, given_up=one)), BOX))
     assert "341 steps made here without 4AphPb" in head
+
+
+# --- trust -----------------------------------------------------------------------------------
+
+
+def record_of(now: Snapshot) -> Record:
+    record = recorded_from(update(1))
+    record.snapshot = now
+    return record
+
+
+def audited(**results: int) -> Snapshot:
+    return snapshot(audits=AuditsView(contributions=412, results=AuditCounts(**results)))
+
+
+def test_a_run_without_audits_and_faults_has_no_summary() -> None:
+    assert trust.summary(Record(), WIDE) == []
+    assert trust.summary(record_of(snapshot()), WIDE) == []
+
+
+@pytest.mark.parametrize(
+    ("today", "words"),
+    [
+        ({}, "0 of 412 contributions audited"),
+        ({"agree": 3}, "all agree; 3 of 412 contributions audited"),
+    ],
+)
+def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> None:
+    lines = plain(dashboard.machine(record_of(audited(**today)), WIDE)).splitlines()
+    assert f"audits  {words}" in lines
+    narrow = plain(dashboard.machine(record_of(audited(**today)), Box(32, 40))).splitlines()
+    assert any(line.startswith(f"audits  {words[:8]}") for line in narrow)
+    assert "audits" not in plain(dashboard.machine(record_of(snapshot()), WIDE))
+
+
+def test_the_details_say_why_a_member_is_trusted() -> None:
+    record = record_of(judged())
+    good, new, own = (plain(peers.details(record, peer, WIDE)) for peer in (ANNA, CARLA, ME))
+    assert "proven: steps that were closed here contain its work" in good
+    assert "0carla, 3 invitations from the founder, in the branch of 0boris" in good
+    assert "evidence" not in good
+    assert "on probation: no step that was closed here contains its work; one is enough" in new
+    assert "our audits" not in new
+    assert "trust" not in own
+
+
+def test_of_whom_nothing_is_known_nothing_is_said() -> None:
+    text = plain(peers.details(record_of(snapshot()), ANNA, WIDE))
+    assert "it has nothing to its name yet" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.events import EventLog, LogLine, PeerChanged, StepCommitted
+from client.events import EventLog, LogLine, StepCommitted
 
 
 def test_readers_see_every_event_once_and_in_order() -> None:
@@ -25,17 +25,3 @@ def test_a_slow_reader_learns_what_it_missed() -> None:
     page = log.since(2)
     assert page.missed == 4
     assert [entry.event.words for entry in page.entries] == ["6", "7", "8", "9"]
-
-
-def test_events_carry_topic_words_and_data() -> None:
-    log = EventLog()
-    entry = log.append(PeerChanged(words="gone", level="warning", peer="p", state="down"), 1.0)
-    assert (entry.topic, entry.event.level) == ("membership", "warning")
-    assert entry.event.data() == {
-        "peer": "p",
-        "state": "down",
-        "stages": (),
-        "in_order": False,
-        "reason": "",
-    }
-    assert log.append(LogLine(words="x", about="transfer"), 1.0).topic == "transfer"

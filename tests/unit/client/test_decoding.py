@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 import msgspec
-import pytest
-
-from client.decoding import json_decoder, packed_decoder
 
 REPOSITORY = Path(__file__).parents[3]
 AT_ONCE = """
@@ -62,10 +59,3 @@ def test_threads_that_use_a_type_for_the_first_time_at_once_all_decode_it() -> N
     done = _decoded_by("json_decoder(Outer).decode(text)")
     assert done.returncode == 0, done.stderr
     assert "all decoded" in done.stdout
-
-
-def test_a_decoder_checks_the_type() -> None:
-    assert json_decoder(Record).decode(b'{"number": 2}') == Record(2)
-    assert packed_decoder(Record).decode(msgspec.msgpack.encode(Record(3))) == Record(3)
-    with pytest.raises(msgspec.ValidationError):
-        json_decoder(Record).decode(b'{"number": "2"}')

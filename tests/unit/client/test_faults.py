@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,6 @@ def _disarmed() -> Iterator[None]:
     ("text", "found"),
     [
         ("", ()),
-        (" ; \n", ()),
         ("forward@12=kill", (Failpoint("forward", 12, None, "kill"),)),
         ("averaging@*/1=stop:4", (Failpoint("averaging", None, 1, "stop", 4.0),)),
         (
@@ -56,14 +53,11 @@ def test_what_is_written_is_what_is_read(text: str, found: tuple[Failpoint, ...]
     "text",
     [
         "forward",
-        "forward=kill",
         "sideways@1=kill",
         "forward@1=explode",
         "forward@-1=kill",
-        "forward@1=kill:soon",
         "forward@1/x=kill",
         "forward@1=kill,backward@2=kill",
-        "forward@" + "1" * 40 + "=kill",
         "x" * (faults.MAX_TEXT_BYTES + 1),
     ],
 )
@@ -90,40 +84,21 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
     assert record["failpoint"] == "forward@3/1=corrupt"
 
 
-@pytest.mark.parametrize(("action", "sent"), [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP)])
-def test_this_process_is_hit(
-    monkeypatch: pytest.MonkeyPatch, action: str, sent: signal.Signals
+@pytest.mark.parametrize(
+    ("action", "pid", "sent"),
+    [
+        ("kill", os.getpid(), signal.SIGKILL),
+        ("stop", os.getpid(), signal.SIGSTOP),
+        ("kill-worker", WORKER, signal.SIGKILL),
+    ],
+)
+def test_who_is_meant_is_hit(
+    monkeypatch: pytest.MonkeyPatch, action: str, pid: int, sent: signal.Signals
 ) -> None:
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(os.getpid(), sent)]
-
-
-def test_only_the_worker_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
-    Failpoints("averaging@*=kill-worker", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(WORKER, signal.SIGKILL)]
-
-
-def test_a_real_process_is_killed_at_the_moment_it_wrote_down(tmp_path: Path) -> None:
-    program = (
-        "import os; from client import faults; faults.arm(os.environ); "
-        "[faults.active.reach('forward', step, 0, 1) for step in range(5)]; print('survived')"
-    )
-    log = tmp_path / "log"
-    variables = {faults.VARIABLE: "forward@2=kill", faults.LOG_VARIABLE: str(log)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == b""
-    assert json.loads(log.read_text())["step"] == 2
+    assert signals == [(pid, sent)]
 
 
 def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:
@@ -153,24 +128,12 @@ def test_nothing_is_armed_without_the_variable() -> None:
     faults.meet_full_disk(".stage-0-v1.safetensors.tmp")
 
 
-def test_a_wrong_variable_is_said_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="explode"):
-        faults.arm({faults.VARIABLE: "forward@1=explode"})
-
-
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
-def test_damage_keeps_the_length(size: int) -> None:
-    payload = bytes(size)
-    damaged = faults.damaged(payload)
-    assert len(damaged) == size
-    assert (damaged != payload) == (size > 0)
-
-
 def test_a_payload_is_damaged_on_its_way_out() -> None:
     faults.arm({faults.VARIABLE: "forward@1=corrupt;averaging@2=corrupt"})
     payload = bytes(100)
     assert failpoints.before_send(_forward(0), payload, 0, WORKER) == payload
-    assert failpoints.before_send(_forward(1), payload, 0, WORKER) != payload
+    damaged = failpoints.before_send(_forward(1), payload, 0, WORKER)
+    assert (len(damaged), damaged != payload) == (len(payload), True)
     assert failpoints.before_send(_forward(1), payload, 0, WORKER) == payload
     reduced = Reduced(0, 2, 1, 0, 1.0)
     assert failpoints.before_send(reduced, payload, 0, WORKER) == payload

@@ -35,11 +35,9 @@ def swarm() -> SwarmFile:
         ("8.8.8.8", "internet"),
         ("node.example.org", "internet"),
         ("192.168.1.4", "network"),
-        ("10.0.0.1", "network"),
         ("100.64.0.1", "network"),
         ("169.254.1.1", "network"),
         ("127.0.0.1", "machine"),
-        ("127.9.9.9", "machine"),
         ("localhost", "machine"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from client.lab.bench.efficiency import found
 from protocol.invite import SwarmFile
 from tests.bench.rivals import pipeline, report
 from tests.bench.rivals.pipeline import Turn
@@ -24,12 +23,6 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert found == report.Ratio("one process", middle=2.5, least=2.0, most=3.0, rounds=2)
     assert found.verdict == "0.95: met"
     assert "| one process | 2.50 (2.00 to 3.00) x | 0.95: met |" in report.markdown("", turns)
-
-
-def test_the_first_step_warms_up(tmp_path: Path) -> None:
-    manifest = found(tmp_path, pipeline.QUICK.run, pipeline.QUICK.model).manifest
-    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    assert pipeline.rates(manifest, [5.0, 7.0, 8.0]) == [tokens / 2, tokens]
 
 
 def test_everybody_is_timed_over_the_same_steps(

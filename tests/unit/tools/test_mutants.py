@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,6 @@ from tests.mutants import (
     Trials,
     mutants,
     nearest_tests,
-    read,
-    summary,
 )
 
 SOURCE = """def first(given, limit):
@@ -128,28 +125,6 @@ def test_the_nearest_tests_come_first() -> None:
     assert found.index("tests/unit/protocol/rounds/test_rounds_quorum.py") < through_others
     found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/connection_limiter.py"))
     assert found[0] == "tests/net/test_net_connection_limiter.py"
-
-
-def test_tests_that_name_what_is_changed_come_before_others() -> None:
-    words = "self.expulsions.contradicted(held, other)"
-    mutant = Mutant("client/train/engine.py", 1, "call", words, "pass", 0, 0)
-    found = nearest_tests(REPOSITORY, mutant)
-    assert "tests/unit/client/train/swarm/test_train_expulsions.py" in found[:3]
-
-
-def test_what_was_tried_is_read_again_and_summed_up(tmp_path: Path) -> None:
-    survived = Mutant("protocol/a.py", 7, "junction", "a or b", "(a and b)", 0, 6)
-    killed = replace(survived, path="client/net/a.py", killed_by="test_a.py::test_it")
-    file = tmp_path / "out.jsonl"
-    assert read(file) == []
-    file.write_text("".join(json.dumps(asdict(one)) + "\n" for one in (killed, survived)))
-    assert read(file) == [killed, survived]
-    assert str(survived) == "protocol/a.py:7 junction: a or b -> (a and b) | SURVIVED"
-    assert summary(read(file)).splitlines() == [
-        "client/net: 1 of 1 killed (100%)",
-        "protocol: 0 of 1 killed (0%)",
-        "all: 1 of 2 killed (50%)",
-    ]
 
 
 def test_a_mutant_of_another_text_is_not_applied(tmp_path: Path) -> None:

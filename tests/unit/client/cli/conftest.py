@@ -37,4 +37,5 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
     """A short home for ``within``, because a socket's path must be short."""
     with tempfile.TemporaryDirectory(prefix="vol") as name:
         monkeypatch.setenv("VOLUNTEER_HOME", name)
+        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
         yield Path(name)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
 
-from client.cli.commands.amend import described
 from client.cli.commands.create import sign
-from client.control.amended import ONLY_THE_FOUNDER, amended, amendment_views
+from client.control.amended import amended, amendment_views
 from client.control.methods import Impossible
 from client.control.snapshot import Amended
 from client.errors import ExitCode
@@ -20,7 +20,7 @@ from protocol.amendments.changes import Changes
 from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.wire.envelope import Signer
-from tests.support.cli_process import Within
+from tests.support.cli_process import Terminal, Within
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 from tests.support.protocol_examples import manifest
@@ -61,8 +61,7 @@ class TestRunning:
     def test_the_volunteer_signs_and_tells(self, home: Path, within: Within) -> None:
         node = Founders()
         with node_of(home, node):
-            done = within("amend", "--learning-rate", "2e-3", "--steps", "300", "--yes")
-        assert done.returncode == 0
+            done = within.ends(0, "amend", "--learning-rate", "2e-3", "--steps", "300", "--yes")
         assert "step 40 is done; the run is extended from 100 to 300 steps" in done.stderr
         assert "from step 46 on" in done.stderr  # 2 stages: six steps later at the earliest
         assert "members are told now" in done.stdout
@@ -76,51 +75,37 @@ class TestRunning:
         assert answer["earliest"] == 80
         assert answer["rates"][-1][2] == pytest.approx(5e-4, rel=0.02)
 
-    def test_without_a_person_it_wants_to_be_told_yes(
-        self, home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("stdin", "code"),
+        [
+            (io.StringIO(), ExitCode.USAGE),
+            (Terminal("n\n"), ExitCode.INTERRUPTED),
+            (Terminal("y\n"), ExitCode.OK),
+        ],
+    )
+    def test_it_asks_a_person_or_wants_to_be_told_yes(
+        self,
+        home: Path,
+        within: Within,
+        monkeypatch: pytest.MonkeyPatch,
+        stdin: io.StringIO,
+        code: ExitCode,
     ) -> None:
-        monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+        monkeypatch.setattr(sys, "stdin", stdin)
         node = Founders()
         with node_of(home, node):
-            done = within("amend", "--steps", "400")
-        assert done.returncode == ExitCode.USAGE
-        assert "pass --yes" in done.stderr
-        assert node.book.chain() == ()
-
-    @pytest.mark.parametrize("said", [True, False])
-    def test_it_asks_once(
-        self, home: Path, within: Within, monkeypatch: pytest.MonkeyPatch, said: bool
-    ) -> None:
-        asked: list[str] = []
-
-        def answers(question: str) -> bool:
-            asked.append(question)
-            return said
-
-        monkeypatch.setattr("client.cli.terminal.ask.says_yes", answers)
-        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-        node = Founders()
-        with node_of(home, node):
-            code = ExitCode.OK if said else ExitCode.INTERRUPTED
-            assert within("amend", "--steps", "400").returncode == code
-        assert len(asked) == 1
-        assert bool(node.book.chain()) is said
-
-    def test_without_a_volunteer_it_says_how_to_start_one(self, within: Within) -> None:
-        done = within("amend", "--steps", "400", "--yes")
-        assert done.returncode == ExitCode.NOT_RUNNING
-        assert "volunteer join" in done.stderr
+            done = within.ends(code, "amend", "--steps", "400")
+        assert ("pass --yes" in done.stderr) is (code is ExitCode.USAGE)
+        assert bool(node.book.chain()) is (code is ExitCode.OK)
 
     def test_what_it_refuses_is_shown(self, home: Path, within: Within) -> None:
         with node_of(home, Founders()):
-            done = within("amend", "--steps", "40", "--yes")
-        assert done.returncode == ExitCode.RUNTIME
+            done = within.ends(ExitCode.RUNTIME, "amend", "--steps", "40", "--yes")
         assert "the run has done 40 steps" in done.stderr
 
     def test_only_the_founders(self, home: Path, within: Within) -> None:
         with node_of(home, FakeProvider()):
-            done = within("amend", "--steps", "40", "--yes")
-        assert done.returncode == ExitCode.REFUSED
+            done = within.ends(ExitCode.REFUSED, "amend", "--steps", "40", "--yes")
         assert done.stderr.startswith("volunteer: only the founder of this swarm")
 
 
@@ -132,14 +117,3 @@ def test_views_say_what_is_agreed(book: Amendments, founder: Signer) -> None:
     book.settle(book.propose((), 10))
     [agreed] = amendment_views(book)
     assert agreed.from_step == 10
-
-
-def test_rates_are_shown_where_they_differ(book: Amendments) -> None:
-    show: Callable[[Changes], list[str]] = lambda changes: list(  # noqa: E731
-        described(amended(book, draft(book, 1e-3, changes, 0), 0, signed=False))
-    )
-    assert len(show(Changes(steps=400))) == 2
-    table = show(Changes(lr=5e-4))
-    assert "as it will be" in table[2]
-    assert len(table) > 5
-    assert ONLY_THE_FOUNDER.format("x").endswith("can change its run")

@@ -8,13 +8,8 @@ import pytest
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
-from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
-from model_zoo.specs.data import Answers, DataSpec
-from model_zoo.specs.local_rounds import LocalRounds
-from model_zoo.specs.mixture import Part
-from model_zoo.specs.tokens import ChatFormat, TokenizerSpec
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.envelope import Signer
@@ -69,13 +64,6 @@ def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
     assert "changed by the founder, from step 212 on: learning rate 0.003 in place of" in text
 
 
-def test_what_is_not_known_is_not_claimed(facts: Facts) -> None:
-    nothing = {"held_out": None, "own_microbatches": 0}
-    text = card(msgspec.structs.replace(facts, **nothing))
-    assert "held-out loss: not known here" in text
-    assert "who exported this" not in text
-
-
 def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
     own, founder = PeerId("12D3KooWown"), facts.manifest.founder
     many = tuple(ContributorView(peer=f"12D3KooWpeer{n}", microbatches=9) for n in range(130))
@@ -91,29 +79,3 @@ def test_names_are_never_markup(facts: Facts) -> None:
     text = card(renamed(facts, name=name))
     assert "# `x' <img src=x> [a](b)`\n" in text
     assert text.count("```") == 2, "and what is quoted stays so"
-
-
-def test_the_parts_of_a_mixture_have_their_shares(facts: Facts) -> None:
-    parts = Part("web", 6000, "1" * 64, 3), Part("x` <b>", 2000, "2" * 64, 1)
-    data = DataSpec("mixed", 8000, "ef" * 32, parts=parts)
-    text = card(renamed(facts, data=data))
-    assert f"75.00% of what was read: `web`, 6.00 kB, digest `{'1' * 64}`" in text
-    assert "25.00% of what was read: `x' <b>`" in text
-    said = "\n".join(introduction(renamed(facts, data=data).manifest, SwarmId("ab")))
-    assert "a mixture of web 75.00%, " in said
-
-
-def test_of_conversations_only_answers_are_learned(facts: Facts) -> None:
-    brought = TokenizerSpec("cd" * 32, 1000, 256, "0.23", ChatFormat("{{ messages }}"))
-    data = DataSpec("talk", 4 * 641, "ef" * 32, brought, Answers(64, 160))
-    assert "only answers are learned, 25.0% of all tokens" in card(renamed(facts, data=data))
-    adapter = card(msgspec.structs.replace(facts, library="peft"))
-    assert "library_name: peft" in adapter
-
-
-def test_local_rounds_are_told_to_whoever_reads_the_card_or_joins(facts: Facts) -> None:
-    local = renamed(facts, local_rounds=LocalRounds(16, outer_momentum=0.5))
-    text = card(local)
-    for words in ("200 rounds of", "a step of its own after 16 microbatches", "in a round two"):
-        assert words in text
-    assert "local" not in card(facts)

@@ -7,27 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.commands.create import sign
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.checkpoint import build_header
-from client.compute.state_hash import state_hash
 from client.errors import ExitCode
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.invite import SwarmFile
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
-
-STAGES = 2
+from tests.support.saved_swarms import little_swarm, write_checkpoints
 
 
 @pytest.fixture(scope="module")
-def swarm() -> SwarmFile:
-    founder = Signer(b"\1" * 32)
-    run = RunChoices(name="mine", stages=STAGES, steps=100, measure=False)
-    model = ModelChoices(layers=2, width=32, heads=2, context=16)
-    return sign(found_swarm(founder.peer, run, model, OptimizerChoices()).manifest, founder, ())
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> SwarmFile:
+    text = tmp_path_factory.mktemp("text") / "text"
+    text.write_text("to be or not to be " * 100)
+    return little_swarm(text, "mine")
 
 
 @pytest.fixture
@@ -39,34 +31,10 @@ def folder(tmp_path: Path, swarm: SwarmFile) -> Path:
     return folders.checkpoints(swarm.swarm)
 
 
-def write(folder: Path, swarm: str, stage: int, version: int, fill: int = 0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    data = bytes([fill]) * (12 * 10)
-    digest = state_hash(version, memoryview(data))
-    header = build_header(
-        swarm=swarm,
-        stage=stage,
-        stages=STAGES,
-        version=version,
-        digest=digest,
-        layout=(("w", (10,)),),
-    )
-    path = folder / f"stage-{stage}-v{version}.safetensors"
-    path.write_bytes(header + data)
-    return path
-
-
-def damage(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def test_what_is_on_disk_is_listed(folder: Path, swarm: SwarmFile, within: Within) -> None:
-    for stage, version in ((0, 50), (1, 50), (0, 100)):
-        write(folder, swarm.swarm, stage, version)
-    done = within("checkpoint", "ls", "--json")
-    assert done.returncode == 0
+    write_checkpoints(swarm, folder, 50, [0, 1])
+    write_checkpoints(swarm, folder, 100, [0])
+    done = within.ends(0, "checkpoint", "ls", "--json")
     answer = json.loads(done.stdout)
     assert answer["schema_version"] == 1
     (view,) = answer["swarms"]
@@ -86,12 +54,12 @@ def test_an_empty_home_has_nothing_to_list(within: Within) -> None:
 def test_verifying_finds_what_a_header_does_not_tell(
     folder: Path, swarm: SwarmFile, within: Within
 ) -> None:
-    write(folder, swarm.swarm, 0, 50)
+    write_checkpoints(swarm, folder, 50, [0])
     assert within("checkpoint", "verify").returncode == 0
-    damage(write(folder, swarm.swarm, 1, 50))
+    [other] = write_checkpoints(swarm, folder, 50, [1])
+    other.write_bytes(other.read_bytes()[:-1] + b"\1")
     assert within("checkpoint", "ls").returncode == 0
-    done = within("checkpoint", "verify", "--json")
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "checkpoint", "verify", "--json")
     (view,) = json.loads(done.stdout)["swarms"]
     assert ["damaged" in file["problem"] for file in view["files"]] == [False, True]
     assert view["complete"] == []

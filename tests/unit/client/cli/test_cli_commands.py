@@ -2,87 +2,44 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import socket
 import stat
+import subprocess
 import sys
-import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import trio
 
-from client.cli.command_table import COMMANDS, FIRST, FIRST_GROUP, GROUPS
 from client.cli.diagnosis import checks_outside
 from client.cli.diagnosis.checks import Check
-from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import find_home
-from client.config import Settings
 from client.control.methods import Impossible
-from client.control.snapshot import EventView, LineView, NetworkView, PauseView, PeerView, Snapshot
+from client.control.snapshot import EventView, LineView, NetworkView, PauseView, ReachView
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from protocol.address import Address
-from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.cli_process import Terminal, Within, living
+from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
-
-
-class Terminal(io.StringIO):
-    """Somebody who types this."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class WithPeers(FakeProvider):
-    """Knows two members, one of whom is near."""
-
-    def status(self) -> Snapshot:
-        far = PeerView(peer="12D3KooWfar", state="known")
-        near = PeerView(peer="12D3KooWexamplenear", state="connected", rtt_ms=12.3)
-        return example_snapshot(peers=[far, near], paused=self.paused)
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
-        yield Path(name)
-
-
-def test_every_command_has_a_group_and_examples_that_are_commands() -> None:
-    for name, command in COMMANDS.items():
-        assert command.group in GROUPS
-        assert (command.group == FIRST_GROUP) is (name in FIRST), name
-        assert "$" not in command.note
-        assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
 
 
 @pytest.mark.parametrize(
     ("arguments", "keys"),
     [
         (["pause"], {"paused", "peer"}),
-        (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
         (["resume"], {"resumed", "paused"}),
         (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
-        (["status", "members"], {"members"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
         (["cache", "ls"], {"kinds", "folder"}),
         (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
@@ -92,15 +49,21 @@ def test_every_command_has_a_group_and_examples_that_are_commands() -> None:
 def test_json_has_a_schema_version(
     home: Path, within: Within, arguments: list[str], keys: set[str]
 ) -> None:
-    with node_of(home, WithPeers()):
+    with node_of(home, FakeProvider()):
         answer = json.loads(within(*arguments, "--json").stdout)
     assert answer["schema_version"] == 1
     assert keys <= answer.keys()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "finish", "status"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("pause", "resume", "finish", "status", "status members", "status matches", "attach"),
+        *("expel X", "amend --steps 400 --yes", "invite", "logs", "status --socket"),
+    ],
+)
 def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
-    done = within(command)
+    done = within(*command.split())
     assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
 
 
@@ -136,29 +99,14 @@ def test_a_pause_that_would_lose_a_version_is_refused_unless_it_may(
 ) -> None:
     provider = Unsaved()
     with node_of(home, provider):
-        refused = within("pause")
-        assert refused.returncode == ExitCode.RUNTIME
+        refused = within.ends(ExitCode.RUNTIME, "pause")
         assert "cannot save version 65 of stage 0" in refused.stderr
         assert provider.paused is None
         assert within("pause", "--discard").returncode == ExitCode.OK
         assert provider.paused is not None
 
 
-def test_tables_are_for_people(home: Path, within: Within) -> None:
-    with node_of(home, WithPeers()):
-        peers = within("status", "peers").stdout.splitlines()
-        stages = within("status", "stages").stdout.splitlines()
-        line = within("status", "--plain").stdout
-    near, me, far = (row.split()[1] for row in peers[1:4])
-    assert (near, me, far) == ("12D3KooWexamplenear", "12D3KooWexamplepeer", "12D3KooWfar")
-    assert "12.3 ms" in peers[1]
-    assert "you" in stages[2]
-    assert stages[4].split() == ["nobody"]
-    assert line.startswith("step 3/10")
-
-
 def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
-    assert within("logs").returncode == ExitCode.NOT_RUNNING
     log = LogFile(home_folders(home).logs)
     for age_s, level, words in (
         (7200, "info", "old"),
@@ -174,6 +122,37 @@ def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
     assert "\x1b" not in bad
     last = [json.loads(line) for line in within("logs", "-n", "1", "--json").stdout.splitlines()]
     assert [(line["level"], line["schema_version"]) for line in last] == [("error", 1)]
+
+
+# --- commands that go on -----------------------------------------------------------------------
+
+RUN = """
+import sys
+from client.cli.main import run
+print("up", flush=True)
+run(sys.argv[1:])
+"""
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:
+    log = LogFile(home_folders(home).logs, max_bytes=400)
+    log.write(as_json(LogLine(words="first"), time.time()))
+    with living(RUN, "logs", "-f", "--json") as process:
+        assert json.loads(line_of(process))["words"] == "first"
+        for number in range(8):
+            log.write(as_json(LogLine(words=f"line {number}"), time.time()))
+            assert json.loads(line_of(process))["words"] == f"line {number}"
+    log.close()
+
+
+def test_watching_plainly_prints_a_line_per_change(home: Path) -> None:
+    with node_of(home, FakeProvider()), living(RUN, "status", "--watch", "--plain") as process:
+        assert line_of(process).startswith("step 3/10")
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -209,8 +188,7 @@ def test_a_home_that_create_made_takes_settings(
         assert within("create", "--no-measure", "--out", str(out)).returncode == 0
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
         made.chmod(mode)
-        done = within("config", "set", "threads", "2")
-        assert done.returncode == 0, done.stderr
+        within.ends(0, "config", "set", "threads", "2")
 
 
 def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: Within) -> None:
@@ -229,19 +207,10 @@ def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within
     assert path.read_text() == odd
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["set", "thread", "2"], 2, "did you mean threads"),
-        (["set", "threads", "many"], 78, "threads"),
-        (["set", "only_when_idle", "maybe"], 78, "only_when_idle"),
-    ],
-)
-def test_a_wrong_setting_is_not_written(
-    home: Path, within: Within, arguments: list[str], code: int, words: str
-) -> None:
-    done = within("config", *arguments)
-    assert (done.returncode, words in done.stderr) == (code, True)
+def test_a_wrong_setting_is_not_written(home: Path, within: Within) -> None:
+    done = within.ends(ExitCode.USAGE, "config", "set", "thread", "2")
+    assert "did you mean threads" in done.stderr
+    within.ends(ExitCode.CONFIG, "config", "set", "threads", "many")
     assert not (home / "config.toml").exists()
 
 
@@ -263,7 +232,6 @@ def test_the_administrators_settings_are_weakest(
 
 
 def test_the_socket_of_what_runs(home: Path, within: Within) -> None:
-    assert within("status", "--socket").returncode == ExitCode.NOT_RUNNING
     with node_of(home, FakeProvider()) as path:
         assert within("status", "--socket").stdout == f"{path}\n"
 
@@ -357,8 +325,9 @@ def test_a_service_is_written_and_not_started(
     assert invite.stat().st_mode & 0o777 == 0o600
     assert f"ExecStart={Path(sys.executable).parent}/volunteer join --headless" in unit.read_text()
     assert text not in unit.read_text()
-    other = within("service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32))
-    assert other.returncode == ExitCode.USAGE
+    other = within.ends(
+        ExitCode.USAGE, "service", "install", "--swarm", text.replace("ab" * 32, "cd" * 32)
+    )
     assert "for another swarm" in other.stderr
     assert invite.read_text() == text
     assert within("service", "install", "--swarm", text).returncode == 0, "a fresh invite"
@@ -393,88 +362,39 @@ def test_doctor_writes_a_bundle(
     assert within("doctor", "--bundle", str(path)).returncode == ExitCode.USAGE  # not overwritten
 
 
-def test_members_that_listen_answer_the_doctor() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        for where, answers in ((listening, True), (bound, False)):
-            address = Address("ip4", "127.0.0.1", where.getsockname()[1])
-            assert trio.run(checks_outside._answer, [address]) is answers
-
-
-def test_the_outside_is_looked_at_without_raising(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert check_gpu(Settings(device="cpu")).status == "ok"
-    assert check_gpu(Settings(device="cuda")).status in ("ok", "fail")
-    assert checks_outside.check_descriptors().status in ("ok", "warn")
-    monkeypatch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
-    assert checks_outside.check_reachability(Settings()).status == "warn"
-    monkeypatch.setattr(checks_outside, "own_hosts", lambda host: ["127.0.0.1"])
-    assert checks_outside.check_reachability(Settings()).status == "fail"
-    monkeypatch.setattr(checks_outside.time, "time", lambda: 1000.0)
-    assert checks_outside.check_clock().status == "fail"
-    assert [c.status for c in checks_outside.check_swarms(find_home())] == ["ok"]
-    with node_of(home, FakeProvider()):
-        assert [c.status for c in checks_outside.check_node(find_home())] == ["ok"]
+LINE = LineView(members=["12D3KooWx4AphPb"], version=388)
+GIVEN_UP = EventView(
+    seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words="341 steps are given up"
+)
+SHUT = ReachView(state="unreachable", words="nobody could reach it", next_step="forward a port")
+OPEN = ReachView(state="mapped", words="reachable by the router", next_step="")
+NEWER = "1 member reports a newer program"
 
 
 @pytest.mark.parametrize(
-    ("changes", "level", "words"),
+    ("changes", "line", "status", "words", "step"),
     [
-        ({"peers": [], "network": NetworkView()}, "warn", "; is linked with no other member"),
-        ({"peers": [], "network": NetworkView(links=1)}, "ok", "reason"),  # not met yet
-        ({"last_error": "the disk is full"}, "warn", "reason; last: the disk is full"),
-        ({"last_error": "reason"}, "warn", "training: reason"),  # it is said once
+        ({"network": NetworkView()}, "volunteer", "warn", "; is linked with no other member", ""),
+        ({"network": NetworkView(links=1)}, "volunteer", "ok", "reason", ""),  # not met yet
+        ({"last_error": "full"}, "volunteer", "warn", "reason; last: full", ""),
+        ({"last_error": "reason"}, "volunteer", "warn", "training: reason", ""),  # it is said once
+        ({"newer": NEWER}, "program", "warn", NEWER, "git pull"),
+        ({"beside": [LINE]}, "two lines", "warn", "goes over to it by itself", ""),
+        ({"given_up": GIVEN_UP}, "given up", "warn", GIVEN_UP.words, ""),
+        ({"reach": SHUT}, "reached", "warn", SHUT.words, SHUT.next_step),
+        ({"reach": OPEN}, "reached", "ok", OPEN.words, ""),
     ],
 )
 def test_what_a_running_volunteer_lacks_is_said(
-    home: Path, changes: dict[str, Any], level: str, words: str
+    home: Path, changes: dict[str, Any], line: str, status: str, words: str, step: str
 ) -> None:
-    class Lacking(FakeProvider):
-        def status(self) -> Snapshot:
-            return example_snapshot(reason="reason", uptime_s=61.0, **changes)
-
-    with node_of(home, Lacking()):
-        [check] = checks_outside.check_node(find_home())
-    assert (check.status, check.words.endswith(words)) == (level, True)
-
-
-def test_a_newer_program_elsewhere_is_a_warning_with_the_way_to_update(home: Path) -> None:
-    class Older(FakeProvider):
-        def status(self) -> Snapshot:
-            return example_snapshot(newer="1 member reports a newer program")
-
-    with node_of(home, Older()):
-        found = {check.name: check for check in checks_outside.check_node(find_home())}
-    assert found["program"].status == "warn"
-    assert "git pull" in found["program"].next_step
-
-
-def test_two_lines_of_the_run_and_what_was_given_up_are_warnings(home: Path) -> None:
-    words = "341 steps made here without 4AphPb are given up"
-    one = EventView(seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words=words)
-    other = LineView(members=["12D3KooWx4AphPb"], version=388)
-
-    class Met(FakeProvider):
-        def status(self) -> Snapshot:
-            return example_snapshot(beside=[other], given_up=one)
-
-    with node_of(home, Met()):
-        found = {check.name: check for check in checks_outside.check_node(find_home())}
-    assert found["two lines"].status == found["given up"].status == "warn"
-    assert "4AphPb trains this run apart" in found["two lines"].words
-    assert found["given up"].words == words
+    with node_of(home, FakeProvider(reason="reason", uptime_s=61.0, **changes)):
+        [check] = [one for one in checks_outside.check_node(find_home()) if one.name == line]
+    assert (check.status, check.words.endswith(words)) == (status, True), check.words
+    assert step in check.next_step
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_printed(within: Within, shell: str) -> None:
-    done = within("completion", shell)
-    assert done.returncode == 0
+    done = within.ends(0, "completion", shell)
     assert "volunteer" in done.stdout
-
-
-def test_the_snapshot_of_older_nodes_can_still_be_read() -> None:
-    old = msgspec.to_builtins(example_snapshot())
-    for name in ("paused", "limits", "credit", "last_error"):
-        del old[name]
-    assert msgspec.convert(old, Snapshot).credit.microbatches == 0

@@ -29,14 +29,15 @@ from client.config import Settings
 from client.control.sockets import socket_path
 from client.errors import UserError
 from client.limits.cores import control_groups
+from client.limits.idle import Idleness
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address
+from tests.support.cli_process import REPOSITORY, living
 from tests.support.saved_swarms import SIGNER, little_swarm
 
-REPOSITORY = Path(__file__).parents[4]
 HOLDER = """
 import sys
 from pathlib import Path
@@ -59,21 +60,6 @@ class Scene:
     @property
     def data(self) -> Path:
         return home_folders(self.home).data
-
-    def run(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        """A process that has said ``up``; it ends with the test."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        self.exit.callback(process.communicate)
-        self.exit.callback(process.kill)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        return process
 
     def program(self, name: str, body: str) -> None:
         """Put a program in front of all others."""
@@ -138,14 +124,9 @@ def key_that_others_can_read(scene: Scene) -> None:
     (scene.data / KEY_FILE).chmod(0o644)
 
 
-@case("identity", "fail", "is damaged: 5 bytes instead of 32", "restore it from a backup")
-def damaged_key(scene: Scene) -> None:
-    (scene.data / KEY_FILE).write_bytes(b"short")
-
-
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
-    scene.run(HOLDER, str(scene.data))
+    scene.exit.enter_context(living(HOLDER, str(scene.data)))
 
 
 @case("swarm files", "fail", "is damaged, so its swarm counts as unknown", "rm .*join again")
@@ -180,13 +161,6 @@ def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
 
 
 @case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
-def empty_checkpoint(scene: Scene) -> None:
-    folder = scene.data / "checkpoints" / ("ab" * 32)
-    folder.mkdir(parents=True)
-    (folder / "stage-0-v7.safetensors").touch()
-
-
-@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
 def checkpoint_with_a_damaged_header(scene: Scene) -> None:
     """As ``checkpoint ls`` sees it."""
     folder = scene.data / "checkpoints" / ("ab" * 32)
@@ -204,8 +178,7 @@ def disk_too_small_for_what_is_kept(scene: Scene) -> None:
     scene.remember()
     scene.patch.setattr(doctor, "data_bytes", lambda run, stage: 10**6)
     scene.patch.setattr(checks, "MIN_FREE_DISK_BYTES", 0)
-    few = SimpleNamespace(free=2_900_000)
-    scene.patch.setattr(shutil, "disk_usage", lambda folder: few)
+    scene.patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2_900_000))
 
 
 @case("control socket", "fail", "other users can enter", "another folder of yours")
@@ -237,11 +210,6 @@ def volunteer_that_failed(scene: Scene) -> None:
     record = RunRecord(scene.data)
     record.begin("ab" * 32, "little")
     record.end("the disk is full", "free space", 1)
-
-
-@case("swarm", "ok", "there is no invite here", "volunteer join --swarm")
-def no_invite(scene: Scene) -> None:
-    pass
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -276,12 +244,6 @@ def members_that_are_gone(scene: Scene) -> None:
 def members_that_answer(scene: Scene) -> None:
     listening = scene.exit.enter_context(socket.create_server(("127.0.0.1", 0)))
     scene.remember(Address("ip4", "127.0.0.1", listening.getsockname()[1], SIGNER.peer))
-
-
-@case("swarm little", "ok", "no member is remembered", "")
-def nobody_but_this_volunteer(scene: Scene) -> None:
-    own = ensure_identity(scene.data).peer
-    scene.remember(Address("ip4", "127.0.0.1", 9, own))
 
 
 # --- the machine ---------------------------------------------------------------------------------
@@ -336,11 +298,6 @@ def missing_package(scene: Scene) -> None:
     scene.patch.setattr(doctor, "PACKAGES", ("torch-of-nobody",))
 
 
-@case("libp2p", "fail", ", needs 0.0.1", "pip install libp2p==0.0.1")
-def package_of_another_version(scene: Scene) -> None:
-    scene.patch.setitem(checks.EXACT_VERSIONS, "libp2p", "0.0.1")
-
-
 @case("gpu", "fail", "device is cuda:1, but NVIDIA's driver finds no card", "set device cpu")
 def device_without_a_card(scene: Scene) -> None:
     scene.patch.setattr(checks_gpu, "_cards", list)
@@ -382,26 +339,23 @@ FOLDER = "from pathlib import Path; from client.cli.diagnosis.checks import chec
 
 
 @needs_root
-def test_a_full_disk_is_named(scene: Scene) -> None:
-    full = scene.home / "full"
-    full.mkdir()
-    fill = f"mount -t tmpfs -o size=64k none {full} && head -c 70000 /dev/zero >{full}/x; exec $0 "
-    program = f"{FOLDER}print(c('data folder', Path('{full}')))"
-    wrapper = ("unshare", "-m", "sh", "-c", f'{fill} "$@"')
-    told = run_apart(program, *wrapper)
-    assert "status='fail'" in told
-    assert "No space left on device" in told
-    assert "volunteer cache prune" in told
-
-
-@needs_root
-def test_a_disk_that_cannot_be_written_is_named(scene: Scene) -> None:
-    (scene.home / "ro").mkdir()
-    mount = f"mount -t tmpfs -o ro none {scene.home / 'ro'}; exec $0"
-    program = f"{FOLDER}print(c('data folder', Path('{scene.home / 'ro'}')))"
-    told = run_apart(program, "unshare", "-m", "sh", "-c", f'{mount} "$@"')
-    assert "Read-only file system" in told
-    assert "mounted read-only" in told
+@pytest.mark.parametrize(
+    ("option", "words", "step"),
+    [
+        ("size=64k", "No space left on device", "volunteer cache prune"),
+        ("ro", "Read-only file system", "mounted read-only"),
+    ],
+)
+def test_a_disk_that_is_full_or_cannot_be_written_is_named(
+    scene: Scene, option: str, words: str, step: str
+) -> None:
+    disk = scene.home / "disk"
+    disk.mkdir()
+    fill = f"mount -t tmpfs -o {option} none {disk}; head -c 70000 /dev/zero >{disk}/x; exec $0 "
+    program = f"{FOLDER}print(c('data folder', Path('{disk}')))"
+    told = run_apart(program, "unshare", "-m", "sh", "-c", f'{fill} "$@"')
+    for expected in ("status='fail'", words, step):
+        assert expected in told
 
 
 @needs_root
@@ -523,15 +477,34 @@ def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
 def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_gpu, "_cards", list)
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+rocm6.4")
-    for device in ("auto", "cuda", "cuda:1"):
-        told = check_gpu(Settings(device=device))
-        assert (told.status, "AMD" in told.words) == ("ok", True)
+    told = check_gpu(Settings(device="cuda:1"))
+    assert (told.status, "AMD" in told.words) == ("ok", True)
     monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0")
     monkeypatch.setattr(checks_gpu.sys, "platform", "darwin")
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "arm64")
-    for device in ("auto", "mps"):
-        told = check_gpu(Settings(device=device))
-        assert (told.status, "named mps" in told.words) == ("ok", True)
+    told = check_gpu(Settings(device="mps"))
+    assert (told.status, "named mps" in told.words) == ("ok", True)
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "x86_64")
     assert check_gpu(Settings(device="mps")).status == "fail"
     assert check_gpu(Settings(device="auto")).words.startswith("none found")
+
+
+# --- the owner's limits ---------------------------------------------------------------------------
+
+
+def test_only_what_is_set_is_checked() -> None:
+    assert list(checks_outside.examine_limits(Settings())) == []
+    settings = Settings(not_on_battery=True, only_when_idle=True)
+    assert [check.name for check in checks_outside.examine_limits(settings)] == ["idle", "battery"]
+
+
+def test_limits_that_cannot_be_found_out_fail_with_what_to_do() -> None:
+    for idle in (True, False):
+        assert (
+            checks_outside.check_idle(Idleness(idle)).status
+            == checks_outside.check_battery(idle).status
+            == "ok"
+        )
+    unknown = checks_outside.check_idle(Idleness(None, "no logind"))
+    assert (unknown.status, checks_outside.check_battery(None).status) == ("fail", "fail")
+    assert unknown.next_step

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
 
@@ -26,25 +25,15 @@ from client.cli.logging.log_file import (
     log_files,
     read_lines,
 )
-from client.cli.logging.log_writer import as_json, log_writer
+from client.cli.logging.log_writer import as_json
 from client.cli.reach.home import Home, find_home
 from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
-from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
+from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
-from client.control.snapshot import (
-    AuditCounts,
-    AuditsView,
-    ExpelledView,
-    MachineView,
-    TimeView,
-    TrustView,
-    WorkerView,
-)
 from client.errors import UserError
 from client.events import Event, LogLine
-from client.views.report import status_report
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -76,7 +65,9 @@ def _environ(manager: socket.socket, **more: str) -> dict[str, str]:
 
 
 def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket.socket) -> None:
-    environ = _environ(manager, WATCHDOG_USEC="4000000", WATCHDOG_PID=str(os.getpid()))
+    watchdog = {"WATCHDOG_USEC": "4000000"}
+    assert Notifier(_environ(manager, WATCHDOG_PID="1", **watchdog)).watchdog_s == 0, "another's"
+    environ = _environ(manager, WATCHDOG_PID=str(os.getpid()), **watchdog)
     notifier = Notifier(environ)
     assert environ == {"PATH": "/bin"}
     assert notifier.watchdog_s == 4.0
@@ -98,10 +89,6 @@ def test_nothing_depends_on_a_manager(environ: dict[str, str]) -> None:
     notifier.ready()
     notifier.alive()
     assert notifier.watchdog_s == 0.0
-
-
-def test_another_process_s_watchdog_is_not_ours(manager: socket.socket) -> None:
-    assert Notifier(_environ(manager, WATCHDOG_USEC="4000000", WATCHDOG_PID="1")).watchdog_s == 0
 
 
 async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
@@ -126,82 +113,6 @@ async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
         assert last.count("WATCHDOG=1") >= 2
         assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in last)
         nursery.cancel_scope.cancel()
-
-
-def test_the_metrics_are_those_that_are_listed() -> None:
-    text = exposition(example_snapshot()).decode()
-    found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert found == set(METRICS)
-    assert "volunteer_step 3.0" in text
-    assert 'volunteer_stage_replicas{stage="0"} 1.0' in text
-    assert "volunteer_loss 2.5" in text
-    assert "\nvolunteer_loss " not in exposition(example_snapshot(loss=None)).decode()
-
-
-def test_the_metrics_count_audits_and_who_is_expelled() -> None:
-    audits = AuditsView(contributions=40, results=AuditCounts(agree=2, disagree=1, unchecked=1))
-    out = [ExpelledView(peer="p", reason="it lied", by="charges")]
-    trust = [TrustView(peer="p", standing="expelled", words="it lied")]
-    text = exposition(example_snapshot(audits=audits, expelled=out, trust=trust)).decode()
-    for line in (
-        'volunteer_audits_total{result="agrees"} 2.0',
-        'volunteer_audits_total{result="disagrees"} 1.0',
-        'volunteer_audits_total{result="unchecked"} 1.0',
-        'volunteer_expelled_members{by="charges"} 1.0',
-        'volunteer_expelled_members{by="inviter"} 0.0',
-        'volunteer_members_by_standing{standing="expelled"} 1.0',
-    ):
-        assert line in text
-
-
-def test_the_metrics_say_what_is_made_of_the_device() -> None:
-    worker = WorkerView(state="running", stage=1, flop_per_s=2e9, mfu=0.25, mfu_computing=0.5)
-    machine = MachineView(
-        platform="cuda",
-        peak_flop_per_s={"fp32": 8e9},
-    )
-    idle = WorkerView(state="running", flop_per_s=1.0)
-    text = exposition(example_snapshot(workers=[worker, idle], machine=machine)).decode()
-    for line in (
-        'volunteer_worker_flop_per_second{stage="1"} 2000000000.0',
-        'volunteer_worker_mfu_ratio{stage="1"} 0.25',
-        'volunteer_worker_computing_mfu_ratio{stage="1"} 0.5',
-        'volunteer_device_peak_flop_per_second{precision="fp32"} 8000000000.0',
-    ):
-        assert line in text
-    assert 'stage="None"' not in text
-
-
-def test_what_the_time_is_spent_on_is_said() -> None:
-    spent = TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5)
-    now = example_snapshot(time_spent=spent)
-    text = exposition(now).decode()
-    for name, share in msgspec.structs.asdict(spent).items():
-        assert f'volunteer_time_spent_ratio{{on="{name}"}} {share}' in text
-    told = "time      25 % computing, 12 % averaging, 12 % waiting, 50 % resting"
-    assert told in status_report(now).splitlines()
-    now = example_snapshot()
-    assert "volunteer_time_spent_ratio{" not in exposition(now).decode()
-    assert "computing" not in status_report(now)
-
-
-def test_the_status_says_what_is_made_of_the_device() -> None:
-    worker = WorkerView(state="running", stage=1, flop_per_s=2e9, mfu=0.25, mfu_computing=0.5)
-    machine = MachineView(
-        platform="cuda",
-        peak_flop_per_s={"fp32": 8e12, "bf16": 0.0},
-        to_device_bytes_per_s=2e9,
-        to_host_bytes_per_s=3e9,
-    )
-    lines = status_report(example_snapshot(workers=[worker], machine=machine)).splitlines()
-    assert (
-        "computes  stage 1 2 GFLOP/s, 25.0 % of the device's peak (MFU), 50.0 % while it computes"
-        in lines
-    )
-    assert "measured  8 TFLOP/s in fp32; copies 2.00 GB/s to the GPU, 3.00 GB/s back" in lines
-    before = status_report(example_snapshot())
-    assert "MFU" not in before
-    assert "measured" not in before
 
 
 PACKAGING = Path(__file__).parents[4] / "packaging"
@@ -340,18 +251,6 @@ def test_a_crash_leaves_its_traceback_beside_the_log(
     for _ in range(3):
         _crash(home, ZeroDivisionError("x" * MAX_ERROR_BYTES), monkeypatch)
     assert errors.stat().st_size < MAX_ERROR_BYTES
-
-
-def test_what_is_below_the_level_is_in_no_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = LogFile(tmp_path)
-    write = log_writer(Settings(log_level="warning"), log)
-    write(LogLine(words="quiet", level="info"))
-    write(LogLine(words="loud", level="warning"))
-    log.close()
-    assert [line.words for line in read_lines(tmp_path)] == ["loud"]
-    assert "loud" in capsys.readouterr().err
 
 
 async def test_progress_is_reported_once_a_minute(autojump_clock: trio.testing.MockClock) -> None:

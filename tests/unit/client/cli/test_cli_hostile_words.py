@@ -4,9 +4,6 @@ JSON."""
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +16,15 @@ from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import (
-    DrainCostView,
     EventView,
     PeerView,
     ReplicaView,
-    Snapshot,
     StageView,
 )
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_matches, example_snapshot
+from tests.support.control_fakes import FakeProvider, example_matches
 from tests.support.nodes import node_of
 
 NASTY = "a\x9b31mb\u202ec\x1b[2J\x7f\u2066\u2028\U000e0001\r\x85\u200b"
@@ -39,34 +34,27 @@ class HostileProvider(FakeProvider):
     """Everything that others name is hostile."""
 
     def __init__(self) -> None:
-        super().__init__()
-        line = LogLine(words=NASTY, about="round")
-        self._events = [EventView.of(Entry(1, 1.0, line))]
-
-    def status(self) -> Snapshot:
         replica = ReplicaView(peer=NASTY, version=3, state=NASTY, rate=1.0)
-        return example_snapshot(
+        super().__init__(
             swarm_name=NASTY,
             reason=NASTY,
             last_error=NASTY,
             peers=[PeerView(peer=NASTY, state=NASTY)],
             stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
-            leaving=[DrainCostView(stage=0, remaining=1, last=False)],
         )
+        line = LogLine(words=NASTY, about="round")
+        self._events = [EventView.of(Entry(1, 1.0, line))]
 
     def matches(self) -> MatchesSnapshot:
         return example_matches(state=NASTY, explanations=self._events)
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        os.chmod(name, 0o700)
-        log = LogFile(home_folders(Path(name)).logs)
-        log.write(json.dumps(json.loads(as_json(LogLine(words=NASTY), 1.0)), ensure_ascii=False))
-        log.close()
-        yield Path(name)
+def home(home: Path) -> Path:
+    log = LogFile(home_folders(home).logs)
+    log.write(json.dumps(json.loads(as_json(LogLine(words=NASTY), 1.0)), ensure_ascii=False))
+    log.close()
+    return home
 
 
 def _raw(text: str) -> set[str]:
@@ -85,8 +73,7 @@ def test_no_command_prints_what_a_terminal_would_obey(
 ) -> None:
     with node_of(home, HostileProvider()):
         for arguments in (command, (*command, "--json")):
-            done = within(*arguments)
-            assert done.returncode == 0, done.stderr
+            done = within.ends(0, *arguments)
             assert not _raw(done.stdout), arguments
             assert not _raw(done.stderr), arguments
     if command[-1] != "members":

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from client.cli.founding.importing import check_vocabulary, with_own_tokenizer
@@ -84,16 +83,6 @@ def test_a_stage_takes_no_more_than_its_own_tensors(
     assert sum(own) <= sum(read) <= 1.1 * sum(own)
 
 
-def test_a_mixture_of_experts_begins_with_its_own(tmp_path: Path) -> None:
-    spec = ModelSpec("mixtral", 3, 32, 4, 4, 24, context=64, experts=Experts(4, 2, balance=0.01))
-    source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "mixtral")
-    manifest = found(source, tmp_path / "store", stages=3).manifest
-    assert manifest.model == replace(spec)
-    assert decode_manifest(encode_manifest(manifest)) == manifest
-    assert "2 of 4 experts in each layer" in described(manifest)
-    assert f"{spec.active_parameter_count:,} parameters of all" in described(manifest)
-
-
 def test_a_mixture_of_experts_is_not_audited(folder: Path, tmp_path: Path) -> None:
     """Rounding decides now and then which expert a token goes to: what an honest volunteer with
     another machine computes is then as far from the auditor's as a lie."""
@@ -115,12 +104,8 @@ def test_the_same_folder_gives_the_same_start(folder: Path, tmp_path: Path) -> N
 def test_a_shorter_context_is_the_same_model(folder: Path, tmp_path: Path) -> None:
     manifest = found(folder, tmp_path / "store", ModelChoices(context=16)).manifest
     assert manifest.model.context == 16
-    with pytest.raises(UserError, match="above the model's 64"):
-        found(folder, tmp_path / "store", ModelChoices(context=65))
     gpt2 = export_hf(GPT2, build_whole(GPT2, seed=5).state_dict(), tmp_path / "gpt2")
     assert found(gpt2, tmp_path / "store").manifest.model == GPT2
-    with pytest.raises(UserError, match="its context is 24"):
-        found(gpt2, tmp_path / "store", ModelChoices(context=16))
 
 
 def test_a_tied_embedding_is_copied_and_the_founder_told(folder: Path, tmp_path: Path) -> None:
@@ -242,14 +227,8 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("choices", "words"),
         [
-            (
-                ModelChoices(lora=33),
-                "self_attn.q_proj, which is 32 x 32: take a rank of 32",
-            ),
-            (
-                ModelChoices(lora=2, lora_targets="c_attn"),
-                "no linear layer 'c_attn'; it has self",
-            ),
+            (ModelChoices(lora=33), "q_proj, which is 32 x 32: take a rank of 32"),
+            (ModelChoices(lora=2, lora_targets="c_attn"), "no linear layer 'c_attn'; it has"),
             (ModelChoices(lora_alpha=2.0), "--lora-alpha without --lora"),
         ],
     )

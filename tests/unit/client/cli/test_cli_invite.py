@@ -1,4 +1,4 @@
-"""``volunteer invite``: what a running volunteer answers."""
+"""``volunteer invite``, ``status members`` and ``expel``: what a running volunteer answers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import json
 import stat
 from pathlib import Path
 
-import pytest
-
-from client.cli.reach.home import find_home
-from client.control import methods
-from client.control.snapshot import InviteView
+from client.control.methods import Impossible
+from client.control.snapshot import InvitedMember, InviteView, Membership
 from client.errors import ExitCode
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_invite
 from tests.support.nodes import node_of
-
-
-@pytest.fixture
-def home(home: Path) -> Path:
-    find_home().signer()
-    return home
 
 
 def test_a_running_volunteer_makes_it(home: Path, within: Within) -> None:
@@ -31,13 +22,6 @@ def test_a_running_volunteer_makes_it(home: Path, within: Within) -> None:
     assert done.stdout == f"{example_invite().invite}\n", "the invite is all that is on stdout"
     assert answer["members"] == example_invite().members
     assert answer["schema_version"] == 1
-
-
-def test_without_a_volunteer_there_is_none(home: Path, within: Within) -> None:
-    for arguments in (("invite",), ("invite", "--swarm", "absent")):
-        done = within(*arguments)
-        assert done.returncode == ExitCode.NOT_RUNNING
-        assert "volunteer join" in done.stderr
 
 
 def test_the_file_is_private_whole_and_never_overwritten_unasked(
@@ -60,25 +44,6 @@ def test_the_file_is_private_whole_and_never_overwritten_unasked(
     assert out.read_text() == "all of it"
 
 
-def test_an_older_volunteer_is_said_to_be_one(
-    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(methods.METHODS, "invite")
-    with node_of(home, FakeProvider()):
-        done = within("invite")
-    assert done.returncode == ExitCode.RUNTIME
-    assert "another version: restart it" in done.stderr
-
-
-def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
-    class Private(FakeProvider):
-        def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
-            return example_invite(notes=["you answer for whoever uses it"])
-
-    with node_of(home, Private()):
-        assert "whoever uses it" in within("invite").stderr
-
-
 def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:
     class Vouched(FakeProvider):
         def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
@@ -87,6 +52,63 @@ def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:
     with node_of(home, Vouched()):
         assert "after 5400.0 s" in within("invite", "--expires", "1h30m").stderr
         assert "after None s" in within("invite").stderr
-        refused = within("invite", "--expires", "8d")
-    assert refused.returncode == ExitCode.USAGE
+        refused = within.ends(ExitCode.USAGE, "invite", "--expires", "8d")
     assert "7 days at most" in refused.stderr
+
+
+# --- members ---------------------------------------------------------------------------------
+
+FOUNDER, FRIEND, BAD = "12D3KooWFounder", "12D3KooWFriend", "12D3KooWBad\x1b[31m"
+
+
+class Club(FakeProvider):
+    """A node of a swarm whose founder has invited two, and expelled one."""
+
+    def members(self) -> Membership:
+        tree = [
+            InvitedMember(peer=FOUNDER, invited_by="", depth=0, linked=True, ours=False),
+            InvitedMember(peer=FRIEND, invited_by=FOUNDER, depth=1, linked=False, ours=True),
+            InvitedMember(
+                peer=BAD,
+                invited_by=FOUNDER,
+                depth=1,
+                linked=False,
+                ours=True,
+                expelled_by=FOUNDER,
+                reason="sends noise",
+            ),
+        ]
+        return Membership(swarm="ab" * 32, swarm_name="club", by_invitation=True, members=tree)
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        for one in self.members().members:
+            if one.peer.endswith(member):
+                return one
+        raise Impossible(f"no member met here is called {member}; see: volunteer status members")
+
+
+def test_who_answers_for_whom_is_a_tree(home: Path, within: Within) -> None:
+    with node_of(home, Club()):
+        done = within("status", "members")
+        answer = json.loads(within("status", "members", "--json").stdout)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[1].startswith(FOUNDER)
+    assert "founder" in lines[1]
+    assert lines[2].startswith(f"  {FRIEND}"), "below who has invited it"
+    assert "yours to expel" in lines[2]
+    assert "expelled by ounder: sends noise" in lines[3]
+    assert "\x1b" not in done.stdout, "a name cannot colour the terminal"
+    assert [one["peer"] for one in answer["members"]] == [FOUNDER, FRIEND, BAD]
+
+
+def test_who_is_expelled_is_said(home: Path, within: Within) -> None:
+    with node_of(home, Club()):
+        done = within("expel", FRIEND, "--reason", "why not")
+        answer = json.loads(within("expel", FRIEND, "--json").stdout)
+        unknown = within("expel", "Nobody")
+    assert done.returncode == 0
+    assert f"expelled {FRIEND} from" in done.stdout
+    assert (answer["member"]["peer"], answer["schema_version"]) == (FRIEND, 1)
+    assert unknown.returncode == ExitCode.RUNTIME
+    assert "no member met here is called Nobody" in unknown.stderr

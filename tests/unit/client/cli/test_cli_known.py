@@ -12,14 +12,13 @@ from msgspec.structs import replace as with_changes
 from client.cli.commands.create import sign
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
-from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError
 from client.store.paths import Folders, home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 from tests.support.saved_swarms import SIGNER, little_swarm
 
@@ -42,15 +41,9 @@ def folders(home: Path, founded: list[SwarmFile]) -> Folders:
     return found
 
 
-class Running(FakeProvider):
+def running(swarm: SwarmFile) -> FakeProvider:
     """A volunteer of this swarm."""
-
-    def __init__(self, swarm: SwarmFile) -> None:
-        super().__init__()
-        self._swarm = swarm
-
-    def status(self) -> Snapshot:
-        return example_snapshot(swarm=self._swarm.swarm, swarm_name=self._swarm.manifest.name)
+    return FakeProvider(swarm=swarm.swarm, swarm_name=swarm.manifest.name)
 
 
 def test_the_running_one_is_meant_where_none_is_named(
@@ -59,7 +52,7 @@ def test_the_running_one_is_meant_where_none_is_named(
     with pytest.raises(UserError, match="several swarms are known") as caught:
         find_swarm(find_home(), None)
     assert "volunteer forget" in caught.value.next_step
-    with node_of(home, Running(founded[0])):
+    with node_of(home, running(founded[0])):
         assert find_swarm(find_home(), None) == founded[0]
 
 
@@ -84,12 +77,11 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     file.write_text(str(founded[0]), encoding="utf-8-sig")
     text = str(file) if named is None else named(founded[0])
     (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
-    with node_of(home, Running(founded[0])):
+    with node_of(home, running(founded[0])):
         for command in (["status"], ["pause"], ["checkpoint", "ls"], ["invite"]):
-            done = within(*command, "--swarm", text)
-            assert done.returncode == 0, (command, done.stderr)
+            within.ends(0, *command, "--swarm", text)
     other = str(founded[1].invite)
-    with node_of(home, Running(founded[0])):
+    with node_of(home, running(founded[0])):
         assert within("status", "--swarm", other).returncode == ExitCode.NOT_RUNNING
 
 
@@ -113,8 +105,7 @@ def test_an_abandoned_swarm_is_forgotten_with_all_that_is_kept_of_it(
     for path in (*kept_of(folders, founded[0]), *kept_of(folders, founded[1]), shared):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    done = within("forget", "vain", "--json")
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "forget", "vain", "--json")
     assert sorted(json.loads(done.stdout)["removed"]) == sorted(
         map(str, kept_of(folders, founded[1]))
     )
@@ -143,7 +134,7 @@ def test_what_would_be_lost_is_asked_for(
 def test_a_running_one_is_not_forgotten(
     home: Path, folders: Folders, founded: list[SwarmFile], within: Within
 ) -> None:
-    with node_of(home, Running(founded[0])):
+    with node_of(home, running(founded[0])):
         assert within("forget", "trains", "--yes").returncode == ExitCode.TEMPORARY
         assert within("forget", "vain", "--yes").returncode == 0
     assert [one.swarm for one in SwarmStore(folders.swarms).all()] == [founded[0].swarm]
@@ -154,12 +145,10 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
     home: Path, founded: list[SwarmFile], within: Within, text: str
 ) -> None:
     (home / "config.toml").write_text(text)
-    with node_of(home, Running(founded[0])):
+    with node_of(home, running(founded[0])):
         for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
-            done = within(*command.split())
-            assert done.returncode == 0, (command, done.stderr)
+            done = within.ends(0, *command.split())
             assert "config.toml" in done.stderr
             assert "it counts as not set" in done.stderr
-    done = within("join", "--swarm", str(founded[0].invite), "--yes")
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(ExitCode.CONFIG, "join", "--swarm", str(founded[0].invite), "--yes")
     assert "config.toml" in done.stderr

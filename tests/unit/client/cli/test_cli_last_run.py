@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
+import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,14 +16,12 @@ from client.cli.diagnosis.checks_outside import check_node
 from client.cli.reach import running
 from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
-from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.identity import IdentityLock
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
-from tests.support.cli_process import Volunteer
+from tests.support.cli_process import Within, living
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 
@@ -43,11 +40,9 @@ DEAD = LastRun(
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        (Path(name) / "data").mkdir(mode=0o700)
-        yield Path(name)
+def home(home: Path) -> Path:
+    (home / "data").mkdir(mode=0o700)
+    return home
 
 
 def _keep(home: Path, run: LastRun) -> None:
@@ -56,11 +51,10 @@ def _keep(home: Path, run: LastRun) -> None:
 
 @pytest.mark.parametrize("command", ["status", "attach", "pause", "finish"])
 def test_every_command_says_why_the_node_is_not_there(
-    home: Path, volunteer: Volunteer, command: str
+    home: Path, within: Within, command: str
 ) -> None:
     _keep(home, DEAD)
-    done = volunteer(command, VOLUNTEER_HOME=str(home))
-    assert done.returncode == ExitCode.NOT_RUNNING
+    done = within.ends(ExitCode.NOT_RUNNING, command)
     for words in ("of example", "(exit code 78)", "no device 'cuda'", "give --device cpu",
                   "start it again: volunteer join --swarm example"):  # fmt: skip
         assert words in done.stderr, words
@@ -130,24 +124,27 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
 
 
-def test_a_second_node_of_the_home_does_not_write_over_the_first(home: Path) -> None:
-    found = find_home()
-    found.signer()
-    record = RunRecord(found.folders.data)
-    with IdentityLock(found.folders.data):
-        record.begin("ab" * 32, "example")
-        first = record.load()
-        done = Volunteer(home)(
-            "join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
-            "--listen-host", "127.0.0.1",
-        )  # fmt: skip
-        assert done.returncode == ExitCode.TEMPORARY
-        assert record.load() == first
+NODE = """
+import sys
+from client.store.last_run import RunRecord
+from client.store.paths import find_folders, make_private
+RunRecord(make_private(find_folders().data)).begin("ab" * 32, "my-swarm")
+print("up", flush=True)
+sys.stdin.readline()
+"""
 
 
-def test_a_device_that_cannot_be_is_refused_at_once(volunteer: Volunteer) -> None:
-    done = volunteer("join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
-                     "--device", "gpu")  # fmt: skip
-    assert done.returncode == ExitCode.CONFIG
-    assert "'gpu' is not a device; use auto, cpu, mps" in done.stderr
-    assert Settings(device="cuda:1").device == "cuda:1"
+@pytest.mark.parametrize("way", ["--headless", "--detach"])
+def test_a_second_start_in_one_home_is_refused_before_anything_slow(
+    home: Path, within: Within, way: str
+) -> None:
+    invite = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
+    slow = {"libp2p", "torch"} - sys.modules.keys()
+    with living(NODE) as process:
+        done = within.ends(ExitCode.TEMPORARY, "join", "--swarm", invite, way, "--yes")
+        assert f"process {process.pid} already runs with this identity" in done.stderr
+        assert "volunteer attach" in done.stderr
+        assert not slow & sys.modules.keys()
+    first = RunRecord(home / "data").load()
+    assert first is not None
+    assert first.pid == process.pid, "its record is as it was"

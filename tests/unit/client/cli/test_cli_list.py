@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from client.cli.reach import machine, services
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
-from tests.support.cli_process import Within
+from tests.support.cli_process import Within, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -31,6 +31,11 @@ listening.listen(16)
 print("up", flush=True)
 signal.pause()
 """
+DRIPS = LISTENS.replace(
+    "signal.pause()",
+    "import time\nwhile True:\n  c, _ = listening.accept()\n  try:\n    while True:\n"
+    "      c.send(b'x'); time.sleep(0.05)\n  except OSError:\n    pass",
+)
 AS_NOBODY = """
 import json, os, sys
 import psutil
@@ -55,24 +60,10 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def silent(path: Path, **how: Any) -> Iterator[subprocess.Popen[str]]:
+def silent(path: Path, program: str = LISTENS) -> AbstractContextManager[subprocess.Popen[str]]:
     """A process that listens on a socket and never answers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", LISTENS, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "VOLUNTEER_HOME": str(path.parent.parent)},
-        **how,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    return living(program, str(path), VOLUNTEER_HOME=str(path.parent.parent))
 
 
 def a_socket(home: Path, swarm: str = "cd") -> Path:
@@ -121,28 +112,10 @@ def test_one_that_hangs_is_named_with_its_process(within: Within, folder: Path) 
 @needs_linux
 def test_a_line_that_never_ends_does_not_hold_up_the_list(within: Within, folder: Path) -> None:
     """Whoever names a socket like ours is asked, so it may send a byte now and then for ever."""
-    path = a_socket(folder / "x")
-    drip = LISTENS.replace(
-        "signal.pause()",
-        "import time\nwhile True:\n  c, _ = listening.accept()\n  try:\n    while True:\n"
-        "      c.send(b'x'); time.sleep(0.05)\n  except OSError:\n    pass",
-    )
-    path.parent.mkdir(parents=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", drip, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "VOLUNTEER_HOME": str(folder / "x")},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
+    with silent(a_socket(folder / "x"), DRIPS):
         row = listed(within, folder / "x")
         assert row is not None
         assert "does not answer" in row["problem"]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @needs_linux
@@ -169,8 +142,7 @@ def test_commands_find_the_volunteer_of_an_instance(within: Within, folder: Path
         node_of(folder / "volunteer-one", FakeProvider()),
         node_of(folder / "volunteer-two", FakeProvider()),
     ):
-        done = within("status")
-        assert done.returncode == ExitCode.USAGE
+        done = within.ends(ExitCode.USAGE, "status")
         assert f"VOLUNTEER_HOME={folder / 'volunteer-two'} volunteer" in done.stderr
 
 

@@ -92,8 +92,7 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
         raise ExceptionGroup("", [error]) if grouped else error
 
     monkeypatch.setattr(command_line, "build_app", lambda: command)
-    done = within("status")
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "status")
     assert f"cannot use /some/file: {os.strerror(number)}" in done.stderr
     assert OF_THE_MACHINE[number] in done.stderr
     error.errno = errno.ENOENT
@@ -111,8 +110,7 @@ def test_an_output_that_is_full_is_named(
     home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Full())
-    done = within("config", "show")
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "config", "show")
     assert "volunteer: No space left on device" in done.stderr
     monkeypatch.setattr(sys, "stderr", Full())
     assert within("status").returncode == ExitCode.NOT_RUNNING

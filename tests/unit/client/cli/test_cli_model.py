@@ -43,6 +43,14 @@ def swarm(text: Path) -> SwarmFile:
     return little_swarm(text)
 
 
+@pytest.fixture
+def source(swarm: SwarmFile, tmp_path: Path) -> list[str]:
+    """Flags that name the swarm's file and a folder with its version 5."""
+    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_swarm_file(tmp_path / "x.swarm", swarm)
+    return ["--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path / "checkpoints")]
+
+
 def test_stages_from_different_folders_make_the_whole_model(
     swarm: SwarmFile, tmp_path: Path
 ) -> None:
@@ -94,21 +102,16 @@ def test_what_is_missing_is_said(swarm: SwarmFile, tmp_path: Path) -> None:
         load_newest(swarm, [tmp_path])
 
 
-def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    file = tmp_path / "little.swarm"
-    write_swarm_file(file, swarm)
-    source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
-
-    sampled = within("sample", "the ", *source, "--length", "20")
-    assert sampled.returncode == 0, sampled.stderr
+def test_the_commands_sample_and_export(
+    within: Within, swarm: SwarmFile, source: list[str], tmp_path: Path
+) -> None:
+    sampled = within.ends(0, "sample", "the ", *source, "--length", "20")
     assert sampled.stdout.startswith("the ")
 
     out = tmp_path / "model"
     told = Persisted(home_folders(tmp_path / "home").held_out(swarm.swarm), list[StepPoint])
     told.save([StepPoint(4, 0.0, 5.5, 0.0), StepPoint(6, 0.0, 1.0, 0.0)])
-    done = within("export", "--out", str(out), *source, "--json")
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "export", "--out", str(out), *source, "--json")
     answer = json.loads(done.stdout)
     assert answer["version"] == 5
     assert (answer["held_out"]["step"], answer["held_out"]["loss"]) == (4, 5.5)
@@ -121,7 +124,7 @@ def test_the_commands_sample_and_export(within: Within, swarm: SwarmFile, tmp_pa
 
 
 def test_a_disk_that_takes_less_than_it_is_given_is_said(
-    within: Within, swarm: SwarmFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    within: Within, source: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such an error has no number, so the system has no words for it."""
 
@@ -129,12 +132,7 @@ def test_a_disk_that_takes_less_than_it_is_given_is_said(
         raise OSError("4096 bytes of 8192 were written")
 
     monkeypatch.setattr("model_zoo.export.export_hf", fail)
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "little.swarm", swarm)
-    source = ["--swarm", str(tmp_path / "little.swarm")]
-    source += ["--checkpoint", str(tmp_path / "checkpoints")]
-    done = within("export", "--out", str(tmp_path / "model"), *source)
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "export", "--out", str(tmp_path / "model"), *source)
     told = " ".join(done.stderr.split())
     assert "the disk took less than it was given (4096 bytes of 8192 were written)" in told
 
@@ -149,8 +147,7 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
     kept.save(KeptContributions({0: 5}, {me: 7}))
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
-    done = within("export", "--out", str(tmp_path / "model"))
-    assert done.returncode == 0, done.stderr
+    within.ends(0, "export", "--out", str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
     tokens = 7 * swarm.manifest.tokens_per_microbatch
     assert f"computed 7 microbatches of committed steps, {tokens} tokens" in card
@@ -159,17 +156,13 @@ def test_the_card_names_the_own_work_of_this_volunteer(
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_a_model_that_is_there_is_not_replaced_unasked(
-    within: Within, swarm: SwarmFile, tmp_path: Path, name: str
+    within: Within, source: list[str], tmp_path: Path, name: str
 ) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
     out = tmp_path / "model"
     out.mkdir()
     (out / name).write_text("mine")
-    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
-    export += ["--checkpoint", str(tmp_path / "checkpoints")]
-    done = within(*export)
-    assert done.returncode == ExitCode.USAGE
+    export = ["export", "--out", str(out), *source]
+    done = within.ends(ExitCode.USAGE, *export)
     assert "--force" in done.stderr
     assert (out / name).read_text() == "mine"
     assert not (out / "config.json").exists()
@@ -178,17 +171,13 @@ def test_a_model_that_is_there_is_not_replaced_unasked(
 
 
 def test_a_readme_that_is_there_is_kept_unless_forced(
-    within: Within, swarm: SwarmFile, tmp_path: Path
+    within: Within, source: list[str], tmp_path: Path
 ) -> None:
-    write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
     out = tmp_path / "model"
     out.mkdir()
     (out / "README.md").write_text("mine")
-    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
-    export += ["--checkpoint", str(tmp_path / "checkpoints")]
-    done = within(*export)
-    assert done.returncode == 0, done.stderr
+    export = ["export", "--out", str(out), *source]
+    done = within.ends(0, *export)
     assert "README.md stays as it is" in done.stderr
     assert (out / "README.md").read_text() == "mine"
     assert within(*export, "--force").returncode == 0
@@ -199,18 +188,14 @@ class TestGguf:
     """A file for llama.cpp; what is in it is tested in the zoo."""
 
     @pytest.fixture
-    def export(self, swarm: SwarmFile, tmp_path: Path) -> list[str]:
-        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-        write_swarm_file(tmp_path / "x.swarm", swarm)
-        told = ["--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path / "checkpoints")]
-        return ["export", "--gguf", "--out", str(tmp_path / "model"), *told]
+    def export(self, source: list[str], tmp_path: Path) -> list[str]:
+        return ["export", "--gguf", "--out", str(tmp_path / "model"), *source]
 
     def test_it_is_one_file_with_a_card(
         self, within: Within, export: list[str], tmp_path: Path
     ) -> None:
         gguf = pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
-        done = within(*export, "--dtype", "fp16")
-        assert done.returncode == 0, done.stderr
+        done = within.ends(0, *export, "--dtype", "fp16")
         path = tmp_path / "model" / "model.gguf"
         assert done.stdout == f"{path}\n"
         assert "GELU is by a tangent" in done.stderr
@@ -226,8 +211,7 @@ class TestGguf:
         assert {one.tensor_type.name for one in reader.tensors} == {"F16", "F32"}
         card = (path.parent / "README.md").read_text()
         assert "library_name: gguf" in card
-        again = within(*export)
-        assert again.returncode == ExitCode.USAGE
+        again = within.ends(ExitCode.USAGE, *export)
         assert "already has a model.gguf and a Modelfile" in again.stderr
         assert within(*export, "--force").returncode == 0
 
@@ -239,18 +223,9 @@ class TestGguf:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setitem(sys.modules, "gguf", None)
-        done = within(*export)
-        assert done.returncode == ExitCode.CONFIG
+        done = within.ends(ExitCode.CONFIG, *export)
         assert 'pip install "volunteer[gguf]"' in done.stderr
         assert not (tmp_path / "model").exists()
-
-
-def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
-    write_checkpoints(swarm, tmp_path, 5, [0, 1])
-    write_swarm_file(tmp_path / "x.swarm", swarm)
-    done = within("sample", "", "--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path))
-    assert done.returncode == 2
-    assert "prompt" in done.stderr
 
 
 class TestAdapters:
@@ -259,35 +234,31 @@ class TestAdapters:
     SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
 
     @pytest.fixture
-    def source(self, tmp_path: Path) -> Path:
+    def base(self, tmp_path: Path) -> Path:
         return export_hf(self.SPEC, build_whole(self.SPEC, 5).state_dict(), tmp_path / "base")
 
     @pytest.fixture
-    def swarm(self, text: Path, source: Path, tmp_path: Path) -> SwarmFile:
+    def swarm(self, text: Path, base: Path, tmp_path: Path) -> SwarmFile:
         store = TextStore(home_folders(tmp_path / "home").texts)
-        run = RunChoices(name="lora", source=source, data=str(text), stages=2, measure=False)
+        run = RunChoices(name="lora", source=base, data=str(text), stages=2, measure=False)
         choices, optimizer = ModelChoices(lora=4, lora_targets="all"), OptimizerChoices()
         manifest = found_swarm(SIGNER.peer, run, choices, optimizer, store).manifest
         return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
-    def exported(self, within: Within, swarm: SwarmFile, tmp_path: Path, *flags: str) -> Path:
-        write_checkpoints(swarm, tmp_path / "checkpoints", 5, [0, 1])
-        file, out = tmp_path / "lora.swarm", tmp_path / "out"
-        write_swarm_file(file, swarm)
-        told = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints"), *flags]
-        done = within("export", "--out", str(out), *told)
-        assert done.returncode == 0, done.stderr
+    def exported(self, within: Within, tmp_path: Path, *flags: str) -> Path:
+        out = tmp_path / "out"
+        within.ends(0, "export", "--out", str(out), *flags)
         return out
 
     def test_the_adapter_alone_is_saved(
-        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+        self, within: Within, swarm: SwarmFile, base: Path, source: list[str], tmp_path: Path
     ) -> None:
-        out = self.exported(within, swarm, tmp_path)
+        out = self.exported(within, tmp_path, *source)
         names = {"adapter_config.json", "adapter_model.safetensors", "README.md"}
         names |= {"tokenizer.json", "tokenizer_config.json"}
         assert {path.name for path in out.iterdir()} == names
         config = json.loads((out / "adapter_config.json").read_text())
-        assert config["base_model_name_or_path"] == str(source)
+        assert config["base_model_name_or_path"] == str(base)
         assert (config["r"], config["lora_alpha"]) == (4, 8.0)
         tensors = load_file(out / "adapter_model.safetensors")
         assert len(tensors) == 2 * 2 * 7
@@ -302,22 +273,22 @@ class TestAdapters:
         assert "rank 4" in (out / "README.md").read_text()
 
     def test_the_whole_model_is_saved_merged(
-        self, within: Within, swarm: SwarmFile, source: Path, tmp_path: Path
+        self, within: Within, base: Path, source: list[str], tmp_path: Path
     ) -> None:
         """B is zero in these checkpoints: the merged model is the base."""
-        out = self.exported(within, swarm, tmp_path, "--merged")
-        before, after = (load_file(each / "model.safetensors") for each in (source, out))
+        out = self.exported(within, tmp_path, *source, "--merged")
+        before, after = (load_file(each / "model.safetensors") for each in (base, out))
         assert all(torch.equal(before[name], after[name]) for name in before)
 
     def test_llama_cpp_needs_the_whole_model(
-        self, within: Within, swarm: SwarmFile, tmp_path: Path
+        self, within: Within, source: list[str], tmp_path: Path
     ) -> None:
         pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
-        out = self.exported(within, swarm, tmp_path, "--gguf", "--merged")
+        out = self.exported(within, tmp_path, *source, "--gguf", "--merged")
         assert (out / "model.gguf").exists()
-        told = ["--swarm", str(tmp_path / "lora.swarm"), "--gguf", "--out", str(tmp_path / "alone")]
-        done = within("export", *told, "--checkpoint", str(tmp_path / "checkpoints"))
-        assert done.returncode == ExitCode.USAGE
+        done = within.ends(
+            ExitCode.USAGE, "export", "--gguf", "--out", str(tmp_path / "alone"), *source
+        )
         assert "add --merged" in done.stderr
 
     def test_without_the_frozen_weights_there_is_the_adapter_alone(

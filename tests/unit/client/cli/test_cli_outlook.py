@@ -25,9 +25,6 @@ def run(steps: int, **changes: object) -> Manifest:
 
 
 class TestEpochs:
-    def test_a_text_that_is_read_few_times_is_fine(self) -> None:
-        assert list(warn_of_repeats(run(100, data=text(2 * (32 * 3125 + 1))), 100)) == []
-
     def test_one_that_is_read_many_times_is_warned_of_with_what_to_do(self) -> None:
         [warning] = warn_of_repeats(run(10_000, data=text(2 * (32 * 3125 + 1))), 10_000)
         assert "the run reads 10,240,000 tokens, and the text has 90,016 to train on" in warning

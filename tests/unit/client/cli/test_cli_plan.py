@@ -12,7 +12,7 @@ import pytest
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.planning.machines import MAX_MACHINES, read_table
+from client.cli.planning.machines import read_table
 from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.manifest import Manifest
@@ -49,8 +49,7 @@ down = "100Mbit/s"
 
 
 def planned(within: Within, *arguments: str) -> dict[str, Any]:
-    done = within("plan", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = within.ends(0, "plan", "--json", *arguments)
     return dict(json.loads(done.stdout))
 
 
@@ -67,15 +66,6 @@ def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
     done = within("plan", "--machines", "1", "--no-measure", "--redundancy", "1")
     assert "best for 1 machine and" in done.stdout
     assert "1 stage x 1 replica," in done.stdout
-
-
-def test_text_shows_the_limit_and_what_it_takes(within: Within) -> None:
-    text = within("plan", *DESCRIBED, "--stages", "2", "--microbatch", "4").stdout
-    assert "2 stages x 2 replicas" in text
-    assert "limited by " in text
-    assert "memory of a machine: " in text
-    assert "microbatches of 4 sequences, 16 a step" in text
-    assert "traffic per volunteer" in text
 
 
 HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
@@ -110,17 +100,6 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert narrow["loss_percent"] == pytest.approx(local["loss_percent"] + 0.7, abs=0.5)
 
 
-def test_the_ways_to_average_stand_side_by_side_in_eighty_columns(within: Within) -> None:
-    text = within("plan", *HOMES, "--host-memory", "48GB").stdout
-    begin = text.index("ways to average; 16 machines apart would train")
-    lines = text[begin:].splitlines()[:5]
-    assert [line[3:].split("  ")[0] for line in lines[2:]] == ["exact", "local", "local, s4"]
-    assert max(map(len, lines)) <= 80
-    assert "local rounds: every " in text
-    assert "a round takes " in text
-    assert "of a GPU's host" in text
-
-
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
     far = described(gflops="5000")[3:]
     near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[3:]
@@ -137,23 +116,10 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         *("--inner-microbatches", "5"),
     )
     assert (asked["best"]["microbatches"], asked["best"]["inner_microbatches"]) == (200, 5)
-    refused = within("plan", *flags, *near, "--averaging", "local", "--audit", "3%")
-    assert refused.returncode == ExitCode.USAGE
-    assert "no audits" in refused.stderr
-
-
-def test_a_founded_swarm_with_local_rounds_is_planned_for_as_it_is(
-    within: Within, tmp_path: Path
-) -> None:
-    path = tmp_path / "x.swarm"
-    made = within(
-        *("create", "--no-measure", "--stages", "1", "--averaging", "local", "--out", str(path)),
-        *("--microbatches", "48", "--inner-microbatches", "3"),
+    refused = within.ends(
+        ExitCode.USAGE, "plan", *flags, *near, "--averaging", "local", "--audit", "3%"
     )
-    assert made.returncode == 0, made.stderr
-    answer = planned(within, "--swarm", str(path), *DESCRIBED[3:])
-    assert (answer["best"]["microbatches"], answer["best"]["inner_microbatches"]) == (48, 3)
-    assert [way["name"] for way in answer["ways"]] == ["local"]
+    assert "no audits" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -180,40 +146,6 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
     assert answer["best"]["memory_bytes"] < 24e9
 
 
-def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
-    flags = ("--no-measure", "--stages", "2", "--aggregation", "centred-clipping")
-    told = planned(within, *described(machines="4")[1:], *flags)["notes"]
-    assert any("some stage has 2 replicas" in note and "than 3" in note for note in told)
-    told = planned(within, *described(machines="6")[1:], *flags)["notes"]
-    assert not any("centred-clipping" in note for note in told)
-
-
-def test_the_time_and_traffic_of_tokens(within: Within) -> None:
-    answer = planned(within, *DESCRIBED, "--tokens", "1000000000")
-    cost, speed = answer["cost"], answer["best"]["tokens_per_s"]
-    assert cost["seconds"] == pytest.approx(1e9 / speed)
-    assert cost["steps"] == pytest.approx(1e9 / answer["best"]["tokens_per_step"])
-    assert cost["sent_bytes"] > 0
-
-
-def test_more_tokens_than_can_be_reckoned_with_are_a_mistake(within: Within) -> None:
-    done = within("plan", *DESCRIBED, "--tokens", "9" * 400)
-    assert done.returncode == ExitCode.USAGE
-    assert "Must be <= 1000000000000000000" in done.stderr
-    assert planned(within, *DESCRIBED, "--tokens", str(10**18))["cost"]["tokens"] == 10**18
-
-
-def test_a_wider_line_is_never_slower(within: Within) -> None:
-    flags = ("--redundancy", "1", "--stages", "4")
-    speeds = [
-        planned(within, *described(up=up), *flags)["best"]
-        for up in ("1Mbit/s", "10Mbit/s", "100Mbit/s")
-    ]
-    found = [each["tokens_per_s"] for each in speeds]
-    assert found == sorted(found)
-    assert speeds[0]["limit"] == "link"
-
-
 def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "machines.toml"
     path.write_text(TOML)
@@ -223,18 +155,17 @@ def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) ->
 
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "x.swarm"
-    made = within(
+    within.ends(
+        0,
         *("create", "--no-measure", "--stages", "2", "--redundancy", "2", "--out", str(path)),
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
-    assert made.returncode == 0, made.stderr
     founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     of_swarm, of_flags = (each["best"] for each in (founded, flags))
     assert of_swarm["tokens_per_s"] == pytest.approx(of_flags["tokens_per_s"])
     for flag in (("--width", "64"), ("--stages", "4"), ("--boundary-codec", "bf16")):
-        refused = within("plan", "--swarm", str(path), *flag)
-        assert refused.returncode == ExitCode.USAGE
+        refused = within.ends(ExitCode.USAGE, "plan", "--swarm", str(path), *flag)
         assert "--swarm fixes" in refused.stderr
 
 
@@ -256,23 +187,9 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within("plan", "--swarm", free, *DESCRIBED[3:])
-    assert done.returncode == ExitCode.RUNTIME
+    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", free, *DESCRIBED[3:])
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
-
-
-def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> None:
-    manifest = manifest_of_two()
-    first, last = manifest.stages
-    uneven = (
-        msgspec.structs.replace(first, layers=0),
-        msgspec.structs.replace(last, layers=first.layers + last.layers),
-    )
-    hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
-    done = within("plan", "--swarm", hollow, *DESCRIBED[3:])
-    assert done.returncode == ExitCode.REFUSED
-    assert "layers" in done.stderr  # no manifest may have a stage without one
 
 
 @pytest.mark.parametrize(
@@ -280,12 +197,10 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
     [
         (("--stages", "9"), "use at most --stages 4"),
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
-        (("--up", "0"), "leave the machine out"),
         (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
         (("--layers", "1", "--stages", "2"), "1 layer cannot be cut into 2 stages"),
-        (("--layers", "300", "--stages", "300"), "use at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
-        (("--microbatches", "1000000"), "Must be <= 16384"),
+        (("--tokens", "9" * 400), "Must be <= 1000000000000000000"),
         (("--table", "missing.toml"), "cannot read missing.toml"),
         (("--table", "x.toml", "--up", "1MB/s"), "write that value into the table"),
         (("--width", "7"), "heads"),
@@ -294,37 +209,18 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
 def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
     done = within("plan", "--no-measure", "--memory", "8GB", *arguments)
     if "--table" in arguments:
-        done = within("plan", *arguments)
-    assert done.returncode == ExitCode.USAGE
+        done = within.ends(ExitCode.USAGE, "plan", *arguments)
     assert words in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
-
-
-def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
-    done = within("plan", *described(memory="1MB"))
-    assert done.returncode == ExitCode.RUNTIME
-    assert "memory: a stage of one layer needs" in done.stderr
-    assert "or add memory" in done.stderr
-
-
-def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "many.toml"
-    path.write_text(f"[[machine]]\ncount = {MAX_MACHINES}\n[[machine]]\ngflops = 1.0\n")
-    done = within("plan", "--no-measure", "--table", str(path))
-    assert done.returncode == ExitCode.USAGE
-    assert str(MAX_MACHINES) in done.stderr
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"",
-        b"\xff\xfe",
         b"machine = 3",
         b"[[machine]]\ncount = 0",
-        b"[[machine]]\ncount = 99999",
         b"[[machine]]\ngflops = nan",
-        b"[[machine]]\ngflops = inf",
         b"[[machine]]\nspeed = 3",
         b"[[machine]]\nrtt_ms = -1",
         b"x = " + b"[" * 5000,

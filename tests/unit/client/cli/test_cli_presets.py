@@ -9,11 +9,8 @@ from client.cli.founding.fitting import check_stages, fewest_stages
 from client.cli.founding.manifest import choose_model, other_vocabulary
 from client.cli.founding.options import ModelChoices
 from client.cli.founding.presets import PRESETS, PresetName
-from client.cli.planning.run import possible_counts
 from client.errors import ExitCode, UserError
-from model_zoo.huggingface.config import to_config, to_spec
 from model_zoo.specs.tokens import BYTE_VOCAB
-from tests.support.cli_process import Within
 
 UNTIED, TIED = False, True
 PUBLISHED: dict[PresetName, tuple[int, bool]] = {
@@ -61,13 +58,6 @@ def test_no_published_shape_is_left_out() -> None:
     assert shaped == PUBLISHED.keys()
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_class_of_transformers_has_the_same_model(name: PresetName) -> None:
-    model = PRESETS[name].model
-    assert to_spec(to_config(model)) == model
-    assert model.context in (2048, 1024)
-
-
 def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
     preset = PRESETS["qwen3-0.6b"]
     same = choose_model(preset, ModelChoices(layers=2, context=64))
@@ -105,21 +95,3 @@ def test_a_model_with_the_tokens_of_another_tokenizer_says_so() -> None:
     assert "49,152" in words
     assert not other_vocabulary("smollm2-135m", preset.model)
     assert not other_vocabulary("tiny", choose_model(PRESETS["tiny"], ModelChoices(), 512))
-
-
-def test_a_plan_says_how_many_machines_a_preset_needs() -> None:
-    model = choose_model(PRESETS["llama-3.1-8b"], ModelChoices(layers=96), 256)
-    with pytest.raises(UserError, match="need 3 stages") as caught:
-        possible_counts(model, None, 2)
-    assert "--machines 3" in caught.value.next_step
-    assert possible_counts(model, None, 40) == [3, 4, 8, 16, 32, 40]
-
-
-def test_create_refuses_at_once_and_plan_counts_the_published_vocabulary(within: Within) -> None:
-    done = within("create", "--preset", "llama-3.1-8b", "--layers", "96")
-    assert done.returncode == ExitCode.USAGE
-    assert "--stages 3 " in done.stderr
-    machines = ["--machines", "4", "--gflops", "100", "--memory", "16GB"]
-    done = within("plan", "--preset", "smollm2-135m", "--no-measure", *machines)
-    assert done.returncode == 0, done.stderr
-    assert "and 162,826,560 parameters" in done.stdout, "of 49,152 tokens"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,21 +14,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
+from client.cli.serving.metrics import exposition
+from client.cli.terminal import when
 from client.cli.terminal.output import printable
 from client.config import Settings
+from client.control.matches import PayingMove
 from client.control.snapshot import (
     AmendmentView,
+    AuditCounts,
+    AuditsView,
+    ContributorView,
     EventView,
     ExpelledView,
     HeldView,
     LimitsView,
     LineView,
+    MachineView,
+    PeerView,
+    ReachView,
+    ReplicaView,
     SeatView,
+    StageView,
+    TimeView,
+    TrustView,
+    WorkerView,
 )
+from client.errors import UserError
 from client.events import LogLine, StepCommitted
-from client.views.report import status_report
-from client.views.status import limits, one_line
-from tests.support.control_fakes import example_snapshot
+from client.views.report import (
+    leaderboard_report,
+    matches_report,
+    peers_report,
+    status_report,
+)
+from client.views.status import one_line
+from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
 
 @pytest.mark.parametrize(
@@ -45,100 +69,125 @@ def test_printable_text_has_no_escape(text: str) -> None:
     assert not set(printable(text)) & {"\x1b", "\x9b", "\r", "\x07", "\x00"}
 
 
-def test_the_report_names_state_stages_and_mended_faults() -> None:
-    text = status_report(example_snapshot())
-    words = "training: you serve stage 0; 1 without a volunteer (all stages are covered)"
-    assert f"state     {words}" in text
-    assert "step 3 of 10, loss 2.5000" in text
-    assert "◆ you 1.50/s" in text
-    assert "nobody" in text
-    assert "0 counted twice" in text
-
-
-def test_the_report_names_what_the_founder_has_changed() -> None:
-    assert "amended" not in status_report(example_snapshot())
-    one = AmendmentView(number=1, words="more steps", steps=20, from_step=9)
-    two = AmendmentView(number=2, words="another rate", steps=20)
-    text = status_report(example_snapshot(amendments=[one, two], contradicted_amendment=3))
-    assert "amended   more steps (from step 9 on)\n" in text
-    assert "          another rate (not agreed on by the stages yet)\n" in text
-    assert "          the founder has signed two different amendments 3: neither counts\n" in text
-
-
-def test_the_report_tells_of_newer_programs_and_how_to_update() -> None:
-    assert "program" not in status_report(example_snapshot())
-    text = status_report(example_snapshot(newer="2 members report a newer program"))
-    assert "program   2 members report a newer program (git pull and make install" in text
-
-
-def test_the_report_names_what_was_given_up_where_two_lines_of_the_run_met() -> None:
-    assert "given up" not in status_report(example_snapshot())
-    words = "341 steps made here without 4AphPb are given up"
-    one = EventView(seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words=words)
-    text = status_report(example_snapshot(given_up=one))
-    assert words in text
-
-
-def test_the_report_says_that_two_lines_of_the_run_exist() -> None:
-    assert "two lines" not in status_report(example_snapshot())
-    lines = [
-        LineView(members=["12D3KooWx4AphPb"], version=388),
+ME, ANNA, BORIS, CARLA = (
+    "12D3KooWexamplepeer",
+    *(f"12D3KooWexample{end}" for end in ("4AphPb", "9CqrSt", "0carla")),
+)
+LIES = "9CqrSt contributed what it should not have computed (step 7 of stage 1)"
+FULL = example_snapshot(
+    purpose="Haiku in Basque",
+    names={ANNA: "Anna", BORIS: "Anna", ME: "My PC"},
+    amendments=[
+        AmendmentView(number=1, words="more steps", steps=20, from_step=9),
+        AmendmentView(number=2, words="another rate", steps=20),
+    ],
+    contradicted_amendment=3,
+    newer="2 members report a newer program",
+    beside=[
+        LineView(members=[ANNA], version=388),
         LineView(members=[f"12D3KooW00000{n}" for n in range(5)], version=7),
-    ]
-    text = status_report(example_snapshot(beside=lines))
-    assert "two lines 4AphPb trains this run apart from this volunteer, at version 388: " in text
-    assert "000000, 000001, 000002, 2 more train this run apart" in text
-
-
-def test_the_report_names_who_was_expelled_last_and_why() -> None:
-    assert "expelled" not in status_report(example_snapshot())
-    out = [ExpelledView(peer=f"p{n}", reason=f"p{n} signed two plans") for n in range(9)]
-    lines = status_report(example_snapshot(expelled=out)).splitlines()
-    at = lines.index("expelled  p8 signed two plans")
-    assert lines[at + 1 : at + 5] == [
-        "          p7 signed two plans",
-        "          p6 signed two plans",
-        "          6 more: volunteer evidence ls",
-        "evidence  volunteer evidence save FILE, which anybody can verify",
-    ]
-
-
-def test_the_report_says_which_version_is_certified() -> None:
-    assert "certified" not in status_report(example_snapshot())
-    text = status_report(example_snapshot(certified_version=150, certified_links=2))
-    assert "certified version 150, 2 links from the founder's signature" in text
-
-
-def test_the_report_names_a_robust_rule_and_the_stages_that_are_too_few_for_it() -> None:
-    assert "averaging" not in status_report(example_snapshot())
-    now = example_snapshot(aggregation="centred-clipping")
-    [line] = [line for line in status_report(now).splitlines() if line.startswith("averaging")]
-    assert "centred-clipping: gradients are averaged; those far from most others" in line
-    assert line.endswith("stages 0, 1: norms only, fewer than 3 volunteers")
-    [replica] = now.stages[0].replicas[:1]
-    full = [msgspec.structs.replace(stage, replicas=[replica] * 3) for stage in now.stages]
-    assert "norms" not in status_report(msgspec.structs.replace(now, stages=full))
-    assert "averaging" not in status_report(example_snapshot(aggregation="of-a-later-version"))
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (LimitsView(used_bytes=1500), "none; 1.50 kB sent and received today"),
-        (LimitsView(threads=1, compute_share=50), "1 thread, 50 % of the time"),
-        (
-            LimitsView(memory_bytes=4 * 10**9, upload_bytes_per_s=2_000_000),
-            "4.00 GB RAM, ▲ 16.0 Mbit/s",
+    ],
+    given_up=EventView(
+        seq=1, time=0.0, kind="LineGivenUp", topic="", level="warning", words="341 steps: given up"
+    ),
+    certified_version=150,
+    certified_links=2,
+    aggregation="centred-clipping",
+    stages=[
+        StageView(
+            stage=stage,
+            layers=2,
+            version=3,
+            replicas=[
+                ReplicaView(peer=peer, version=3, state="serving", rate=1.0) for peer in peers
+            ],
+        )
+        for stage, peers in enumerate(([ME, ANNA, BORIS], [CARLA]))
+    ],
+    contributors=[
+        ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7),
+        ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1),
+    ],
+    held=[
+        HeldView(stage=0, state="serving", waits_for="", for_s=900.0),
+        HeldView(stage=1, state="draining", waits_for="draining stage 1: its step", for_s=12.0),
+    ],
+    time_spent=TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5),
+    workers=[
+        WorkerView(state="running", stage=1, flop_per_s=2e9, mfu=0.25, mfu_computing=0.5),
+    ],
+    machine=MachineView(
+        platform="cuda",
+        peak_flop_per_s={"fp32": 8e12, "bf16": 0.0},
+        to_device_bytes_per_s=2e9,
+        to_host_bytes_per_s=3e9,
+    ),
+    limits=LimitsView(
+        threads=1,
+        compute_share=50,
+        memory_bytes=4 * 10**9,
+        upload_bytes_per_s=2_000_000,
+        daily_bytes=50 * 10**9,
+        used_bytes=10**9,
+        when=["idle only"],
+    ),
+    reach=ReachView(
+        state="unreachable",
+        words="not reachable: nobody could",
+        next_step="forward it",
+        change="the network changed; linked again with 3 of 3 after 2.0 s",
+    ),
+    peers=[
+        PeerView(peer=ANNA, state="connected", rtt_ms=5.0, punched=True),
+        PeerView(peer=CARLA, state="connected", rtt_ms=6.0, relay=ANNA),
+        PeerView(peer="12D3KooWfar", state="known"),
+    ],
+    audits=AuditsView(contributions=412, results=AuditCounts(agree=4, disagree=1, unchecked=2)),
+    expelled=[
+        *(ExpelledView(peer=f"p{n}", reason=f"p{n} signed two plans") for n in range(4)),
+        ExpelledView(peer=CARLA, reason="Anna has expelled 0carla", by="inviter"),
+        ExpelledView(peer=BORIS, reason=LIES, by="charges"),
+    ],
+    trust=[
+        TrustView(peer=BORIS, standing="expelled", words=LIES, fault="stage 1, step 7: a lie"),
+        TrustView(
+            peer=ANNA,
+            standing="proven",
+            words="steps contain its work",
+            audits=AuditCounts(agree=2, unchecked=1),
+            invited_by=[CARLA, BORIS],
         ),
-        (
-            LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, when=["idle only"]),
-            "1.00 GB of 50.0 GB today, idle only",
-        ),
+        TrustView(peer=CARLA, standing="probation", words="one step is enough"),
     ],
 )
-def test_the_report_names_the_limits(found: LimitsView, words: str) -> None:
-    assert limits(found) == words
-    assert f"limits    {words}" in status_report(example_snapshot(limits=found))
+"""A node of which all is known that there may be."""
+REPORTS = {
+    "status": lambda: status_report(FULL),
+    "status-at-first": lambda: status_report(example_snapshot()),
+    "peers": lambda: peers_report(FULL),
+    "leaderboard": lambda: leaderboard_report(FULL.contributors, ME),
+    "leaderboard-at-first": lambda: leaderboard_report([], ME),
+    "metrics": lambda: exposition(FULL).decode(),
+    "matches": lambda: matches_report(example_snapshot(), example_matches()),
+}
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_look_as_kept(name: str, utc: None) -> None:
+    """After a change that is meant, set ``UPDATE_SNAPSHOTS=1`` and read the difference."""
+    path, text = Path(__file__).parent / "reports" / f"{name}.txt", REPORTS[name]()
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 def test_the_progress_line_says_why_nothing_moves() -> None:
@@ -167,11 +216,44 @@ def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str])
     assert json.loads(said)["words"] == "loud"
 
 
-def test_the_report_says_what_a_held_stage_waits_for_and_for_how_long() -> None:
-    serving = HeldView(stage=0, state="serving", waits_for="", for_s=900.0)
-    draining = HeldView(
-        stage=1, state="draining", waits_for="draining stage 1: its step", for_s=12.0
-    )
-    report = status_report(example_snapshot(held=[serving, draining]))
-    lines = [line for line in report.splitlines() if line.startswith("waits")]
-    assert lines == ["waits     draining stage 1: its step, for 12 s"]
+def test_the_longest_reasons_fit_100_columns() -> None:
+    wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
+    moves = [PayingMove(home=n, to=127) for n in range(20)]
+    now = example_matches(stages=[wide] * 3, paying_moves=moves)
+    assert max(map(len, matches_report(example_snapshot(), now).splitlines())) <= 100
+
+
+@given(st.text())
+def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: str) -> None:
+    told = [msgspec.structs.replace(example_matches().explanations[0], words=f"told {words} end")]
+    now = example_matches(stages=[example_stage(obstacle=words)], explanations=told)
+    text = matches_report(example_snapshot(), now)
+    assert printable(text) == text
+    assert "\t" not in text
+
+
+# --- times as people write them ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("45s", 45), ("30m", 1800), ("1h30m", 5400), ("1.5 h", 5400), ("2D", 172800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert when.duration_s(text, "--for") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "0s", "-1h", "1h x", "1000d", "2 weeks", "1e9h"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UserError, match="not a time"):
+        when.duration_s(text, "--for")
+
+
+def test_a_time_of_day_is_the_next_or_the_last() -> None:
+    noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+    assert when.moment("18:00", "x", past=False, now=noon) == noon + 6 * 3600
+    assert when.moment("18:00", "x", past=True, now=noon) == noon - 18 * 3600
+    assert when.moment("09:00", "x", past=False, now=noon) == noon + 21 * 3600
+    assert when.moment("2026-11-21 12:00", "x", past=False) == noon
+    with pytest.raises(UserError):
+        when.moment("25:00", "x", past=False)

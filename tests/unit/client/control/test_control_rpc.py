@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from client.control import methods, rpc
 from client.control.client import ControlClient
-from client.control.matches import MATCHES_VERSION
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
-from client.control.snapshot import SCHEMA_VERSION
+from client.control.names import named, with_names
 from tests.support.control_fakes import FakeProvider
 
 REFUSED = [
@@ -23,7 +22,6 @@ REFUSED = [
     (b'{"jsonrpc": ' + b"[" * 60_000, rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "2.0", "method": "status", "params": ' + b"[" * 60_000, rpc.INVALID_REQUEST),
     (b"[]", rpc.INVALID_REQUEST),
-    (b"1", rpc.INVALID_REQUEST),
     (b'"status"', rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "2.0", "id": 1}', rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "1.0", "id": 1, "method": "status"}', rpc.INVALID_REQUEST),
@@ -35,19 +33,6 @@ REFUSED = [
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": [1]}', rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "2.0", "method": "finish"}', rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "hello"}', rpc.INVALID_PARAMS),
-    (b'{"jsonrpc": "2.0", "id": 1, "method": "matches", "params": {"a": 1}}', rpc.INVALID_PARAMS),
-    (
-        b'{"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"version": 99}}',
-        rpc.WRONG_VERSION,
-    ),
-    (
-        b'{"jsonrpc": "2.0", "id": 1, "method": "events", "params": {"since": -1}}',
-        rpc.INVALID_PARAMS,
-    ),
-    (
-        b'{"jsonrpc": "2.0", "id": 1, "method": "events", "params": {"since": 1e300}}',
-        rpc.INVALID_PARAMS,
-    ),
 ]
 
 
@@ -73,30 +58,6 @@ def _call(method: str, provider: FakeProvider | None = None, **params: object) -
     return reply
 
 
-def test_status_is_the_snapshot_with_its_schema_version() -> None:
-    result = _call("status")["result"]
-    assert isinstance(result, dict)
-    assert result["schema_version"] == SCHEMA_VERSION
-    assert result["stages"][0]["replicas"][0]["rate"] == 1.5
-    assert result["counters"]["doubled_microbatches"] == 0
-
-
-def test_matches_is_versioned() -> None:
-    result = _call("matches")["result"]
-    assert isinstance(result, dict)
-    assert result["schema_version"] == MATCHES_VERSION
-    assert result["seats"][0]["state"] == "serving"
-    assert result["stages"][1]["obstacle"].startswith("its cutoff is above us")
-    assert [told["level"] for told in result["explanations"]] == ["info"]
-
-
-def test_events_are_those_after_since() -> None:
-    result = _call("events", since=1)["result"]
-    assert isinstance(result, dict)
-    assert [event["seq"] for event in result["events"]] == [2, 3]
-    assert result["last"] == 3
-
-
 def test_events_are_bounded_and_can_be_paged() -> None:
     provider = FakeProvider(event_count=MAX_EVENTS_PER_ANSWER + 5)
     first = _call("events", provider)["result"]
@@ -104,7 +65,9 @@ def test_events_are_bounded_and_can_be_paged() -> None:
     assert len(first["events"]) == MAX_EVENTS_PER_ANSWER
     rest = _call("events", provider, since=first["last"])["result"]
     assert isinstance(rest, dict)
-    assert len(rest["events"]) == 5
+    begin = MAX_EVENTS_PER_ANSWER + 1
+    assert [event["seq"] for event in rest["events"]] == list(range(begin, begin + 5))
+    assert rest["last"] == begin + 4
 
 
 def test_a_failing_provider_is_an_internal_error() -> None:
@@ -136,6 +99,8 @@ def test_a_client_has_every_method_of_the_node_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("method", "params"),
     [
+        ("events", {"since": -1}),
+        ("events", {"since": 1e300}),
         ("history", {"points": 0}),
         ("history", {"points": 501}),
         ("pause", {"until": -1}),
@@ -149,3 +114,33 @@ def test_parameters_are_bounded(method: str, params: dict[str, object]) -> None:
     error = _call(method, **params)["error"]
     assert isinstance(error, dict)
     assert error["code"] == rpc.INVALID_PARAMS
+
+
+def test_another_version_of_the_protocol_is_refused() -> None:
+    error = _call("hello", version=99)["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == rpc.WRONG_VERSION
+
+
+# --- names beside ids ------------------------------------------------------------------------
+
+ANNA, OTHER, WORDY = (f"12D3KooWexample{end}" for end in ("4AphPb", "9CqrSt", "stages"))
+NAMES = {ANNA: "Anna's PC", OTHER: "Anna's PC"}
+
+
+def test_two_members_with_one_name_are_told_apart_by_their_ids() -> None:
+    assert named(ANNA, NAMES) == "Anna's PC (4AphPb)"
+    assert named(OTHER, NAMES) == "Anna's PC (9CqrSt)"
+    assert named(WORDY, NAMES) == "stages"
+
+
+def test_words_about_members_get_their_names_beside_the_ends_of_their_ids() -> None:
+    words = "4AphPb is down; 9CqrSt took over, x4AphPb and 4AphPbx not"
+    assert with_names(words, (ANNA, OTHER), NAMES) == (
+        "Anna's PC (4AphPb) is down; Anna's PC (9CqrSt) took over, x4AphPb and 4AphPbx not"
+    )
+    assert with_names("4AphPb is down", (ANNA,), {}) == "4AphPb is down"
+
+
+def test_an_id_that_looks_like_a_word_renames_no_word_of_an_event_about_others() -> None:
+    assert with_names("all stages", (ANNA,), {WORDY: "Evil", ANNA: "Anna"}) == "all stages"

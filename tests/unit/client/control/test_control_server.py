@@ -132,13 +132,6 @@ async def test_half_a_line_is_given_up(path: Path) -> None:
         await _still_serves(path)
 
 
-async def test_half_a_line_then_end_of_stream(path: Path) -> None:
-    async with serve_control(path, FakeProvider()):
-        async with await _connect(path) as stream:
-            await stream.send_all(STATUS[:10])
-        await _still_serves(path)
-
-
 async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(path: Path) -> None:
     provider = FakeProvider(event_count=500, event_size_bytes=10_000)
     limits = ServerLimits(patience_s=0.2)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,50 +141,6 @@ async def test_a_thousand_attachments_leave_nothing_behind(path: Path) -> None:
             while me.num_fds() > descriptors:
                 await trio.sleep(0.05)
         assert me.memory_info().rss - rss < 4 * 2**20
-
-
-WATCHER = """
-import sys
-from pathlib import Path
-from client.control.client import ControlClient
-with ControlClient(Path(sys.argv[1])) as client:
-    client.subscribe()
-    while True:  # a wait that the stop has made too long ends without one
-        if client.next_update(60.0):
-            print("update", flush=True)
-"""
-
-
-async def test_a_stopped_front_end_costs_nothing_and_goes_on_when_woken(path: Path) -> None:
-    provider = CountingProvider(event_count=1000, event_size_bytes=5000)
-    async with serve_control(path, provider):
-        command = [sys.executable, "-c", WATCHER, str(path)]
-        watcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert watcher.stdout is not None
-        try:
-            await trio.to_thread.run_sync(watcher.stdout.readline)
-            os.kill(watcher.pid, signal.SIGSTOP)
-            await _quiet(provider)
-            rss = psutil.Process().memory_info().rss
-            async with await _subscribed(path, events_since=1000) as other:
-                await _lines(other, 8)  # nobody else waits for it
-            assert psutil.Process().memory_info().rss - rss < 8 * 2**20
-            os.kill(watcher.pid, signal.SIGCONT)
-            for _ in range(5):
-                assert await trio.to_thread.run_sync(watcher.stdout.readline)
-        finally:
-            watcher.kill()
-            watcher.wait(10)
-            watcher.stdout.close()
-
-
-async def _quiet(provider: CountingProvider) -> None:
-    """Wait until nothing more is made."""
-    with trio.fail_after(60):
-        asked = -1
-        while asked != provider.asked:
-            asked = provider.asked
-            await trio.sleep(1.0)
 
 
 async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:

@@ -155,17 +155,6 @@ async def test_the_newest_whole_version_is_copied(
     assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
 
 
-async def test_a_copy_that_only_a_holder_has_is_enough(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.has(FIRST, (0, 20))
-    swarm.says(FIRST, copies((0, 20)))
-    swarm.has(HOLDER, (1, 20))
-    swarm.says(HOLDER, copies((1, 20)))
-    assert versions(await swarm.copy(tmp_path / "out")) == NEWEST
-
-
 @pytest.mark.parametrize("version", [15, 20, 25, 30])
 async def test_a_stranger_with_records_of_its_own_is_not_believed(
     swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, version: int

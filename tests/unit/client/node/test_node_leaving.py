@@ -78,9 +78,3 @@ def test_a_signal_and_the_end_of_the_run_are_not_refused_but_fail(
     assert loss is not None
     assert "version 65 of stage 0 could not be saved" in str(loss)
     assert loss.exit_code == ExitCode.RUNTIME
-
-
-def test_nothing_lost_is_no_failure(leaving: Leaving, held: Held) -> None:
-    held.full = False
-    leaving.must()
-    assert leaving.loss() is None

@@ -61,15 +61,6 @@ async def test_everybody_tells_its_seat_and_its_reasons(
             assert any("serving stage" in told.words for told in now.explanations)
 
 
-async def test_the_answer_survives_its_way_through_json(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
-        first, *_ = await matched_swarm(swarm, count=2)
-        encoded = msgspec.json.encode(described(first))
-        assert msgspec.json.encode(msgspec.json.decode(encoded, type=MatchesSnapshot)) == encoded
-
-
 def test_explanations_are_the_last_ones_about_the_matching() -> None:
     log = EventLog()
     for number in range(400):
