@@ -6,11 +6,10 @@ what the audited member has computed before it contributes, or what it has sent 
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -49,7 +48,7 @@ from protocol.wire.messages import Commitment, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
-from tests.support.other_process import AuditingWorker, OtherProcess
+from tests.support.other_process import OtherProcess
 
 SEGMENTS = 3
 LIAR, AUDITOR = 0, 1
@@ -87,7 +86,7 @@ class AuditedStage:
         shares: how many microbatches of a step each replica computes; the first is audited, by the
             second.
         threads: with which the two compute.
-        elsewhere: processes in which the last replicas compute, instead of this one.
+        elsewhere: the process in which the auditor computes, instead of this one.
     """
 
     audited: int
@@ -98,7 +97,7 @@ class AuditedStage:
     averaging: AveragingCodec = "s8"
     threads: Sequence[int] = (1, 1)
     precision: Precision = DEFAULT
-    elsewhere: Sequence[OtherProcess] = ()
+    elsewhere: OtherProcess | None = None
     first: int = 0
     """Of the microbatches, hence of the samples."""
     step: int = 0
@@ -107,14 +106,15 @@ class AuditedStage:
     def __post_init__(self) -> None:
         half = self.model.layers // 2
         self.cut = [half, self.model.layers - half]
-        here = [AuditingWorker() for _ in range(len(self.shares) - len(self.elsewhere))]
-        self.members: list[Any] = [*here, *self.elsewhere]
-        self.beside = AuditingWorker()
+        self.members: list[Any] = [LocalWorker() for _ in self.shares]
+        if self.elsewhere is not None:
+            self.members[AUDITOR] = self.elsewhere
+        self.beside = LocalWorker()
         for member in self.members:
             self.open(member, self.audited)
         self.open(self.beside, 1 - self.audited)
 
-    def open(self, worker: AuditingWorker | OtherProcess, stage: int) -> None:
+    def open(self, worker: LocalWorker | OtherProcess, stage: int) -> None:
         """Have a worker open a stage of the swarm's model."""
         request = open_request(stage, self.cut, boundary=self.boundary, averaging=self.averaging)
         worker.call(
@@ -219,67 +219,38 @@ class AuditedStage:
             self.compute()
             self.close(self.contribute())
 
-    def begin(self, lie: Lie = Lie(), auditors: Sequence[int] = (AUDITOR,)) -> Shown:  # noqa: B008
-        """One more step, in which the first replica lies; the auditors keep the version of it.
+    def begin(self, lie: Lie = Lie()) -> Shown:  # noqa: B008
+        """One more step, in which the first replica lies; its auditor keeps the version of it.
 
         Returns what the first one has signed and can show.
         """
         self.compute(lie)
         sent, bounds = self.contribute(), self.bounds
-        for auditor in auditors:
-            self.members[auditor].call(KeepVersionTask(step=self.step))
-        shown = self._shown(LIAR, bounds, sent[LIAR])
+        self.members[AUDITOR].call(KeepVersionTask(step=self.step))
+        work = {m: self.work[m] for m in self._microbatches(LIAR)}
+        tensors = tensors_of(first=not self.audited, last=bool(self.audited))
+        shown = Shown(self, bounds, work, sent[LIAR], tensors)
         self.close(sent)
         return shown
-
-    def _shown(self, place: int, bounds: list[int], sent: list[bytes]) -> Shown:
-        work = {m: self.work[m] for m in self._microbatches(place)}
-        tensors = tensors_of(first=not self.audited, last=bool(self.audited))
-        return Shown(self, bounds, work, sent, tensors)
-
-    def audit_everyone(self) -> Iterator[tuple[int, int, Audited]]:
-        """One more honest step, in which every replica that contributes is audited by all others,
-        each with one copy of the version; yield who audited whom, and the result."""
-        self.compute()
-        sent, bounds = self.contribute(), self.bounds
-        for member in self.members:
-            member.call(KeepVersionTask(step=self.step))
-        shown = [self._shown(place, bounds, parts) for place, parts in enumerate(sent)]
-        self.close(sent)
-        for auditor, other in itertools.permutations(range(len(self.members)), 2):
-            if self.shares[other]:
-                yield auditor, other, self.finish(shown[other], auditor)
-                self.members[auditor].again()
-
-    def _held(self, sent: Sequence[bytes], auditor: int) -> dict[int, bytes]:
-        """Digests of the segments that an auditor owns, and so has got."""
-        return {
-            i: sealed_digest(sent[i]) for i in range(SEGMENTS) if i % len(self.members) == auditor
-        }
 
     def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
         """Audit a step in which the first replica lies."""
         return self.finish(self.begin(lie))
 
-    def finish(self, shown: Shown, auditor: int = AUDITOR) -> Audited:
-        """Have a replica audit what the first one shows."""
-        self._set_threads(auditor)
-        of = replace(shown.of, held=self._held(shown.segments, auditor))
-        audit, done = Audit(of, PeerId("auditor"), PeerId("auditor")), Audited()
+    def finish(self, shown: Shown) -> Audited:
+        """Have the second replica audit what the first one shows."""
+        self._set_threads(AUDITOR)
+        audit, done = Audit(shown.of, PeerId("auditor"), PeerId("auditor")), Audited()
         pending = deque(audit.computed(audit.keep(), Outcome(), 0.0))
         while pending:
-            pending += self._perform(audit, pending.popleft(), shown, done, self.members[auditor])
+            pending += self._perform(audit, pending.popleft(), shown, done)
         torch.set_num_threads(1)
         return done
 
     def _perform(
-        self,
-        audit: Audit,
-        effect: AuditEffect,
-        shown: Shown,
-        done: Audited,
-        auditor: AuditingWorker | OtherProcess,
+        self, audit: Audit, effect: AuditEffect, shown: Shown, done: Audited
     ) -> list[AuditEffect]:
+        auditor = self.members[AUDITOR]
         match effect:
             case Ask(PayloadKey(name="list")):
                 return audit.listed(shown.encoded, 0.0)
@@ -332,7 +303,11 @@ class Shown:
             counted=frozenset(self.work),
             segment=None,
             said={member: Commitment(stage, self.step, 1, root_of(self.encoded), digests)},
-            held=(),
+            held={
+                segment: digest
+                for segment, digest in enumerate(digests)
+                if segment % len(self.stage.members) == AUDITOR
+            },
             tensors=self.tensors,
             coarse=self.stage.averaging != "fp32",
             mixed=self.stage.precision != DEFAULT,

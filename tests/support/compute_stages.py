@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
+from client.compute.memory import Holding, MemoryNeed
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
@@ -117,6 +118,26 @@ def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
     return worker
 
 
+def need_of(request: OpenStage, **changes: Any) -> MemoryNeed:
+    """The memory that a stage needs, as predicted."""
+    fields = {
+        "model": request.model,
+        "layers_per_stage": request.layers_per_stage,
+        "stage": request.stage,
+        "sequences": request.sequences,
+        "tokens": request.tokens,
+        "graphs_kept": request.graphs_kept,
+        "averaging_codec": request.averaging_codec,
+        "state": request.state,
+        "inner": request.optimizer.name if request.local_rounds else None,
+        "aggregation": request.aggregation,
+        "precision": request.precision,
+        "reruns_blocks": request.reruns_blocks,
+        "offload": request.offload,
+    }
+    return Holding(**{**fields, **changes}).need
+
+
 def tokens_of(microbatch: int, vocab: int = 61) -> bytes:
     """Random tokens (B, T+1) of a microbatch, as on the wire."""
     generator = np.random.default_rng(microbatch)
@@ -133,11 +154,6 @@ def token_tensors(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
 def whole_model(model: str) -> Stage:
     """The uncut model with the same initial weights."""
     return build_whole(MODELS[model], SEED)
-
-
-def optimizer_config() -> OptimizerSpec:
-    """The optimizer of all small stages."""
-    return OPTIMIZER
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from client.compute.auditing import _Apart
 from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import Load, Save
@@ -14,7 +13,6 @@ from protocol.audit import record
 from protocol.audit.record import Grade
 from protocol.pipeline.effects import CompareTask, KeepVersionTask, PassTask
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
-from tests.support.cases import usual
 from tests.support.other_process import OtherProcess
 
 SHARES = [(4, 4), (1, 7), (3, 3, 3)]
@@ -25,10 +23,13 @@ def worst(audited):
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("averaging", ["fp32", "bf16", "s8"])
+@pytest.mark.parametrize(
+    ("averaging", "boundary"), [("fp32", "s8"), ("bf16", "s8"), ("s8", "s8"), ("fp32", "s4")]
+)
 @pytest.mark.parametrize("shares", SHARES)
-def test_honest_replicas_agree(stage, averaging, shares):
-    swarm = AuditedStage(stage, shares, averaging=averaging)
+def test_honest_replicas_agree(stage, averaging, boundary, shares):
+    """Of boundaries in four bits what was rounded by chance, too, is computed again."""
+    swarm = AuditedStage(stage, shares, averaging=averaging, boundary=boundary)
     swarm.train(1)
     for _ in range(3):
         audited = swarm.audit()
@@ -36,30 +37,18 @@ def test_honest_replicas_agree(stage, averaging, shares):
         assert audited.grade is Grade.AGREES
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "boundary"),
-    usual(2, [(0, "s8"), (1, "s4"), (0, "fp32"), (1, "fp32"), (0, "s4"), (1, "s8")]),
-)
-def test_other_threads_stay_far_below_the_tolerance(stage, boundary):
-    swarm = AuditedStage(stage, averaging="fp32", boundary=boundary, threads=(1, 2))
-    swarm.train(2)
-    for _ in range(3):
-        assert worst(swarm.audit()) < 1e-5
-
-
 def test_a_machine_that_rounds_otherwise_agrees_and_makes_the_same_versions():
     """``close`` compares the versions; passes in bf16 differ by a hundred thousand times more."""
-    elsewhere = OtherProcess("sse")
+    elsewhere = OtherProcess()
     try:
         for precision, least, most in (("fp32", 1e-9, 1e-5), ("bf16", 1e-5, 1e-2)):
             swarm = AuditedStage(
-                1, (2, 2), averaging="fp32", precision=precision, elsewhere=[elsewhere]
+                1, (2, 2), averaging="fp32", precision=precision, elsewhere=elsewhere
             )
             swarm.train(1)
-            found = [result for _, _, result in swarm.audit_everyone()]
-            assert [each.grade for each in found] == [Grade.AGREES] * 2
-            assert all(least < worst(each) < most for each in found)
+            audited = swarm.audit()
+            assert audited.grade is Grade.AGREES
+            assert least < worst(audited) < most
     finally:
         elsewhere.close()
 
@@ -81,23 +70,6 @@ def test_coarse_averaging_hides_small_noise_only(stage, name):
     swarm.train(2)
     hidden = {"1 % noise": Grade.AGREES, "x 1.02": Grade.DOUBTFUL}
     assert swarm.audit(LIES[name]).grade is hidden.get(name, Grade.LIES)
-
-
-def test_what_the_codec_explains_is_bounded(monkeypatch):
-    found, explained = [], _Apart.explained
-
-    def noted(apart, sum_before):
-        found.append(explained(apart, sum_before) / apart.norm)
-        return explained(apart, sum_before)
-
-    monkeypatch.setattr(_Apart, "explained", noted)
-    swarm = AuditedStage(1, (3, 3, 3), averaging="s8")
-    swarm.train(3)
-    for _ in range(3):
-        swarm.audit()
-    assert 0 < max(found) < 0.15
-    AuditedStage(1, averaging="fp32").audit()
-    assert found[3:] == [0]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -190,29 +162,26 @@ def test_a_false_gradient_to_a_neighbour_is_seen():
     assert reply.loss_sum > 0
 
 
-def test_who_shows_other_tensors_than_it_has_committed_to_is_refused():
-    swarm = AuditedStage(1, averaging="fp32")
-    swarm.train(1)
-    shown = swarm.begin()
+def other_tensors(shown):
     first, second, *_ = shown.work.values()
     first.claimed[:] = second.claimed
-    assert swarm.finish(shown).grade is Grade.REFUSED
 
 
-def test_who_commits_to_tensors_that_are_none_is_refused():
-    swarm = AuditedStage(1, averaging="fp32")
-    swarm.train(1)
-    shown = swarm.begin()
+def no_tensors(shown):
     next(iter(shown.work.values())).given[0] += b"\0"
-    assert swarm.finish(shown).grade is Grade.REFUSED
+
+
+def another_list(shown):
+    shown.encoded += b"\0"
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_another_version_of_the_list_is_refused(stage):
+@pytest.mark.parametrize("change", [other_tensors, no_tensors, another_list])
+def test_who_shows_other_than_it_has_committed_to_is_refused(stage, change):
     swarm = AuditedStage(stage, averaging="fp32")
     swarm.train(1)
     shown = swarm.begin()
-    shown.encoded += b"\0"
+    change(shown)
     assert swarm.finish(shown).grade is Grade.REFUSED
 
 
@@ -247,20 +216,10 @@ def test_a_step_after_one_ten_times_as_large_is_not_doubted():
 
 
 def test_what_a_small_share_hides_along_the_gradient_is_not_its_absence():
-    swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
-    swarm.train(2)
-    assert swarm.audit(LIES["x -10"]).grade is not Grade.AGREES
-    swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
-    swarm.train(2)
-    assert swarm.audit(LIES["zero"]).grade is not Grade.AGREES
-
-
-def test_four_bits_are_computed_again_bit_by_bit():
-    """What was rounded by chance, too."""
-    swarm = AuditedStage(1, averaging="fp32", boundary="s4")
-    swarm.train(2)
-    audited = swarm.audit()
-    assert (worst(audited), audited.grade) == (0.0, Grade.AGREES)
+    for name in ("x -10", "zero"):
+        swarm = AuditedStage(0, (1, 6), averaging="s8", sequences=1)
+        swarm.train(2)
+        assert swarm.audit(LIES[name]).grade is not Grade.AGREES
 
 
 @pytest.mark.parametrize(("apart", "grade"), [(2e-4, Grade.AGREES), (0.05, Grade.LIES)])

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from client.compute.memory import Holding
 from client.compute.offload import OffloadedVectors
 from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
-from model_zoo.specs.state import StateSpec
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -25,8 +23,8 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
-from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
-from tests.support.compute_stages import MODELS, opened, tokens_of
+from tests.support.compute_rounds import accumulate, bounds_of, close_round
+from tests.support.compute_stages import need_of, open_request, opened, tokens_of
 
 CPU = torch.device("cpu")
 
@@ -72,10 +70,8 @@ def test_rounds_have_the_same_bits(away: dict[str, Any], codec: Any, rule: str) 
         workers = [opened(0, [4], averaging=codec, aggregation=rule, **how) for _ in range(3)]
         for step in range(3):
             accumulate(workers, step)
-            bounds = bounds_of(workers[0], 4)
-            sums, norms = contribute_and_reduce(workers, step, 0, bounds, [0, 1, 2, 0])
-            request = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
-            hashes.append([worker.call(request, *sums)[0].hash for worker in workers])
+            replies = close_round(workers, step, owners=[0, 1, 2, 0])
+            hashes.append([reply.hash for reply in replies])
     assert hashes[:3] == hashes[3:]
     assert all(len(set(each)) == 1 for each in hashes)
 
@@ -142,41 +138,18 @@ def test_a_pass_that_fails_leaves_the_sum(away: dict[str, Any]) -> None:
     assert not torch.equal(worker.replica.gradient_sum, before)
 
 
-# --- prediction -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
 def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> None:
     worker = opened(1, [1, 3], averaging=codec, **away)
     replica, averager = worker.replica, worker.executor._opened.averager
     weights = replica.flat.values
     lying = [each for each in replica.buffers if each is not weights]
-    need = Holding(
-        model=MODELS["gpt"],
-        layers_per_stage=[1, 3],
-        stage=1,
-        sequences=3,
-        tokens=16,
-        graphs_kept=2,
-        averaging_codec=codec,
-        state=StateSpec(),
-        offload=True,
-    ).need
+    need = need_of(open_request(1, [1, 3], averaging=codec, **away))
     assert need.offloaded_bytes == sum(each.nbytes for each in lying) + averager.residual_bytes
 
 
 def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    need = Holding(
-        model=model,
-        layers_per_stage=[12, 12],
-        stage=0,
-        sequences=1,
-        tokens=8,
-        graphs_kept=0,
-        averaging_codec="s8",
-        state=StateSpec(),
-        offload=True,
-    ).need
-    parameters = stage_parameters(model, [12, 12], 0)
-    assert need.state_bytes / parameters <= 6
+    request = open_request(0, [12, 12], averaging="s8", offload=True)
+    need = need_of(request, model=model, sequences=1, tokens=8, graphs_kept=0)
+    assert need.state_bytes / stage_parameters(model, [12, 12], 0) <= 6

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from client.lab.reference import Dealt, ReferenceRun, TrainingPlan, train_reference
+from client.lab.reference import Dealt, TrainingPlan, train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.pipeline.effects import ApplyTask, BackwardTask, ContributeTask, ForwardTask, LossTask
-from tests.support.compute_rounds import bounds_of, decode_task, reduce_task
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
+from tests.support.compute_rounds import close_round
 from tests.support.compute_stages import (
     MODELS,
     OPTIMIZER,
@@ -63,38 +63,6 @@ def run(chain: Replicas, corpus: Corpus, step: int, microbatch: int) -> float:
     return float(reply.loss_sum)
 
 
-def average(replicas: Replicas, step: int) -> None:
-    """The round of a stage, in which each owns a segment and checks those of the others."""
-    bounds = bounds_of(replicas[0], len(replicas))
-    counts = [len(worker.replica.counted) for worker in replicas]
-    contribute = ContributeTask(step=step, attempt=0, bounds=bounds)
-    sent = [worker.call(contribute)[1] for worker in replicas]
-    sums, norms = [], []
-    for owner, worker in enumerate(replicas):
-        parts = [segments[owner] for member, segments in enumerate(sent) if member != owner]
-        reduce = reduce_task(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
-        reply, (total,) = worker.call(reduce, *parts)
-        sums.append(total)
-        norms.append(reply.sq_norm)
-    apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
-    hashes = set()
-    for worker in replicas:
-        for segment, (total, norm) in enumerate(zip(sums, norms, strict=True)):
-            decode = decode_task(step=step, attempt=0, segment=segment, squared_norm=norm)
-            worker.call(decode, total)
-        hashes.add(worker.call(apply, *sums)[0].hash)
-    assert len(hashes) == 1
-
-
-def assert_equal(stages: list[Replicas], losses: Sequence[float], expected: ReferenceRun) -> None:
-    assert losses == pytest.approx(expected.losses, rel=1e-5)
-    for replicas in stages:
-        own = replicas[0].replica
-        for part in own.flat.layout:
-            value = own.parameters[part.offset : part.offset + part.size].view(part.shape)
-            assert relative_error(value, expected.state[part.name]) < 1e-3, part.name
-
-
 @pytest.mark.parametrize("optimizer", [OPTIMIZER, replace(OPTIMIZER, name="muon")])
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(("cut", "count"), [((4,), 1), ((4,), 3), ((2, 2), 1)])
@@ -109,11 +77,16 @@ def test_executors_follow_the_reference(
             for microbatch in counted:
                 losses[step] += run(chain, corpus, step, microbatch) / STEP_TOKENS
         for replicas in stages:
-            average(replicas, step)
+            assert len({reply.hash for reply in close_round(replicas, step)}) == 1
     plan = TrainingPlan(
         MODELS["gpt"], cut, optimizer, SEED, STEPS, PER_STEP, SEQUENCES, local_rounds=rounds
     )
     expected = train_reference(plan, corpus, dealt=dealt)
-    assert_equal(stages, losses, expected)
+    assert losses == pytest.approx(expected.losses, rel=1e-5)
+    for replicas in stages:
+        own = replicas[0].replica
+        for part in own.flat.layout:
+            value = own.parameters[part.offset : part.offset + part.size].view(part.shape)
+            assert relative_error(value, expected.state[part.name]) < 1e-3, part.name
     in_order = train_reference(plan, corpus)
     assert in_order.losses != pytest.approx(expected.losses, rel=1e-4)
