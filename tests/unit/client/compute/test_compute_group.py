@@ -234,16 +234,6 @@ async def test_ranks_listen_on_loopback_and_meet_in_a_private_folder() -> None:
     assert not folder.exists()
 
 
-async def test_all_ranks_are_measured_and_told() -> None:
-    async with ranks(2) as worker:
-        probed, _ = await worker.call(Probe(sizes=[64], threads=2))
-        assert probed.device == "cpu"
-        assert probed.memory_total_bytes <= psutil.virtual_memory().total // 2
-        await worker.call(SetThreads(threads=2))
-        with pytest.raises(RequestFailed, match="no stage is open"):
-            await worker.call(ContributeTask(step=0, attempt=0, bounds=[0, 1]))
-
-
 async def test_a_card_that_is_not_there_is_named() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_group(["cuda:0", "cuda:7"]) as worker:

@@ -11,7 +11,6 @@ from client.lab.reference import Dealt, TrainingPlan, train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
 from tests.support.compute_rounds import close_round
 from tests.support.compute_stages import (
     MODELS,
@@ -19,15 +18,13 @@ from tests.support.compute_stages import (
     SEED,
     SEQUENCES,
     TOKENS,
-    LocalWorker,
-    opened,
+    Chain,
     relative_error,
 )
 from tests.support.compute_steps import PER_STEP, STEP_TOKENS, of_step
 
 STEPS = 4
 ROUNDS = [LocalRounds(2), LocalRounds(4, outer_lr=0.8, outer_momentum=0.5)]
-Replicas = list[LocalWorker]
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +46,6 @@ def dealt_to(count: int) -> Dealt:
     return of_replicas
 
 
-def run(chain: Replicas, corpus: Corpus, step: int, microbatch: int) -> float:
-    """A microbatch through the stages and back, with no other in flight; its loss."""
-    *before, last = chain
-    samples = corpus.sample(microbatch, SEQUENCES, TOKENS, SEED).astype("<u2").tobytes()
-    passed = [samples]
-    for worker in before:
-        passed = worker.call(ForwardTask(step=step, microbatch=microbatch), *passed)[1]
-    request = LossTask(step=step, microbatch=microbatch)
-    reply, gradient = last.call(request, *(passed if before else ()), samples)
-    for worker in reversed(before):
-        gradient = worker.call(BackwardTask(step=step, microbatch=microbatch), *gradient)[1]
-    return float(reply.loss_sum)
-
-
 @pytest.mark.parametrize("optimizer", [OPTIMIZER, replace(OPTIMIZER, name="muon")])
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(("cut", "count"), [((4,), 1), ((4,), 3), ((2, 2), 1)])
@@ -70,12 +53,15 @@ def test_executors_follow_the_reference(
     cut: tuple[int, ...], count: int, rounds: LocalRounds, optimizer: OptimizerSpec, corpus: Corpus
 ) -> None:
     options = {"local_rounds": rounds, "optimizer": optimizer}
-    stages = [[opened(stage, cut, **options) for _ in range(count)] for stage in range(len(cut))]
+    chains = [Chain(cut, **options) for _ in range(count)]
+    stages = list(zip(*(chain.workers for chain in chains), strict=True))
     dealt, losses = dealt_to(count), [0.0] * STEPS
     for step in range(STEPS):
-        for *chain, counted in zip(*stages, dealt(step), strict=True):
-            for microbatch in counted:
-                losses[step] += run(chain, corpus, step, microbatch) / STEP_TOKENS
+        for chain, counted in zip(chains, dealt(step), strict=True):
+            for microbatch in counted:  # with no other in flight
+                samples = corpus.sample(microbatch, SEQUENCES, TOKENS, SEED).astype("<u2").tobytes()
+                passed = chain.run(microbatch, step=step, tokens=samples)
+                losses[step] += passed.loss / STEP_TOKENS
         for replicas in stages:
             assert len({reply.hash for reply in close_round(replicas, step)}) == 1
     plan = TrainingPlan(
