@@ -13,7 +13,7 @@ from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, 
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.play import checkpoint_interval
-from client.lab.demo.report import DemoReport, Invariants, check_invariants, report_text
+from client.lab.demo.report import check_invariants
 from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
 from tests.support.control_fakes import example_snapshot
 
@@ -110,34 +110,6 @@ def test_replicas_that_differ_in_a_bit_are_found(tmp_path: Path) -> None:
     assert (found.doubled_microbatches, found.hold) == (1, False)
     found = check_invariants(Observed(), {3: {0: [*same, other]}})
     assert (found.compared_replicas, found.differing_replicas, found.hold) == (2, 1, False)
-
-
-def test_the_report_says_how_long_recovery_took() -> None:
-    report = DemoReport(
-        ok=True,
-        swarm="ab",
-        volunteers=4,
-        stages=2,
-        steps=10,
-        version=10,
-        training_loss=2.0,
-        held_out_loss=2.1234,
-        median_tokens_per_s=5000.0,
-        killed="volunteer-4",
-        recovered_s=1.25,
-        rerouted_microbatches=3,
-        replayed_microbatches=2,
-        invariants=Invariants(10, 0, 6, 0),
-        seconds=60.0,
-        plot="demo-out/loss.svg",
-        model="demo-out/model",
-        sample="def f():",
-    )
-    text = report_text(report)
-    assert "2.1234 nats per byte" in text
-    assert "volunteer-4; 1.25 s from the kill to the first microbatch done another way" in text
-    assert "0 of 6 replica pairs differ" in text
-    assert text.endswith("def f():")
 
 
 def test_one_recovery_time_is_told_the_one_of_the_report() -> None:

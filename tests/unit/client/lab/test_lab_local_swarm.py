@@ -55,16 +55,6 @@ def _wait_until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_it_tells_what_it_does(swarm: LocalSwarm) -> None:
-    (member,) = _start(swarm)
-    now = member.snapshot()
-    assert now is not None
-    assert now.peer == "peer-1"
-    first = member.new_events()
-    assert first[0].kind == "StepCommitted"
-    assert member.new_events() == []
-
-
 def test_a_kill_takes_the_worker_along_and_spares_the_others(swarm: LocalSwarm) -> None:
     first, second = _start(swarm, 2)
     worker = _worker(first)
