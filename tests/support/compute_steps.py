@@ -2,16 +2,12 @@
 
 from typing import Any
 
-from protocol.pipeline.effects import ApplyTask, LossTask
+from protocol.pipeline.effects import LossTask
 from tests.support.compute_stages import SEQUENCES, TOKENS, LocalWorker, tokens_of
 
 PER_STEP = 6
 """Microbatches of a step; n * PER_STEP is the first one of step n."""
 STEP_TOKENS = PER_STEP * SEQUENCES * TOKENS
-
-
-def step_of(microbatch: int) -> int:
-    return microbatch // PER_STEP
 
 
 def of_step(step: int) -> range:
@@ -20,11 +16,5 @@ def of_step(step: int) -> range:
 
 def loss_of(worker: LocalWorker, microbatch: int, *payloads: bytes) -> Any:
     """Run the last stage; the reply and its payloads."""
-    task = LossTask(step_of(microbatch), microbatch)
+    task = LossTask(microbatch // PER_STEP, microbatch)
     return worker.call(task, *payloads, tokens_of(microbatch))
-
-
-def apply_local(worker: LocalWorker) -> str:
-    """The stage's only replica applies its sum; the hash of the next version."""
-    step = worker.replica.version
-    return str(worker.call(ApplyTask(step=step))[0].hash)

@@ -116,56 +116,61 @@ def test_any_safetensors_reader_finds_the_parameters(tmp_path: Path) -> None:
     assert any(tensors[f"second_moment/{name}"].any() for name in state)
 
 
-def slow(write, may_write: threading.Event, begun: threading.Event):
-    """A disk that takes half of a file, and the rest when it may."""
+class SlowDisk:
+    """Takes half of a file, and the rest when it may."""
 
-    def slowly(path, data, **options):
+    def __init__(self, monkeypatch) -> None:
+        self.may_write, self.begun = threading.Event(), threading.Event()
+        self.answers = []
+        self._write = saving.write_atomically
+        monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
+        monkeypatch.setattr(saving, "write_atomically", self._slowly)
+
+    def _slowly(self, path, data, **options):
         pieces = iter(data)
         first = [bytes(next(pieces)) for _ in range(2)]  # the header, and a piece of the state
-        begun.set()
-        assert may_write.wait(30)
-        return write(path, chain(map(memoryview, first), pieces), **options)
+        self.begun.set()
+        assert self.may_write.wait(30)
+        return self._write(path, chain(map(memoryview, first), pieces), **options)
 
-    return slowly
+    def begin(self, worker, version, path) -> None:
+        """Have a version saved as far as it goes."""
+        save = Save(version=version, path=str(path))
+        worker.executor.execute(save, (), lambda reply, _: self.answers.append(reply))
+        assert self.begun.wait(30)
+
+    def end(self, worker):
+        """Write the rest; the answer."""
+        assert not self.answers
+        self.may_write.set()
+        worker.executor.close()
+        (answer,) = self.answers
+        return answer
 
 
 @pytest.mark.parametrize("hashed", [False, True])
 def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, hashed) -> None:
     """What is not written yet is copied before the step is applied; the file has the version."""
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    write = slow(saving.write_atomically, may_write, begun)
-    monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained()
+    worker, disk, path = trained(), SlowDisk(monkeypatch), tmp_path / "stage"
     expected = worker.replica.state_hash()
     worker.replica.known_hash = expected if hashed else None
-    answers = []
-    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: answers.append(a))
-    assert begun.wait(30)
+    disk.begin(worker, 2, path)
     train(worker, 2)
     assert worker.replica.version == 3
     assert worker.fails(Save(version=3, path=str(path))).kind == "disk"  # one at a time
     train(worker, 3)
     assert worker.replica.version == 4
-    assert not answers
-    may_write.set()
-    worker.executor.close()
-    assert answers[0][0].hash == verify(path).hash == expected
+    assert disk.end(worker).hash == verify(path).hash == expected
 
 
 def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
     tmp_path: Path, monkeypatch
 ) -> None:
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+    worker, disk, path = trained(), SlowDisk(monkeypatch), tmp_path / "stage"
     monkeypatch.setattr(saving._Data, "detach", lambda _data: False)
-    write = slow(saving.write_atomically, may_write, begun)
-    monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained()
     expected = worker.replica.state_hash()
-    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
-    assert begun.wait(30)
+    disk.begin(worker, 2, path)
     step = threading.Thread(target=train, args=(worker, 2))
     step.start()
     while not worker.replica.counted:
@@ -173,11 +178,9 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
         assert step.is_alive()
     step.join(0.1)
     assert (worker.replica.version, step.is_alive()) == (2, True)
-    may_write.set()
+    assert disk.end(worker).hash == verify(path).hash == expected
     step.join(30)
-    worker.executor.close()
     assert worker.replica.version == 3
-    assert verify(path).hash == expected
 
 
 def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
@@ -202,27 +205,18 @@ def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
 def test_a_version_is_given_up_where_neither_disk_nor_memory_has_room(
     tmp_path: Path, monkeypatch
 ) -> None:
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(saving, "LONGEST_S", 0.0)
-    monkeypatch.setattr(saving, "SPARE_SHARE", 0.0)
-    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    worker = trained(1)
+    worker, path = trained(1), tmp_path / "stage"
     worker.call(Save(version=1, path=str(path)))
     old = path.read_bytes()
     train(worker, 1)
-    with monkeypatch.context() as patch:
-        write = slow(saving.write_atomically, may_write, begun)
-        patch.setattr(saving, "write_atomically", write)
-        answers = []
-        save = Save(version=2, path=str(path))
-        worker.executor.execute(save, (), lambda *a: answers.append(a))
-        assert begun.wait(30)
-        train(worker, 2)
-        assert worker.replica.version == 3
-        may_write.set()
-        worker.executor.close()
-    assert (answers[0][0].kind, answers[0][0].message[:23]) == ("disk", "the disk is too slow: t")
+    disk = SlowDisk(monkeypatch)
+    monkeypatch.setattr(saving, "LONGEST_S", 0.0)
+    monkeypatch.setattr(saving, "SPARE_SHARE", 0.0)
+    disk.begin(worker, 2, path)
+    train(worker, 2)
+    assert worker.replica.version == 3
+    failed = disk.end(worker)
+    assert (failed.kind, failed.message[:23]) == ("disk", "the disk is too slow: t")
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
 

@@ -15,16 +15,14 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from protocol.pipeline.effects import (
     ApplyTask,
-    BackwardTask,
     CompareTask,
     ContributeTask,
-    ForwardTask,
     KeepVersionTask,
     LossTask,
     PassTask,
 )
 from tests.support.compute_rounds import accumulate, bounds_of, close_round
-from tests.support.compute_stages import need_of, open_request, opened, tokens_of
+from tests.support.compute_stages import Chain, need_of, open_request, opened, tokens_of
 
 CPU = torch.device("cpu")
 
@@ -79,18 +77,14 @@ def test_rounds_have_the_same_bits(away: dict[str, Any], codec: Any, rule: str) 
 def test_inner_stages_and_what_is_taken_out_have_the_same_bits(away: dict[str, Any]) -> None:
     found = []
     for how in ({}, away):
-        first, last = (opened(stage, [2, 2], **how) for stage in range(2))
-        for microbatch in range(2):
-            tokens = tokens_of(microbatch)
-            _, (boundary, *_) = first.call(ForwardTask(step=0, microbatch=microbatch), tokens)
-            asked = LossTask(step=0, microbatch=microbatch)
-            (gradient,) = last.call(asked, boundary, tokens)[1]
-            first.call(BackwardTask(step=0, microbatch=microbatch), gradient, tokens)
-        first.call(PassTask(into="less", step=0, microbatch=1), gradient, tokens)
-        last.call(PassTask(into="less", step=0, microbatch=1), boundary, tokens)
-        found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
-    ours, theirs = found
-    assert all(map(torch.equal, ours, theirs))
+        chain = Chain([2, 2], **how)
+        passed = [chain.run(microbatch, keep_graph=False) for microbatch in range(2)][1]
+        for worker, given in zip(
+            chain.workers, ((*passed.gradients, tokens_of(1)), passed.inputs[1]), strict=True
+        ):
+            worker.call(PassTask(into="less", step=0, microbatch=1), *given)
+        found.append(chain.sums)
+    assert all(map(torch.equal, *found))
 
 
 def test_a_version_is_saved_and_loaded(away: dict[str, Any], tmp_path: Path) -> None:

@@ -23,11 +23,8 @@ CUT = [1, 2, 1]
 def folder(tmp_path: Path) -> Path:
     """A folder in bf16, as most models are published."""
     model = MODELS["llama"]
-    folder = export_hf(model, build_whole(model, seed=99).state_dict(), tmp_path / "model")
-    tensors = load_file(folder / "model.safetensors")
-    halved = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-    save_file(halved, folder / "model.safetensors")
-    return folder
+    state = build_whole(model, seed=99).state_dict()
+    return export_hf(model, state, tmp_path / "model", dtype="bf16")
 
 
 @pytest.fixture
