@@ -63,12 +63,6 @@ def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
         assert train(original, step).hash == train(resumed, step).hash
 
 
-def test_replicas_write_identical_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        trained().call(Save(version=2, path=str(tmp_path / name), durable=name == "a"))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     path = tmp_path / "stage"
     worker = trained()

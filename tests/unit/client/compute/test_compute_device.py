@@ -87,15 +87,6 @@ def test_products_in_fp32_are_made_in_fp32(monkeypatch: pytest.MonkeyPatch) -> N
         torch.set_float32_matmul_precision(before)
 
 
-def test_torch_without_a_kind_of_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
-    for name in ("cuda", "mps"):
-        with pytest.raises(ShapeError, match="built without such GPUs"):
-            device.select_device(name)
-
-
 def test_a_gpu_that_lacks_an_operation_is_left_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

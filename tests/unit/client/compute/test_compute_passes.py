@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from client.compute import device
+from client.compute import device, replica
 from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
+from client.compute.replica import squared_norm, step_scale
 from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
@@ -270,3 +271,50 @@ def test_warming_up_changes_nothing(stage) -> None:
     assert worker.replica.state_hash() == before
     assert not worker.replica.gradient_sum.any()
     assert not worker.replica.counted
+
+
+@pytest.mark.parametrize(
+    ("gradient", "tokens", "largest", "expected"),
+    [
+        ([3.0, 4.0], 1, 10.0, 1.0),
+        ([3.0, 4.0], 1, 1.0, 0.2),
+        ([3.0, 4.0], 10, 1.0, 0.1),
+        ([3.0, 4.0], 2, 1.0, 0.2),
+        ([3.0, 4.0], 2, 0.0, 0.5),
+        ([0.0, 0.0], 2, 1.0, 0.5),
+        ([1e30, 0.0], 1, 1.0, 1e-30),
+    ],
+)
+def test_a_large_gradient_is_clipped(
+    gradient: list[float], tokens: int, largest: float, expected: float
+) -> None:
+    norm = squared_norm(torch.tensor(gradient))
+    assert step_scale(norm, tokens, largest) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+def test_gradients_are_fp32_and_near_those_of_fp32(model: str) -> None:
+    sums = {}
+    for precision in ("fp32", "bf16"):
+        worker = opened(0, [4], model=model, precision=precision)
+        worker.call(LossTask(step=0, microbatch=1), tokens_of(1))
+        sums[precision] = worker.replica.gradient_sum
+        assert all(buffer.dtype == torch.float32 for buffer in worker.replica.buffers)
+    apart = relative_error(sums["bf16"], sums["fp32"])
+    assert 1e-5 < apart < 5e-2
+
+
+@pytest.mark.parametrize(
+    ("card", "compute", "expected"),
+    [
+        (True, "auto", "bf16"),
+        (False, "auto", "fp32"),
+        (True, "fp32", "fp32"),
+        (False, "bf16", "bf16"),
+    ],
+)
+def test_a_worker_computes_in_what_its_own_device_is_fast_in(
+    card: bool, compute: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "_is_fast", lambda _: card)
+    assert opened(0, [4], precision=compute).replica.module.precision == expected

@@ -104,17 +104,6 @@ async def test_a_delay_is_paid_once_each_way() -> None:
         assert trio.current_time() - begin >= 0.3
 
 
-async def test_jitter_keeps_the_order() -> None:
-    rules = Rules(seed=1)
-    rules.set(None, None, Shape(jitter_s=0.02))
-    sent = bytes(range(50))
-    async with relayed(rules) as stream:
-        for number in sent:
-            await stream.send_all(bytes([number]))
-            await trio.sleep(0.001)
-        assert await _receive(stream, len(sent)) == sent
-
-
 async def test_a_slow_line_takes_its_time() -> None:
     rules = Rules()
     rules.set("a", "b", Shape(bytes_per_s=100_000.0))
