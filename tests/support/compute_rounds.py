@@ -47,10 +47,16 @@ def bounds_of(worker, segments):
     ]
 
 
+def contributions(workers, step, *, attempt=0, bounds=None):
+    """What each member sends, by segment; of as many segments as members unless they are given."""
+    bounds = bounds or bounds_of(workers[0], len(workers))
+    request = ContributeTask(step=step, attempt=attempt, bounds=bounds)
+    return [worker.call(request)[1] for worker in workers]
+
+
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
     """Contributions of all members, the segments' sums and their squared norms."""
-    request = ContributeTask(step=step, attempt=attempt, bounds=bounds)
-    sent = [worker.call(request)[1] for worker in workers]
+    sent = contributions(workers, step, attempt=attempt, bounds=bounds)
     sums, norms = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]

@@ -13,6 +13,7 @@ from tests.support.compute_rounds import (
     bounds_of,
     close_round,
     contribute_and_reduce,
+    contributions,
     decode_task,
     reduce_task,
     replicas,
@@ -64,9 +65,7 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
     changed."""
     workers = replicas(3, "s8")
     accumulate(workers, 0)
-    bounds = [0, workers[0].replica.size]
-    request = ContributeTask(step=0, attempt=0, bounds=bounds)
-    sent = [bytes(worker.call(request)[1][0]) for worker in workers]
+    sent = [part for (part,) in contributions(workers, 0, bounds=[0, workers[0].replica.size])]
     others = [part for member, part in enumerate(sent) if member != own]
     others[damaged] = others[damaged][:-1] + bytes([others[damaged][-1] ^ 1])
     request = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=own)
@@ -192,10 +191,8 @@ class TestRefusals:
     def test_a_contribution_too_large_to_be_summed(self, round_, value, place) -> None:
         """Each number of it could be sent, except -128; but not with that of another added."""
         workers, bounds, _ = round_
-        contributions = [
-            w.call(ContributeTask(step=0, attempt=1, bounds=bounds))[1][0] for w in workers
-        ]
-        given, absurd = contributions[1:], bytearray(contributions[1 + place])
+        given = [parts[0] for parts in contributions(workers[1:], 0, attempt=1, bounds=bounds)]
+        absurd = bytearray(given[place])
         absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
         blocks = (len(absurd) - HEADER.size) // BLOCK_BYTES
         values = HEADER.size + 2 * blocks
@@ -304,11 +301,7 @@ def test_an_absurd_contribution_is_refused_as_its_senders(codec, steps_before) -
         close_round(workers, step)
     accumulate(workers, steps_before)
     workers[1].replica.gradient_sum.fill_(1e13)
-    bounds = bounds_of(workers[0], 2)
-    given = [
-        worker.call(ContributeTask(step=steps_before, attempt=0, bounds=bounds))[1]
-        for worker in workers
-    ]
+    given = contributions(workers, steps_before)
     reduce = reduce_task(step=steps_before, attempt=0, segment=0, microbatches=[1, 1], own=0)
     failed = workers[0].fails(reduce, given[1][0])
     assert (failed.kind, failed.part) == ("codec", 0)
@@ -322,8 +315,7 @@ def test_what_rounding_leaves_of_ours_is_no_measure_of_a_first_contribution(code
     accumulate(workers, 0)
     workers[0].replica.counted.clear()
     workers[0].replica.gradient_sum.fill_(1e-7)
-    bounds = bounds_of(workers[0], 2)
-    given = [worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    given = contributions(workers, 0)
     reduce = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0)
     workers[0].call(reduce, given[1][0])
 
@@ -335,8 +327,7 @@ def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     close_round(workers, 0)
     accumulate(workers, 1)
     workers[1].replica.gradient_sum.fill_(1e13)
-    bounds = bounds_of(workers[0], 2)
-    given = [worker.call(ContributeTask(step=1, attempt=0, bounds=bounds))[1] for worker in workers]
+    given = contributions(workers, 1)
     reduce = reduce_task(step=1, attempt=0, segment=1, microbatches=[1, 1], own=1)
     reply, (total,) = workers[1].call(reduce, given[0][1])
     decode = decode_task(step=1, attempt=0, segment=1, squared_norm=reply.sq_norm)
@@ -348,8 +339,7 @@ def test_all_absurd_contributions_are_named_at_once() -> None:
     accumulate(workers, 0)
     for liar in (1, 3):
         workers[liar].replica.gradient_sum.fill_(1e13)
-    bounds = bounds_of(workers[0], 4)
-    given = [worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    given = contributions(workers, 0)
     reduce = reduce_task(step=0, attempt=0, segment=0, microbatches=[1] * 4, own=0)
     failed = workers[0].fails(reduce, *(parts[0] for parts in given[1:]))
     assert (failed.kind, failed.part, failed.parts) == ("codec", 0, (0, 2))

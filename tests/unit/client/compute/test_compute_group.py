@@ -20,10 +20,8 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Load, LoadStart, Probe, Save, SetThreads
 from client.compute.starting import write_start
 from client.compute.wire import Wire
-from model_zoo.export import export_hf
-from model_zoo.huggingface.imports import open_folder
+from model_zoo.huggingface.imports import Imported
 from model_zoo.specs.slices import slices
-from model_zoo.whole import build_whole
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -33,7 +31,6 @@ from protocol.pipeline.effects import (
     PassTask,
 )
 from tests.support.compute_stages import (
-    MODELS,
     SEQUENCES,
     TOKENS,
     LocalWorker,
@@ -241,10 +238,10 @@ async def test_a_card_that_is_not_there_is_named() -> None:
                 await worker.call(Probe(sizes=[64]))
 
 
-async def test_every_rank_has_what_is_frozen_beside_adapters(tmp_path: Path) -> None:
-    state = build_whole(MODELS["llama"], seed=99).state_dict()
-    with open_folder(export_hf(MODELS["llama"], state, tmp_path / "model", dtype="bf16")) as found:
-        start = write_start(found, slices([4])[0], lambda digest: tmp_path / digest)
+async def test_every_rank_has_what_is_frozen_beside_adapters(
+    imported: Imported, tmp_path: Path
+) -> None:
+    start = write_start(imported, slices([4])[0], lambda digest: tmp_path / digest)
     load = LoadStart(path=str(start.path), digest=start.digest)
     alone = opened(0, [4], model="lora", imported=True)
     right, _ = alone.call(load)

@@ -1,6 +1,5 @@
 """A worker's stage with adapters: what is loaded, kept, saved, audited and counted."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ from msgspec.structs import replace
 from client.compute.checkpoint import read_info
 from client.compute.requests import Load, LoadStart, Save
 from client.compute.starting import Written, write_start
-from model_zoo.export import export_hf
-from model_zoo.huggingface.imports import Imported, open_folder
+from model_zoo.huggingface.imports import Imported
 from model_zoo.models.packed import pack
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
-from model_zoo.whole import build_whole
 from protocol.pipeline.effects import ApplyTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_stages import (
     MODELS,
@@ -31,13 +28,6 @@ from tests.support.compute_stages import (
 WHOLE = [4]
 BASE = MODELS["llama"]
 ADAPTED = MODELS["lora"]
-
-
-@pytest.fixture
-def imported(tmp_path: Path) -> Iterator[Imported]:
-    state = build_whole(BASE, seed=99).state_dict()
-    with open_folder(export_hf(BASE, state, tmp_path / "model", dtype="bf16")) as found:
-        yield found
 
 
 @pytest.fixture

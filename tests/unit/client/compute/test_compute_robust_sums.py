@@ -9,8 +9,14 @@ import torch
 
 from client.compute.aggregation.rule import new_aggregation
 from model_zoo.specs.aggregation import RULES
-from protocol.pipeline.effects import ApplyTask, ContributeTask
-from tests.support.compute_rounds import accumulate, bounds_of, close_round, reduce_task
+from protocol.pipeline.effects import ApplyTask
+from tests.support.compute_rounds import (
+    accumulate,
+    bounds_of,
+    close_round,
+    contributions,
+    reduce_task,
+)
 from tests.support.compute_stages import opened, relative_error
 
 ROBUST = [name for name, rule in RULES.items() if rule.robust]
@@ -154,7 +160,7 @@ def test_one_of_two_that_sends_zeros_does_not_silence_the_other_over_time(name) 
 def round_of(workers, step, lie):
     """One round by hand in which the last worker lies to the others; everybody applies."""
     *bounds, liar = *bounds_of(workers[0], len(workers) - 1), len(workers) - 1
-    sent = [w.call(ContributeTask(step=step, attempt=0, bounds=bounds))[1] for w in workers]
+    sent = contributions(workers, step, bounds=bounds)
     wire = workers[liar].replica.wire
     for segment, (start, end) in enumerate(pairwise(bounds)):
         numbers = torch.empty(end - start)
@@ -200,8 +206,7 @@ def test_of_two_an_absurd_contribution_is_not_left_out_but_refused() -> None:
     close_round(workers, 0)
     accumulate(workers, 1)
     workers[1].replica.gradient_sum.fill_(1e13)
-    request = ContributeTask(step=1, attempt=0, bounds=bounds_of(workers[0], 2))
-    sent = [worker.call(request)[1] for worker in workers]
+    sent = contributions(workers, 1)
     reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[2, 2], own=0)
     failed = workers[0].fails(reduce, sent[1][0])
     assert (failed.kind, failed.part) == ("codec", 0)

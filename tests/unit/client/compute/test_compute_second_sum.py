@@ -5,8 +5,15 @@ import torch
 
 from model_zoo.specs.aggregation import RULES
 from protocol.audit.record import Grade, grade
-from protocol.pipeline.effects import ContributeTask, KeepVersionTask
-from tests.support.compute_rounds import CODECS, accumulate, bounds_of, close_round, reduce_task
+from protocol.pipeline.effects import KeepVersionTask
+from tests.support.compute_rounds import (
+    CODECS,
+    accumulate,
+    bounds_of,
+    close_round,
+    contributions,
+    reduce_task,
+)
 from tests.support.compute_stages import opened
 
 
@@ -19,8 +26,7 @@ class Round:
         accumulate(self.workers, 0)
         close_round(self.workers, 0)  # so that the second moment knows what is usual
         accumulate(self.workers, 1)
-        contribute = ContributeTask(step=1, attempt=1, bounds=self.bounds)
-        self.sent = [worker.call(contribute)[1][1] for worker in self.workers]
+        self.sent = [parts[1] for parts in contributions(self.workers, 1, attempt=1)]
         request = reduce_task(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=0)
         _, (self.sum,) = self.workers[0].call(request, *self.sent[1:])
 

@@ -73,13 +73,6 @@ def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:
     assert found.stages[0].sent_bytes == pytest.approx(8 * MEGA)
 
 
-def test_who_owns_more_of_the_gradient_sends_more() -> None:
-    # the slow line owns nothing, the others a third: V (1 + 2 / 3)
-    slow = replace(MACHINE, upload_bytes_per_s=MEGA / 10, download_bytes_per_s=MEGA / 10)
-    found = predict(run(1, parameters=16_000_000), [[MACHINE] * 3 + [slow]])
-    assert found.stages[0].sent_bytes == pytest.approx(16 * MEGA * (1 + 2 / 3))
-
-
 def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
     # way from stage 1 to 0 and back: 1 s to compute, 2.1 s on the line
     pair = [MACHINE, MACHINE]

@@ -184,7 +184,6 @@ def test_retention_keeps_the_newest_of_every_stage(tmp_path: Path) -> None:
     names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (5, 50, 500)]
     found = checkpoints(tmp_path, [*names, "notes.txt"])
     assert [(c.stage, c.version) for c in sorted(found.retain())] == [(0, 5), (1, 5)]
-    assert [(c.stage, c.version) for c in found.entries()] == [(0, 50), (0, 500), (1, 50), (1, 500)]
     assert found.retain() == []
     assert (tmp_path / "notes.txt").exists()
     with pytest.raises(ValueError, match="at least one"):
@@ -260,38 +259,28 @@ class ExampleHeader:
     size_bytes: int = 1
 
 
-def read_example(path: Path) -> ExampleHeader:
-    """The header of a test file says ``stage version``."""
-    stage, version = path.read_text().split()
-    return ExampleHeader(int(stage), int(version))
-
-
-def test_an_inventory_passes_over_what_is_damaged_or_misnamed(tmp_path: Path) -> None:
+def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now(
+    tmp_path: Path,
+) -> None:
     folder = CheckpointFolder(tmp_path)
-    for stage, version, text in ((0, 5, "0 5"), (0, 6, "x"), (1, 5, "1 4"), (1, 6, "1 6")):
+    texts = {(0, 5): "0 5", (0, 6): "x", (0, 7): "0 7", (1, 5): "1 4", (1, 6): "1 6"}
+    for (stage, version), text in texts.items():
         folder.path(stage, version).write_text(text)
-    found = folder.inventory(read_example, ValueError)
-    assert found == [(0, 5, "ab", 1), (1, 6, "ab", 1)]
-    assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
-        "stage-0-v6.safetensors.damaged",
-        "stage-1-v5.safetensors.damaged",
-    ]
-    assert folder.inventory(read_example, ValueError) == found
-    assert CheckpointFolder(tmp_path / "missing").inventory(read_example, ValueError) == []
-
-
-def test_what_cannot_be_read_now_is_left_out_and_stays(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    for version in (5, 6):
-        folder.path(0, version).write_text(f"0 {version}")
 
     def read(path: Path) -> ExampleHeader:
-        if path == folder.path(0, 6):
+        if path == folder.path(0, 7):
             raise OSError(24, "Too many open files")
-        return read_example(path)
+        stage, version = path.read_text().split()
+        return ExampleHeader(int(stage), int(version))
 
-    assert folder.inventory(read, ValueError) == [(0, 5, "ab", 1)]
-    assert [entry.version for entry in folder.entries()] == [5, 6]
+    for _ in range(2):
+        assert folder.inventory(read, ValueError) == [(0, 5, "ab", 1), (1, 6, "ab", 1)]
+        assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
+            "stage-0-v6.safetensors.damaged",
+            "stage-1-v5.safetensors.damaged",
+        ]
+    assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
+    assert CheckpointFolder(tmp_path / "missing").inventory(read, ValueError) == []
 
 
 def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
