@@ -86,77 +86,65 @@ def test_an_audit_leaves_the_step_under_way_alone(stage):
 
 
 def audit_begun():
-    """A swarm whose auditor has kept the version before the newest step; what was sent in it."""
+    """An auditor that has kept the version before the newest step; what is shown to it."""
     swarm = AuditedStage(1, averaging="fp32")
     swarm.train(1)
-    shown = swarm.begin()
-    return swarm, shown.work, shown.segments, shown.bounds
+    return swarm.members[AUDITOR], swarm.begin()
 
 
-def asked(work, microbatch, **changes):
-    fields = {"step": 1, "microbatch": microbatch} | changes
-    return PassTask(into="audit", **fields), *work[microbatch].payloads
+def asked(shown, **changes):
+    fields = {"step": 1, "microbatch": 1000} | changes
+    return PassTask(into="audit", **fields), *shown.work[1000].payloads
 
 
 def test_a_microbatch_counts_once_in_an_audit():
-    swarm, work, _, _ = audit_begun()
-    auditor = swarm.members[AUDITOR]
-    auditor.call(*asked(work, 1000))
-    assert auditor.fails(*asked(work, 1000)).kind == "ledger"
+    auditor, shown = audit_begun()
+    auditor.call(*asked(shown))
+    assert auditor.fails(*asked(shown)).kind == "ledger"
 
 
 def test_what_was_not_kept_is_not_audited():
-    swarm, work, sent, bounds = audit_begun()
-    auditor = swarm.members[AUDITOR]
-    assert auditor.fails(*asked(work, 1000, step=0)).kind == "stale"
-    assert auditor.fails(CompareTask(step=0, bounds=bounds), *sent).kind == "stale"
+    auditor, shown = audit_begun()
+    assert auditor.fails(*asked(shown, step=0)).kind == "stale"
+    assert auditor.fails(CompareTask(step=0, bounds=shown.bounds), *shown.segments).kind == "stale"
     assert auditor.fails(KeepVersionTask(step=1)).kind == "stale"  # the version has gone on
-    auditor.call(CompareTask(step=1, bounds=bounds), *sent)
-    assert auditor.fails(*asked(work, 1000)).kind == "stale"  # that audit is over
+    compare = CompareTask(step=1, bounds=shown.bounds)
+    compared, _ = auditor.call(compare, *shown.segments)
+    assert compared.apart[0] == math.inf, "nothing is right where no microbatch was given"
+    assert auditor.fails(*asked(shown)).kind == "stale"  # that audit is over
 
 
 def test_another_version_ends_the_audit(tmp_path):
-    swarm, work, _, _ = audit_begun()
-    auditor = swarm.members[AUDITOR]
+    auditor, shown = audit_begun()
     path = str(tmp_path / "state")
     auditor.call(Save(version=2, path=path, durable=False))
     auditor.call(Load(path=path, version=2))
-    assert auditor.fails(*asked(work, 1000)).kind == "stale"
+    assert auditor.fails(*asked(shown)).kind == "stale"
     # nor can a contribution to the next step be judged without having seen this one's sum
     assert auditor.fails(KeepVersionTask(step=2)).kind == "stale"
 
 
 def test_damaged_payloads_are_named():
-    swarm, work, sent, bounds = audit_begun()
-    auditor = swarm.members[AUDITOR]
-    request, given, tokens, claimed = asked(work, 1000)
+    auditor, shown = audit_begun()
+    request, given, tokens, claimed = asked(shown)
     damaged = claimed[:-1] + bytes([claimed[-1] ^ 1])
     failure = auditor.fails(request, given, tokens, damaged)
     assert (failure.kind, failure.part) == ("codec", 2)
     assert auditor.fails(request, given, tokens).kind == "shape"
     auditor.call(request, given, tokens, claimed)  # and nothing was counted by then
-    compare = CompareTask(step=1, bounds=bounds)
+    compare, sent = CompareTask(step=1, bounds=shown.bounds), shown.segments
     assert auditor.fails(compare, *sent[:-1]).kind == "shape"
-    failure = auditor.fails(compare, *sent[:-1], sent[-1][:-4])
-    assert (failure.kind, failure.part) == ("codec", len(sent) - 1)
-    assert auditor.fails(compare, *sent[:-1], b"").part == len(sent) - 1
-
-
-def test_work_that_was_never_done_deviates_without_end():
-    """A contribution where nothing is right: no microbatch was given to recompute."""
-    swarm, _, sent, bounds = audit_begun()
-    compare = CompareTask(step=1, bounds=bounds)
-    compared, _ = swarm.members[AUDITOR].call(compare, *sent)
-    assert compared.apart[0] == math.inf
+    for bad in (sent[-1][:-4], b""):
+        failure = auditor.fails(compare, *sent[:-1], bad)
+        assert (failure.kind, failure.part) == ("codec", len(sent) - 1)
 
 
 def test_a_false_gradient_to_a_neighbour_is_seen():
-    swarm, work, _, _ = audit_begun()
-    shape = (3, swarm.model.context, swarm.model.width)
-    false = encode(torch.ones(shape), "s8", direction="backward")
+    auditor, shown = audit_begun()
+    false = encode(torch.ones(auditor.replica.wire.boundary_shape), "s8", direction="backward")
     seal(false)
-    request, given, tokens, _ = asked(work, 1000)
-    reply, _ = swarm.members[AUDITOR].call(request, given, tokens, false)
+    request, given, tokens, _ = asked(shown)
+    reply, _ = auditor.call(request, given, tokens, false)
     assert reply.apart[1] > 0.5
     assert reply.loss_sum > 0
 
