@@ -78,6 +78,14 @@ class LocalWorker:
         return reply
 
     @property
+    def residual(self) -> torch.Tensor:
+        """What encoding took from the contributions to earlier rounds."""
+        assert self.executor._opened is not None
+        found = self.executor._opened.averager._residual
+        assert found is not None
+        return found
+
+    @property
     def replica(self) -> Any:
         """The opened stage's state, to look at."""
         assert self.executor._opened is not None
@@ -204,6 +212,11 @@ def need_of(request: OpenStage, **changes: Any) -> MemoryNeed:
         "offload": request.offload,
     }
     return Holding(**{**fields, **changes}).need
+
+
+def of_step(step: int) -> range:
+    """The microbatches of a step, where they are numbered through all steps."""
+    return range(step * MICROBATCHES, (step + 1) * MICROBATCHES)
 
 
 def tokens_of(microbatch: int, vocab: int = 61) -> bytes:

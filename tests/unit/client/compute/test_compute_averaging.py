@@ -83,7 +83,7 @@ def test_nothing_is_lost_over_time(codec) -> None:
         accumulated = accumulated + sum(w.replica.gradient_sum.double() for w in workers)
         close_round(workers, step, owners=[step % 2, 1, 0])
         applied = applied + workers[0].replica.flat.gradients.double()  # the decoded sums
-    residuals = sum(w.executor._opened.averager._residual.double() for w in workers)
+    residuals = sum(w.residual.double() for w in workers)
     assert relative_error(applied + residuals, accumulated) < 1e-6
     assert relative_error(applied, accumulated) > 1e-5  # so the residuals matter
 
@@ -101,8 +101,7 @@ def test_a_new_attempt_starts_from_the_old_residual(codec) -> None:
     restarted[1].call(ContributeTask(step=1, attempt=1, bounds=[0, bounds[-1]]))
     assert close_round(calm, 1)[0].hash == close_round(restarted, 1, attempt=2)[0].hash
     for left, right in zip(calm, restarted, strict=True):
-        residuals = [w.executor._opened.averager._residual for w in (left, right)]
-        assert codec == "fp32" or torch.equal(*residuals)
+        assert codec == "fp32" or torch.equal(left.residual, right.residual)
 
 
 def test_a_lone_replica_spends_its_residual() -> None:
@@ -110,7 +109,7 @@ def test_a_lone_replica_spends_its_residual() -> None:
     accumulate(workers, 0)
     close_round(workers, 0)
     left = workers[0]
-    residual = left.executor._opened.averager._residual
+    residual = left.residual
     expected = residual.clone()
     assert expected.any()
     left.call(ApplyTask(step=1))
@@ -245,9 +244,6 @@ class TestOnlyTheAppliedBytesCount:
         request = ApplyTask(step=1, attempt=0, bounds=bounds, sq_norms=norms)
         return workers, request, sums
 
-    def residual(self, worker):
-        return worker.executor._opened.averager._residual
-
     def test_work_done_after_contributing(self, round_) -> None:
         """Those microbatches are counted elsewhere, so the residual cannot be told from them."""
         (calm, busy, _), request, sums = round_
@@ -255,8 +251,8 @@ class TestOnlyTheAppliedBytesCount:
             busy.call(LossTask(step=1, microbatch=microbatch), tokens_of(microbatch))
         expected, _ = calm.call(request, *sums)
         assert busy.call(request, *sums)[0].hash == expected.hash
-        assert self.residual(calm).any()
-        assert not self.residual(busy).any()
+        assert calm.residual.any()
+        assert not busy.residual.any()
         assert not busy.replica.gradient_sum.any()
         assert not busy.replica.counted
 
@@ -265,17 +261,17 @@ class TestOnlyTheAppliedBytesCount:
         busy.call(PassTask(into="less", step=1, microbatch=110), tokens_of(110))
         expected, _ = calm.call(request, *sums)
         assert busy.call(request, *sums)[0].hash == expected.hash
-        assert not self.residual(busy).any()
+        assert not busy.residual.any()
 
     def test_an_attempt_one_took_no_part_in(self, round_) -> None:
         """The residual of rounds before stays: it was not sent with this one."""
         (calm, apart, _), request, sums = round_
         apart.call(ContributeTask(step=1, attempt=7, bounds=request.bounds))
-        kept = self.residual(apart).clone()
+        kept = apart.residual.clone()
         assert kept.any()
         expected, _ = calm.call(request, *sums)
         assert apart.call(request, *sums)[0].hash == expected.hash
-        assert torch.equal(self.residual(apart), kept)
+        assert torch.equal(apart.residual, kept)
 
 
 def test_shards_of_every_size_add_up_and_may_be_empty() -> None:

@@ -33,12 +33,12 @@ from protocol.pipeline.effects import (
 from tests.support.compute_stages import (
     SEQUENCES,
     TOKENS,
-    LocalWorker,
+    Chain,
+    of_step,
     open_request,
     opened,
     tokens_of,
 )
-from tests.support.compute_steps import of_step
 
 pytestmark = pytest.mark.long
 
@@ -110,33 +110,24 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
 
 
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
-    first, last = opened(0, [2, 2]), opened(1, [2, 2])
+    alone, ids = Chain([2, 2]), range(4)
+    passed = [alone.run(m) for m in ids]
     async with ranks(2) as worker:
         opening, _ = await worker.call(open_request(0, [2, 2]))
-        ids = range(4)
         asked = [worker.submit(ForwardTask(step=0, microbatch=m), [tokens_of(m)]) for m in ids]
         for m, each in zip(ids, asked, strict=True):
             _, (boundary,) = await each.wait()
-            assert boundary == first.call(ForwardTask(step=0, microbatch=m), tokens_of(m))[1][0]
-        gradients = {m: gradient_of(last, boundary_of(first, m), m) for m in ids}
+            assert boundary == passed[m].inputs[1][0]
         for m in ids:  # without the input: only the rank with the graph can do it
-            await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
-            first.call(BackwardTask(step=0, microbatch=m), gradients[m])
+            request = BackwardTask(step=0, microbatch=m)
+            await worker.call(request, passed[m].gradients)
             with pytest.raises(RequestFailed, match="counted already"):
-                await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
+                await worker.call(request, passed[m].gradients)
         bounds = [0, opening.parameters]
         reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
         assert reply.counted == tuple(ids)
-        own = first.replica.gradient_sum
+        own = alone.sums[0]
         assert torch.allclose(numbers(sent, opening.parameters), own, rtol=1e-4, atol=1e-5)
-
-
-def boundary_of(first: LocalWorker, microbatch: int) -> bytes:
-    return first.call(ForwardTask(step=0, microbatch=microbatch), tokens_of(microbatch))[1][0]
-
-
-def gradient_of(last: LocalWorker, boundary: bytes, microbatch: int) -> bytes:
-    return last.call(LossTask(0, microbatch), boundary, tokens_of(microbatch))[1][0]
 
 
 async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> None:

@@ -12,9 +12,8 @@ import torch
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
 from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
-from protocol.pipeline.effects import ApplyTask, HashTask
-from tests.support.compute_stages import LocalWorker, opened
-from tests.support.compute_steps import loss_of
+from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
+from tests.support.compute_stages import LocalWorker, opened, tokens_of
 
 WAIT_S = 60.0
 
@@ -75,7 +74,7 @@ def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch
     answers, answered = asked(worker, 0)
     assert held.begun.wait(WAIT_S)
     for microbatch in range(2):
-        loss_of(worker, microbatch)
+        worker.call(LossTask(0, microbatch), tokens_of(microbatch))
     assert not answered.is_set()
     applied = threading.Event()
 

@@ -65,7 +65,7 @@ def test_nothing_is_lost_of_what_a_coarse_codec_leaves() -> None:
         assert len({reply.hash for reply in close_round(workers, step)}) == 1
         for worker in workers:
             assert torch.equal(weights(worker), workers[0].replica.parameters)
-    owed = sum(worker.executor._opened.averager._residual for worker in workers)
+    owed = sum(worker.residual for worker in workers)
     came = start - workers[0].replica.parameters + owed / (2 * TOKENS_OF_ONE)
     assert relative_error(came, total) < 1e-4
 
@@ -151,7 +151,7 @@ def test_a_contribution_that_is_not_in_the_sum_is_forgotten() -> None:
     hashes = {worker.call(request, *sums)[0].hash for worker in workers}
     assert len(hashes) == 1
     assert torch.equal(weights(workers[1]), workers[0].replica.parameters)
-    assert not workers[1].executor._opened.averager._residual.any()
+    assert not workers[1].residual.any()
 
 
 def moved_by(worker: LocalWorker, step: int) -> float:

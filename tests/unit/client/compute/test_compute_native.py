@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import conditioning, native
+from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import BLOCK_BYTES, HEADER, Direction, read_header
@@ -161,16 +161,6 @@ def test_payloads_may_lie_anywhere(variant) -> None:
     for shift in range(1, 5):
         odd = memoryview(b"\0" * shift + payload)[shift:]
         assert bits(decode(odd, tensor.shape)) == bits(decode(payload, tensor.shape))
-
-
-def test_rotation_is_hadamard_and_its_own_inverse() -> None:
-    matrix = torch.ones(1, 1)
-    while len(matrix) < 64:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    tensor = torch.randn(100, 128)
-    rotated = conditioning.rotate(tensor)
-    torch.testing.assert_close(rotated.view(-1, 64), tensor.view(-1, 64) @ matrix / 8)
-    torch.testing.assert_close(conditioning.rotate(rotated), tensor)
 
 
 SIZE = 300

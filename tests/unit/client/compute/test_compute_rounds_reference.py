@@ -13,15 +13,16 @@ from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from tests.support.compute_rounds import close_round
 from tests.support.compute_stages import (
+    MICROBATCHES,
     MODELS,
     OPTIMIZER,
     SEED,
     SEQUENCES,
     TOKENS,
     Chain,
+    of_step,
     relative_error,
 )
-from tests.support.compute_steps import PER_STEP, STEP_TOKENS, of_step
 
 STEPS = 4
 ROUNDS = [LocalRounds(2), LocalRounds(4, outer_lr=0.8, outer_momentum=0.5)]
@@ -39,7 +40,7 @@ def dealt_to(count: int) -> Dealt:
     def of_replicas(step: int) -> Sequence[Sequence[int]]:
         chance = random.Random(step)
         counted: list[list[int]] = [[] for _ in range(count)]
-        for microbatch in chance.sample(of_step(step), PER_STEP):
+        for microbatch in chance.sample(of_step(step), MICROBATCHES):
             chance.choice(counted).append(microbatch)
         return counted
 
@@ -61,11 +62,11 @@ def test_executors_follow_the_reference(
             for microbatch in counted:  # with no other in flight
                 samples = corpus.sample(microbatch, SEQUENCES, TOKENS, SEED).astype("<u2").tobytes()
                 passed = chain.run(microbatch, step=step, tokens=samples)
-                losses[step] += passed.loss / STEP_TOKENS
+                losses[step] += passed.loss / (MICROBATCHES * SEQUENCES * TOKENS)
         for replicas in stages:
             assert len({reply.hash for reply in close_round(replicas, step)}) == 1
     plan = TrainingPlan(
-        MODELS["gpt"], cut, optimizer, SEED, STEPS, PER_STEP, SEQUENCES, local_rounds=rounds
+        MODELS["gpt"], cut, optimizer, SEED, STEPS, MICROBATCHES, SEQUENCES, local_rounds=rounds
     )
     expected = train_reference(plan, corpus, dealt=dealt)
     assert losses == pytest.approx(expected.losses, rel=1e-5)

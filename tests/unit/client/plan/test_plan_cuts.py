@@ -51,13 +51,6 @@ def loads(stages: int) -> tuple[Load, ...]:
     )
 
 
-def test_the_dearer_stage_gets_more() -> None:
-    stages = [stage(1e9), stage(3e9)]
-    placed = place([machine()] * 4, stages, 1)
-    assert placed is not None
-    assert [len(members) for members in placed] == [1, 3]
-
-
 def test_large_machines_are_kept_for_the_stages_that_need_them() -> None:
     large, small = machine(memory=20 * GB), machine(speed=9e9, memory=2 * GB)
     placed = place([large, small], [stage(memory=GB), stage(memory=10 * GB)], 1)
