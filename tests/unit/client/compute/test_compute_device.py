@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def machine_with(
     cuda: int = 0,
     mps: bool = False,
     hip: str | None = None,
-    fails: str = "",
+    broken: dict[str, str] | None = None,
 ) -> None:
     """Let torch say that this machine has such GPUs, and that they train, or why not."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
@@ -40,9 +41,9 @@ def machine_with(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     monkeypatch.setattr(torch.version, "hip", hip)
 
-    def train(_: torch.device) -> None:
-        if fails:
-            raise NotImplementedError(f"{fails}\nmore words")
+    def train(tried: torch.device) -> None:
+        if broken and tried.type in broken:
+            raise NotImplementedError(f"{broken[tried.type]}\nmore words")
 
     monkeypatch.setattr(device, "_train_a_little", train)
 
@@ -87,27 +88,18 @@ def test_products_in_fp32_are_made_in_fp32(monkeypatch: pytest.MonkeyPatch) -> N
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_gpu_that_lacks_an_operation_is_left_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine_with(monkeypatch, mps=True, fails="aten::embedding is not implemented")
+def test_a_gpu_that_cannot_train_is_left_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = "aten::embedding is not implemented"
+    machine_with(monkeypatch, cuda=1, mps=True, broken={"cuda": "CUDA driver is too old"})
+    assert device.select_device("auto") == MPS
+    device.why_not.cache_clear()
+    machine_with(monkeypatch, mps=True, broken={"mps": lacks})
     assert device.select_device("auto") == CPU
     with pytest.raises(ShapeError, match="mps cannot train here: aten::embedding"):
         device.select_device("mps")
     probed = device.probe(Probe(sizes=[8]))
     assert probed.device == probed.platform == "cpu"
-    assert probed.unused == {"mps": "aten::embedding is not implemented"}
-
-
-def test_a_broken_nvidia_gpu_leaves_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, cuda=1, mps=True)
-
-    def train(tried: torch.device) -> None:
-        if tried.type == "cuda":
-            raise RuntimeError("CUDA driver version is insufficient")
-
-    monkeypatch.setattr(device, "_train_a_little", train)
-    assert device.select_device("auto") == MPS
+    assert probed.unused == {"mps": lacks}
 
 
 def test_what_is_tried_runs_on_the_processor_too() -> None:
@@ -127,24 +119,16 @@ def test_a_gpu_whose_gradients_are_no_numbers_is_left(
     assert device.why_not("cpu") == "a gradient of it is not finite"
 
 
-@pytest.mark.parametrize(
-    ("error", "ends"), [(MemoryError(), False), (RuntimeError("a bug of ours"), True)]
-)
 def test_only_lack_of_memory_is_ignored_where_threads_are_chosen(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    replica = opened(0, [4]).replica
-
-    def fail(*_: object) -> tuple[float, float]:
-        raise error
-
-    monkeypatch.setattr(device, "_measure_once", fail)
+    replica, measure = opened(0, [4]).replica, mock.Mock(side_effect=MemoryError)
+    monkeypatch.setattr(device, "_measure_once", measure)
+    assert device.useful_threads(replica, 4) == 4
+    measure.side_effect = RuntimeError("a bug of ours")
+    with pytest.raises(RuntimeError, match="a bug"):
+        device.useful_threads(replica, 4)
     assert device.useful_threads(replica, 1) == 1, "nothing is tried"
-    if ends:
-        with pytest.raises(RuntimeError, match="a bug"):
-            device.useful_threads(replica, 4)
-    else:
-        assert device.useful_threads(replica, 4) == 4
 
 
 def test_the_memory_of_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,13 +190,8 @@ def test_only_a_gpu_with_room_multiplies_large_matrices() -> None:
     assert device._large_sizes(CUDA, 1 << 20) == []
 
 
-def test_a_slow_product_is_not_timed_over_and_over() -> None:
-    def run() -> None:
-        ran.append(device.time.perf_counter())
-
-    clock = iter(float(10 * tick) for tick in range(100))
-    ran: list[float] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "_now", lambda of: next(clock))
-        assert device._least_seconds(run, CPU) == 10.0
-    assert len(ran) == 2
+def test_a_slow_product_is_not_timed_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, run = iter(range(0, 1000, 10)), mock.Mock()
+    monkeypatch.setattr(device, "_now", lambda of: next(clock))
+    assert device._least_seconds(run, CPU) == 10
+    assert run.call_count == 2
