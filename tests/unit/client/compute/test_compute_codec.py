@@ -1,21 +1,17 @@
 """S8, bf16 and fp32: accuracy, conditioning, and refusal of hostile numbers."""
 
+import math
 import struct
 from itertools import product
 
 import pytest
 import torch
 
-from client.compute import native
+from client.compute import conditioning, native
 from client.compute.codec import decode, encode
+from client.compute.conditioning import FORWARD_PEAK_TO_RMS, FORWARD_SNR_DB, needs_prescale
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.payload import (
-    HEADER,
-    TILE_BYTES,
-    check_seal,
-    read_header,
-    seal,
-)
+from client.compute.payload import HEADER, TILE_BYTES, check_seal, read_header, seal
 from tests.support.compute_stages import relative_error
 
 SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
@@ -247,3 +243,16 @@ def test_nobody_sends_what_would_be_refused() -> None:
     with pytest.raises(PoisonedTensor):
         encode(tensor, "s8", direction="forward")
     assert read_header(encode(tensor / 1e3, "s8", direction="forward"), (600, 128)).prescaled
+
+
+@pytest.mark.parametrize(
+    ("above_db", "of_peak", "needed"),
+    [(0.1, 0.99, False), (-0.1, 0.03, True), (0.1, 1.01, True), (math.inf, 0.0, False)],
+)
+def test_activations_are_scaled_where_their_noise_or_their_peak_is_too_large(
+    monkeypatch, above_db, of_peak, needed
+) -> None:
+    probed = FORWARD_SNR_DB + above_db, FORWARD_PEAK_TO_RMS * of_peak
+    monkeypatch.setattr(conditioning, "_probe", lambda rows: probed)
+    for wanted in (None, True, False):
+        assert needs_prescale(torch.zeros(1), wanted) is needed

@@ -31,13 +31,7 @@ from client.compute.requests import (
     StageOpened,
     VersionShared,
 )
-from protocol.pipeline.effects import (
-    ApplyTask,
-    ContributeTask,
-    LossTask,
-    Outcome,
-    PassTask,
-)
+from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, Outcome, PassTask
 from tests.support.compute_stages import open_request
 
 LOSS = Outcome(seconds=4.0, loss_sum=1.0)

@@ -200,6 +200,19 @@ def test_rounds_with_a_liar_keep_replicas_alike_and_the_update_sound(codec, lie)
         assert torch.cosine_similarity(found, honestly, dim=0) > 0.6
 
 
+def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
+    workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
+    bounds, averagers = bounds_of(workers[0], 2), [w.executor._opened.averager for w in workers]
+    assert averagers[0].usual_norm(bounds, 0) == 0
+    accumulate(workers, 0)
+    close_round(workers, 0)
+    replica = workers[0].replica
+    expected = math.sqrt(float(replica.optimizer.vectors[1].double().sum()) / (1 - 0.95))
+    found = [[each.usual_norm(bounds, segment) for segment in range(2)] for each in averagers]
+    assert math.hypot(*found[0]) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
+    assert found[0] == found[1]
+
+
 def test_of_two_an_absurd_contribution_is_not_left_out_but_refused() -> None:
     workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
     accumulate(workers, 0)

@@ -104,6 +104,8 @@ def test_home_overrides_every_folder(tmp_path: Path) -> None:
     elsewhere = find_folders({"VOLUNTEER_HOME": str(tmp_path)}, data=Path("/elsewhere"))
     assert elsewhere.data == Path("/elsewhere")
     assert elsewhere.swarms == Path("/elsewhere/swarms")
+    session = find_folders({"XDG_RUNTIME_DIR": "/run/user/1000"})
+    assert session.runtime == Path("/run/user/1000/volunteer")
 
 
 def test_sockets_fit_whatever_the_home_is() -> None:
