@@ -80,6 +80,24 @@ def test_sums_over_many_rows_lose_nothing() -> None:
     assert relative_error(arrived(tensor).mean(dim=0), tensor[0]) < 1.15 * alone / 64
 
 
+def test_chances_are_even_and_independent() -> None:
+    def chances(*name: int) -> torch.Tensor:
+        key = s4.rounding_key("swarm", *name, 1)
+        return s4._chances(0, 512, key, torch.device("cpu")) / (1 << 16)
+
+    found = chances(3, 5)
+    assert (found * (1 << 16)).remainder(1).eq(0.5).all()
+    assert 0 < float(found.min()) < 1e-4
+    assert 1 - 1e-4 < float(found.max()) < 1
+    counts = (found * 16).long().flatten().bincount(minlength=16).float()
+    expected = found.numel() / 16
+    assert float(((counts - expected).square() / expected).sum()) < 45  # 15 degrees of freedom
+    moved = (found.roll(1, 0), *(found.roll(by, 1) for by in (1, 2, 63, 64)))
+    limit = 4.5 / 12 / math.sqrt(found.numel())
+    for other in (chances(3, 6), chances(4, 5), *moved):
+        assert abs(float(((found - 0.5) * (other - 0.5)).mean())) < limit
+
+
 def test_the_same_key_makes_the_same_bytes_and_another_one_others() -> None:
     tensor = gaussian(FEW)
     names = [("swarm", 3, 5, 1), ("swarn", 3, 5, 1), ("swarm", 4, 5, 1), ("swarm", 3, 6, 1)]
