@@ -6,33 +6,20 @@ what the audited member has computed before it contributes, or what it has sent 
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from client.compute.payload import sealed_digest
-from client.compute.requests import Failed, SetThreads
+from client.compute.requests import SetThreads
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.tokens import token_dtype
-from protocol.audit.audit import (
-    Ask,
-    Audit,
-    AuditEffect,
-    Judged,
-    Subject,
-)
-from protocol.audit.commitment import contents, root_of, tensors_of
-from protocol.audit.record import Grade
-from protocol.ids import PeerId
+from protocol.audit.record import Grade, judge
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -41,29 +28,50 @@ from protocol.pipeline.effects import (
     ForwardTask,
     KeepVersionTask,
     LossTask,
-    Outcome,
     PassTask,
-    PayloadKey,
 )
-from protocol.wire.messages import Commitment, Plan
-from protocol.wire.parts import PlanMember
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
-from tests.support.other_process import AuditingWorker, OtherProcess
+from tests.support.other_process import OtherProcess
 
 SEGMENTS = 3
 LIAR, AUDITOR = 0, 1
 """Places of the audited member and of its auditor."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sent:
-    """A microbatch as it crossed the wire: what the audited stage got and what it gave."""
+    """A microbatch as it crossed the wire: what the audited stage got, and what it claims."""
 
+    given: bytes
     tokens: bytes
-    given: list[bytes]
-    """As ``Recompute`` takes them."""
-    claimed: list[bytes]
+    claimed: bytes
+
+    @property
+    def payloads(self) -> tuple[bytes, bytes, bytes]:
+        """As an auditor's worker takes them."""
+        return self.given, self.tokens, self.claimed
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the audited member shows of a step."""
+
+    step: int
+    bounds: list[int]
+    work: dict[int, Sent]
+    segments: list[bytes]
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The measurements and the result of an audit."""
+
+    boundary: float
+    """The largest relative distance of a tensor that the member has sent to a neighbour."""
+    compared: tuple[float, float]
+    """How far the contribution is from the sum, in all and along it."""
+    grade: Grade
 
 
 @dataclass
@@ -87,7 +95,7 @@ class AuditedStage:
         shares: how many microbatches of a step each replica computes; the first is audited, by the
             second.
         threads: with which the two compute.
-        elsewhere: processes in which the last replicas compute, instead of this one.
+        elsewhere: the process in which the auditor computes, instead of this one.
     """
 
     audited: int
@@ -98,7 +106,7 @@ class AuditedStage:
     averaging: AveragingCodec = "s8"
     threads: Sequence[int] = (1, 1)
     precision: Precision = DEFAULT
-    elsewhere: Sequence[OtherProcess] = ()
+    elsewhere: OtherProcess | None = None
     first: int = 0
     """Of the microbatches, hence of the samples."""
     step: int = 0
@@ -107,26 +115,28 @@ class AuditedStage:
     def __post_init__(self) -> None:
         half = self.model.layers // 2
         self.cut = [half, self.model.layers - half]
-        here = [AuditingWorker() for _ in range(len(self.shares) - len(self.elsewhere))]
-        self.members: list[Any] = [*here, *self.elsewhere]
-        self.beside = AuditingWorker()
+        self.members: list[Any] = [LocalWorker() for _ in self.shares]
+        if self.elsewhere is not None:
+            self.members[AUDITOR] = self.elsewhere
+        self.beside = LocalWorker()
         for member in self.members:
             self.open(member, self.audited)
         self.open(self.beside, 1 - self.audited)
 
-    def open(self, worker: AuditingWorker | OtherProcess, stage: int) -> None:
+    def open(self, worker: LocalWorker | OtherProcess, stage: int) -> None:
         """Have a worker open a stage of the swarm's model."""
-        request = open_request(stage, self.cut, boundary=self.boundary, averaging=self.averaging)
-        worker.call(
-            msgspec.structs.replace(
-                request,
-                model=self.model,
-                sequences=self.sequences,
-                tokens=self.model.context,
-                microbatches=sum(self.shares),
-                precision=self.precision,
-            )
+        request = open_request(
+            stage,
+            self.cut,
+            boundary=self.boundary,
+            averaging=self.averaging,
+            model=self.model,
+            sequences=self.sequences,
+            tokens=self.model.context,
+            microbatches=sum(self.shares),
+            precision=self.precision,
         )
+        worker.call(request)
 
     def _tokens(self, microbatch: int) -> bytes:
         generator = np.random.default_rng(microbatch)
@@ -148,9 +158,7 @@ class AuditedStage:
                         self.work[microbatch] = self._passes(member, microbatch)
                     else:
                         done = self.work[microbatches[0]]
-                        self.work[microbatch] = Sent(
-                            self._tokens(microbatch), done.given, done.claimed
-                        )
+                        self.work[microbatch] = replace(done, tokens=self._tokens(microbatch))
             if lies.spoils is not None:
                 lies.spoils(member.replica.gradient_sum)
         torch.set_num_threads(1)
@@ -170,9 +178,9 @@ class AuditedStage:
         _, (boundary,) = inner.call(ForwardTask(**how), tokens)
         _, (gradient,) = last.call(LossTask(**how), boundary, tokens)
         if self.audited:
-            return Sent(tokens, [boundary], [gradient])
+            return Sent(boundary, tokens, gradient)
         inner.call(BackwardTask(**how), gradient)
-        return Sent(tokens, [gradient, tokens], [boundary])
+        return Sent(gradient, tokens, boundary)
 
     def contribute(self) -> list[list[bytes]]:
         """All replicas encode what they have; by member, by segment."""
@@ -219,158 +227,37 @@ class AuditedStage:
             self.compute()
             self.close(self.contribute())
 
-    def begin(self, lie: Lie = Lie(), auditors: Sequence[int] = (AUDITOR,)) -> Shown:  # noqa: B008
-        """One more step, in which the first replica lies; the auditors keep the version of it.
+    def begin(self, lie: Lie = Lie()) -> Shown:  # noqa: B008
+        """One more step, in which the first replica lies; its auditor keeps the version of it.
 
         Returns what the first one has signed and can show.
         """
         self.compute(lie)
         sent, bounds = self.contribute(), self.bounds
-        for auditor in auditors:
-            self.members[auditor].call(KeepVersionTask(step=self.step))
-        shown = self._shown(LIAR, bounds, sent[LIAR])
+        self.members[AUDITOR].call(KeepVersionTask(step=self.step))
+        work = {m: self.work[m] for m in self._microbatches(LIAR)}
+        shown = Shown(self.step, bounds, work, sent[LIAR])
         self.close(sent)
         return shown
-
-    def _shown(self, place: int, bounds: list[int], sent: list[bytes]) -> Shown:
-        work = {m: self.work[m] for m in self._microbatches(place)}
-        tensors = tensors_of(first=not self.audited, last=bool(self.audited))
-        return Shown(self, bounds, work, sent, tensors)
-
-    def audit_everyone(self) -> Iterator[tuple[int, int, Audited]]:
-        """One more honest step, in which every replica that contributes is audited by all others,
-        each with one copy of the version; yield who audited whom, and the result."""
-        self.compute()
-        sent, bounds = self.contribute(), self.bounds
-        for member in self.members:
-            member.call(KeepVersionTask(step=self.step))
-        shown = [self._shown(place, bounds, parts) for place, parts in enumerate(sent)]
-        self.close(sent)
-        for auditor, other in itertools.permutations(range(len(self.members)), 2):
-            if self.shares[other]:
-                yield auditor, other, self.finish(shown[other], auditor)
-                self.members[auditor].again()
-
-    def _held(self, sent: Sequence[bytes], auditor: int) -> dict[int, bytes]:
-        """Digests of the segments that an auditor owns, and so has got."""
-        return {
-            i: sealed_digest(sent[i]) for i in range(SEGMENTS) if i % len(self.members) == auditor
-        }
 
     def audit(self, lie: Lie = Lie()) -> Audited:  # noqa: B008
         """Audit a step in which the first replica lies."""
         return self.finish(self.begin(lie))
 
-    def finish(self, shown: Shown, auditor: int = AUDITOR) -> Audited:
-        """Have a replica audit what the first one shows."""
-        self._set_threads(auditor)
-        of = replace(shown.of, held=self._held(shown.segments, auditor))
-        audit, done = Audit(of, PeerId("auditor"), PeerId("auditor")), Audited()
-        pending = deque(audit.computed(audit.keep(), Outcome(), 0.0))
-        while pending:
-            pending += self._perform(audit, pending.popleft(), shown, done, self.members[auditor])
+    def finish(self, shown: Shown) -> Audited:
+        """Have the second replica audit what the first one shows."""
+        self._set_threads(AUDITOR)
+        auditor, boundary = self.members[AUDITOR], 0.0
+        for microbatch, sent in shown.work.items():
+            request = PassTask(into="audit", step=shown.step, microbatch=microbatch)
+            reply, _ = auditor.call(request, *sent.payloads)
+            boundary = max(boundary, *reply.apart)
+        compare = CompareTask(step=shown.step, bounds=shown.bounds)
+        reply, _ = auditor.call(compare, *shown.segments)
         torch.set_num_threads(1)
-        return done
-
-    def _perform(
-        self,
-        audit: Audit,
-        effect: AuditEffect,
-        shown: Shown,
-        done: Audited,
-        auditor: AuditingWorker | OtherProcess,
-    ) -> list[AuditEffect]:
-        match effect:
-            case Ask(PayloadKey(name="list")):
-                return audit.listed(shown.encoded, 0.0)
-            case Ask(key):
-                return audit.shown(key, digest_of(key.name, shown.payload(key)), 0.0)
-            case PassTask(step, microbatch, _, keys):
-                payloads = list(map(shown.payload, keys))
-                if not self.audited:  # these stages have no corpus: the samples are given
-                    payloads.insert(1, shown.work[microbatch].tokens)
-                request = PassTask(into="audit", step=step, microbatch=microbatch)
-                reply, _ = auditor.ask(request, *payloads)
-                if isinstance(reply, Failed):
-                    return audit.computed(effect, Outcome(error=reply.kind), 0.0)
-                done.boundary = max(done.boundary, *reply.apart)
-                return audit.computed(effect, reply, 0.0)
-            case CompareTask(step, bounds, segments):
-                payloads = [shown.payload(key) if key else b"" for key in segments]
-                reply, _ = auditor.ask(CompareTask(step=step, bounds=list(bounds)), *payloads)
-                if isinstance(reply, Failed):
-                    return audit.computed(effect, Outcome(error=reply.kind), 0.0)
-                done.compared = reply.apart
-                return audit.computed(effect, reply, 0.0)
-            case Judged(grade, words):
-                done.grade, done.words = grade, words
-        return []
-
-
-@dataclass
-class Shown:
-    """The signed statements and openings of the audited member."""
-
-    stage: AuditedStage
-    bounds: list[int]
-    work: dict[int, Sent]
-    segments: list[bytes]
-    tensors: Sequence[str]
-    encoded: bytes = b""
-    """The list; empty: the true one."""
-
-    def __post_init__(self) -> None:
-        digests = tuple(map(sealed_digest, self.segments))
-        self.step = self.stage.step
-        self.encoded = self.encoded or contents(
-            {m: tuple(map(self._digest, self._keys(m))) for m in self.work}
-        )
-        stage, member = self.stage.audited, PeerId("audited")
-        self.of = Subject(
-            plan=Plan(stage, self.step, 1, [PlanMember(member, b"")], self.bounds, []),
-            member=member,
-            counted=frozenset(self.work),
-            segment=None,
-            said={member: Commitment(stage, self.step, 1, root_of(self.encoded), digests)},
-            held=(),
-            tensors=self.tensors,
-            coarse=self.stage.averaging != "fp32",
-            mixed=self.stage.precision != DEFAULT,
-        )
-
-    def _keys(self, microbatch: int) -> list[PayloadKey]:
-        return [PayloadKey(self.step, name, microbatch) for name in self.tensors]
-
-    def _digest(self, key: PayloadKey) -> bytes:
-        return digest_of(key.name, self.payload(key))
-
-    def payload(self, key: PayloadKey) -> bytes:
-        """The bytes of a key."""
-        if key.name == "segment":
-            return self.segments[key.item]
-        sent = self.work[key.item]
-        if key.name == "tokens":
-            return sent.tokens
-        names = [name for name in self.tensors if name != "tokens"]
-        given = sent.given[:1]  # samples of the first stage are not shown
-        return [*given, *sent.claimed][names.index(key.name)]
-
-
-def digest_of(name: str, payload: bytes) -> bytes:
-    """As a list names a payload: tensors by their seal, which the worker checks."""
-    return root_of(payload) if name == "tokens" else sealed_digest(payload)
-
-
-@dataclass
-class Audited:
-    """The measurements and the result of an audit; nothing was compared if it ended early."""
-
-    boundary: float = 0.0
-    """The largest relative distance of a tensor that the member has sent to a neighbour."""
-    compared: tuple[float, float] = (0.0, 0.0)
-    """How far the contribution is from the sum, in all and along it."""
-    grade: Grade | None = None
-    words: str = ""
+        coarse, mixed = self.averaging != "fp32", self.precision != DEFAULT
+        grade = judge(boundary, *reply.apart, coarse=coarse, mixed=mixed)
+        return Audited(boundary, reply.apart, grade)
 
 
 @contextmanager

@@ -1,6 +1,13 @@
 """Rounds between executors, by hand: the accumulating, contributing and summing replicas."""
 
-from protocol.pipeline.effects import ContributeTask, DecodeTask, LossTask, PayloadKey, ReduceTask
+from protocol.pipeline.effects import (
+    ApplyTask,
+    ContributeTask,
+    DecodeTask,
+    LossTask,
+    PayloadKey,
+    ReduceTask,
+)
 from tests.support.compute_stages import opened, tokens_of
 
 CODECS = ["fp32", "bf16", "s8"]
@@ -40,10 +47,16 @@ def bounds_of(worker, segments):
     ]
 
 
+def contributions(workers, step, *, attempt=0, bounds=None):
+    """What each member sends, by segment; of as many segments as members unless they are given."""
+    bounds = bounds or bounds_of(workers[0], len(workers))
+    request = ContributeTask(step=step, attempt=attempt, bounds=bounds)
+    return [worker.call(request)[1] for worker in workers]
+
+
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
     """Contributions of all members, the segments' sums and their squared norms."""
-    request = ContributeTask(step=step, attempt=attempt, bounds=bounds)
-    sent = [worker.call(request)[1] for worker in workers]
+    sent = contributions(workers, step, attempt=attempt, bounds=bounds)
     sums, norms = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
@@ -58,3 +71,12 @@ def contribute_and_reduce(workers, step, attempt, bounds, owners):
         sums.append(payload)
         norms.append(reply.sq_norm)
     return sums, norms
+
+
+def close_round(workers, step, *, owners=None, attempt=0):
+    """A whole round, in which each owns a segment unless ``owners`` says otherwise; the replies."""
+    owners = list(range(len(workers))) if owners is None else owners
+    bounds = bounds_of(workers[0], len(owners))
+    sums, norms = contribute_and_reduce(workers, step, attempt, bounds, owners)
+    request = ApplyTask(step=step, attempt=attempt, bounds=bounds, sq_norms=norms)
+    return [worker.call(request, *sums)[0] for worker in workers]

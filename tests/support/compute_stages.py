@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,14 +12,14 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
+from client.compute.memory import Holding, MemoryNeed
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.stages import Stage
-from model_zoo.whole import build_whole
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
 
 SEQUENCES, TOKENS, SEED = 3, 16, 7
 MICROBATCHES = 6
@@ -77,6 +78,14 @@ class LocalWorker:
         return reply
 
     @property
+    def residual(self) -> torch.Tensor:
+        """What encoding took from the contributions to earlier rounds."""
+        assert self.executor._opened is not None
+        found = self.executor._opened.averager._residual
+        assert found is not None
+        return found
+
+    @property
     def replica(self) -> Any:
         """The opened stage's state, to look at."""
         assert self.executor._opened is not None
@@ -87,7 +96,7 @@ def open_request(
     stage: int,
     cut: Sequence[int],
     *,
-    model: str = "gpt",
+    model: str | ModelSpec = "gpt",
     boundary: Codec = "fp32",
     averaging: AveragingCodec = "fp32",
     **changes: Any,
@@ -95,7 +104,7 @@ def open_request(
     """A request for one stage of a small model."""
     request = OpenStage(
         swarm="ab" * 32,
-        model=MODELS[model],
+        model=MODELS[model] if isinstance(model, str) else model,
         layers_per_stage=list(cut),
         stage=stage,
         seed=SEED,
@@ -117,6 +126,99 @@ def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
     return worker
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A microbatch that went through all stages and back."""
+
+    loss: float
+    inputs: list[tuple[bytes, ...]]
+    """What each stage was given on the way forward."""
+    gradients: list[bytes]
+    """Of the output of each stage but the last."""
+
+
+class Chain:
+    """Workers that hold the stages of one model in a row.
+
+    Args:
+        cut: layers of each stage.
+        tokens: of a microbatch.
+        beside: whether the stages in between need the tokens, too.
+    """
+
+    def __init__(
+        self,
+        cut: Sequence[int],
+        tokens: Callable[[int], bytes] | None = None,
+        *,
+        beside: bool = False,
+        **options: Any,
+    ) -> None:
+        self.workers = [opened(stage, cut, **options) for stage in range(len(cut))]
+        self.tokens, self.beside = tokens or tokens_of, beside
+
+    def forward(self, request: AnyRequest, tokens: bytes) -> list[tuple[bytes, ...]]:
+        """Go forward as far as the last stage; what each stage is given."""
+        last = len(self.workers) - 1
+        inputs: list[tuple[bytes, ...]] = [(tokens,)]
+        for stage, worker in enumerate(self.workers[:-1], start=1):
+            _, (boundary,) = worker.call(request, *inputs[-1])
+            inputs.append((boundary, tokens) if self.beside or stage == last else (boundary,))
+        return inputs
+
+    def run(
+        self, microbatch: int, *, step: int = 0, tokens: bytes = b"", keep_graph: bool = True
+    ) -> Passed:
+        """One microbatch through all stages and back; graphs that are not kept are run again."""
+        how = {"step": step, "microbatch": microbatch}
+        inputs = self.forward(ForwardTask(**how), tokens or self.tokens(microbatch))
+        reply, gradients = self.workers[-1].call(LossTask(**how), *inputs[-1])
+        for worker, given in reversed(list(zip(self.workers[:-1], inputs, strict=False))):
+            if not keep_graph:
+                worker.replica.drop_graphs()
+            sent = worker.call(BackwardTask(**how), gradients[0], *(() if keep_graph else given))[1]
+            gradients = [*sent, *gradients]
+        return Passed(reply.loss_sum, inputs, gradients)
+
+    @property
+    def sums(self) -> list[torch.Tensor]:
+        """Copies of the gradient sums of all stages."""
+        return [worker.replica.gradient_sum.clone() for worker in self.workers]
+
+    def named_sums(self) -> dict[str, torch.Tensor]:
+        """The gradient sums of all stages by the parameters' names."""
+        return {
+            part.name: worker.replica.gradient_sum[part.offset :][: part.size].view(part.shape)
+            for worker in self.workers
+            for part in worker.replica.flat.layout
+        }
+
+
+def need_of(request: OpenStage, **changes: Any) -> MemoryNeed:
+    """The memory that a stage needs, as predicted."""
+    fields = {
+        "model": request.model,
+        "layers_per_stage": request.layers_per_stage,
+        "stage": request.stage,
+        "sequences": request.sequences,
+        "tokens": request.tokens,
+        "graphs_kept": request.graphs_kept,
+        "averaging_codec": request.averaging_codec,
+        "state": request.state,
+        "inner": request.optimizer.name if request.local_rounds else None,
+        "aggregation": request.aggregation,
+        "precision": request.precision,
+        "reruns_blocks": request.reruns_blocks,
+        "offload": request.offload,
+    }
+    return Holding(**{**fields, **changes}).need
+
+
+def of_step(step: int) -> range:
+    """The microbatches of a step, where they are numbered through all steps."""
+    return range(step * MICROBATCHES, (step + 1) * MICROBATCHES)
+
+
 def tokens_of(microbatch: int, vocab: int = 61) -> bytes:
     """Random tokens (B, T+1) of a microbatch, as on the wire."""
     generator = np.random.default_rng(microbatch)
@@ -128,16 +230,6 @@ def token_tensors(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     tokens = np.frombuffer(data, "<u2").astype(np.int64).reshape(SEQUENCES, TOKENS + 1)
     tensor = torch.from_numpy(tokens)
     return tensor[:, :-1], tensor[:, 1:]
-
-
-def whole_model(model: str) -> Stage:
-    """The uncut model with the same initial weights."""
-    return build_whole(MODELS[model], SEED)
-
-
-def optimizer_config() -> OptimizerSpec:
-    """The optimizer of all small stages."""
-    return OPTIMIZER
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -1,7 +1,7 @@
 """A process that behaves like ``volunteer join --headless`` to whoever watches it from outside.
 
-Every status asked for is one step of progress. ``FAKE_MODE``: ``stubborn`` ignores SIGTERM,
-``failing`` ends at once. It starts a child of its own, as a node starts its worker.
+``FAKE_MODE``: ``stubborn`` ignores SIGTERM, ``failing`` ends at once. It starts a child of its own,
+as a node starts its worker.
 """
 
 from __future__ import annotations
@@ -10,81 +10,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import trio
 
-from client.control.methods import EventBatch
 from client.control.server import serve_control
-from client.control.snapshot import (
-    DrainCostView,
-    EventView,
-    ReplicaView,
-    SeatView,
-    Snapshot,
-    StageView,
-)
 from client.control.sockets import socket_path
-from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
-from tests.support.control_fakes import FakeProvider, example_snapshot
-
-STEPS = 40
-STAGES = 2
-
-
-class ScriptedVolunteer(FakeProvider):
-    """Volunteer n of the names ``volunteer-n`` holds stage n modulo 2."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.peer = f"peer-{number}"
-        self._number = number
-        self._asked = 0
-        self._entries: list[Entry] = []
-        self.stopped = trio.Event()
-
-    def status(self) -> Snapshot:
-        self._asked += 1
-        step = min(self._asked, STEPS)
-        loss = 5.0 - 3.0 * step / STEPS
-        event = StepCommitted(words="", step=step - 1, loss=loss, tokens=step)
-        self._append(event)
-        if self._asked == STEPS - 2:
-            self._append(RecoveryEvent(words="sent again", fault="peer", phase="recovered"))
-        return example_snapshot(
-            peer=self.peer,
-            state="done" if step == STEPS else "training",
-            step=step,
-            steps=STEPS,
-            loss=loss,
-            seats=[SeatView(stage=self._number % STAGES, version=step, state="serving")],
-            stages=[self._stage(stage, step) for stage in range(STAGES)],
-        )
-
-    def _stage(self, stage: int, step: int) -> StageView:
-        peers = [f"peer-{n}" for n in range(1, 5) if n % STAGES == stage]
-        replicas = [ReplicaView(peer=p, version=step, state="serving", rate=1.0) for p in peers]
-        return StageView(stage=stage, layers=2, version=step, replicas=replicas)
-
-    def _append(self, event: StepCommitted | RecoveryEvent) -> None:
-        self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
-
-    def events(self, since: int = 0) -> EventBatch:
-        found = [EventView.of(entry) for entry in self._entries if entry.seq > since]
-        return EventBatch.of(found, since)
-
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        self.stopped.set()
-        return []
+from tests.support.control_fakes import FakeProvider
 
 
 async def _serve(home: Path) -> None:
-    me = ScriptedVolunteer(int(home.name.rpartition("-")[2]))
-    path = socket_path(runtime_folder(home), "ab" * 32, me.peer)
+    path = socket_path(runtime_folder(home), "ab" * 32, f"peer of {home.name}")
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with serve_control(path, me):
+        async with serve_control(path, FakeProvider()):
             async for _ in signals:
                 if os.environ.get("FAKE_MODE") != "stubborn":
                     return

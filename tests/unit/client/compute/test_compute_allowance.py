@@ -1,4 +1,6 @@
-"""The owner's memory limits inside a worker: it is held to them while it runs."""
+"""The owner's limits inside a worker: its memory, and its share of the computing time."""
+
+from __future__ import annotations
 
 import resource
 import sys
@@ -9,50 +11,35 @@ import torch
 import trio
 
 from client.compute import allowance
-from client.compute.memory import Holding
+from client.compute.allowance import Throttle
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import OpenStage, Probe
 from protocol.pipeline.effects import LossTask
-from tests.support.compute_stages import LocalWorker, open_request, tokens_of
+from tests.support.compute_stages import LocalWorker, need_of, open_request, tokens_of
 
 
-def needed_bytes() -> int:
+def limited() -> OpenStage:
+    """A stage that may take what it needs, and no more."""
     request = open_request(0, [4])
-    need = Holding(
-        model=request.model,
-        layers_per_stage=request.layers_per_stage,
-        stage=request.stage,
-        sequences=request.sequences,
-        tokens=request.tokens,
-        graphs_kept=request.graphs_kept,
-        averaging_codec=request.averaging_codec,
-        state=request.state,
-    ).need
-    return need.total_bytes
+    return msgspec.structs.replace(request, memory_bytes=need_of(request).total_bytes)
 
 
-def limited(size_bytes: int, **changes: object) -> OpenStage:
-    return msgspec.structs.replace(open_request(0, [4]), memory_bytes=size_bytes, **changes)
-
-
-def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to: list[tuple[float, torch.device]] = []
-    monkeypatch.setattr(
-        torch.cuda,
-        "set_per_process_memory_fraction",
-        lambda fraction, device: set_to.append((fraction, device)),
-    )
-    device = torch.device("cuda:1")
-    allowance.enforce(limited(0, vram_share=40), device)
-    assert set_to == [(0.4, device)]
-    allowance.enforce(limited(0, vram_share=40), torch.device("cpu"))
-    assert len(set_to) == 1
+@pytest.mark.parametrize("name", ["cuda:1", "mps", "cpu"])
+def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    set_to: list[tuple[object, ...]] = []
+    for module in (torch.cuda, torch.mps):
+        monkeypatch.setattr(
+            module, "set_per_process_memory_fraction", lambda *given: set_to.append(given)
+        )
+    device = torch.device(name)
+    allowance.enforce(open_request(0, [4], vram_share=40), device)
+    assert set_to == {"cuda:1": [(0.4, device)], "mps": [(0.4,)], "cpu": []}[name]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_process_that_does_other_things_is_not_limited() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    LocalWorker().call(limited(needed_bytes()))
+    LocalWorker().call(limited())
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
@@ -61,9 +48,46 @@ async def test_a_worker_takes_no_more_than_it_may_and_goes_on() -> None:
     with trio.fail_after(60):
         async with open_worker() as worker:
             await worker.call(Probe(sizes=[8], device="cpu"))  # without a limit there is room
-            await worker.call(limited(needed_bytes()))
+            await worker.call(limited())
             with pytest.raises(RequestFailed) as caught:
                 await worker.call(Probe(sizes=[8192], device="cpu"))  # two of 256 MiB
             assert caught.value.kind == "oom"
             reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
             assert reply.loss_sum > 0
+
+
+class Clock:
+    """Processor time and wall time that the test moves; sleeping moves the wall alone."""
+
+    def __init__(self) -> None:
+        self.wall = self.busy = 0.0
+
+    def work(self, busy_s: float, waiting_s: float) -> None:
+        self.busy += busy_s
+        self.wall += busy_s + waiting_s
+
+    def sleep(self, seconds: float) -> None:
+        self.wall += seconds
+
+
+@pytest.mark.parametrize(
+    ("share", "on_cpu", "busy_s", "waiting_s", "takes_s"),
+    [
+        (100, True, 2.0, 1.0, 3.0),
+        (50, True, 2.0, 0.0, 4.0),
+        (25, True, 2.0, 3.0, 8.0),  # the machine was busy: it rested already
+        (25, True, 2.0, 9.0, 11.0),
+        (50, False, 0.1, 0.9, 2.0),  # of an accelerator all the time of a task counts
+    ],
+)
+def test_a_task_takes_as_long_as_its_share_allows(
+    share: int, on_cpu: bool, busy_s: float, waiting_s: float, takes_s: float
+) -> None:
+    clock = Clock()
+    throttle = Throttle(
+        share, on_cpu=on_cpu, wall=lambda: clock.wall, busy=lambda: clock.busy, sleep=clock.sleep
+    )
+    begin = throttle.begin()
+    clock.work(busy_s, waiting_s)
+    throttle.rest(begin)
+    assert clock.wall == pytest.approx(takes_s)

@@ -25,7 +25,7 @@ from client.compute.checkpoint import (
     read_info,
     verify,
 )
-from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
@@ -45,6 +45,13 @@ def train(worker, step):
     return worker.call(ApplyTask(step=step))[0]
 
 
+def raising(error: Exception):
+    def fail(*_args, **_options):
+        raise error
+
+    return fail
+
+
 def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
     path = tmp_path / "stage"
     original = trained()
@@ -54,12 +61,6 @@ def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
     assert (loaded.version, loaded.hash) == (2, original.replica.state_hash())
     for step in (2, 3):
         assert train(original, step).hash == train(resumed, step).hash
-
-
-def test_replicas_write_identical_files(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        trained().call(Save(version=2, path=str(tmp_path / name), durable=name == "a"))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
@@ -77,16 +78,13 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     assert info.parameters == worker.replica.size
 
 
-HASH = "0726660d8ba9c5a27049f2f3b59ca3fea259ec9361462583c0b2465f892ec210"
-
-
 def test_the_format_stays(tmp_path: Path) -> None:
     """The file and the hash of a made-up state."""
     worker, path = opened(1, [3, 1]), tmp_path / "stage"
     ramp = torch.arange(worker.replica.size, dtype=torch.float32)
     worker.replica.replace_state(3, (ramp, ramp / 2, ramp * 4))
     saved, _ = worker.call(Save(version=3, path=str(path)))
-    assert saved.hash == HASH
+    assert saved.hash == "0726660d8ba9c5a27049f2f3b59ca3fea259ec9361462583c0b2465f892ec210"
     digest = hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()
     assert digest == "0083fe1d2e1ccbefbb985902c5e1d22e451a7f008993c48f9b039b3db298e322"
 
@@ -112,75 +110,61 @@ def test_any_safetensors_reader_finds_the_parameters(tmp_path: Path) -> None:
     assert any(tensors[f"second_moment/{name}"].any() for name in state)
 
 
-def test_training_goes_on_while_a_version_is_written(tmp_path: Path, monkeypatch) -> None:
-    written, may_write = tmp_path / "stage", threading.Event()
-    write = saving.write_atomically
+class SlowDisk:
+    """Takes half of a file, and the rest when it may."""
 
-    def slow_disk(*args, **options):
-        assert may_write.wait(30)
-        return write(*args, **options)
+    def __init__(self, monkeypatch) -> None:
+        self.may_write, self.begun = threading.Event(), threading.Event()
+        self.answers = []
+        self._write = saving.write_atomically
+        monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
+        monkeypatch.setattr(saving, "write_atomically", self._slowly)
 
-    monkeypatch.setattr(saving, "write_atomically", slow_disk)
-    worker = trained()
-    expected = worker.replica.state_hash()
-    answers = []
-    worker.executor.execute(Save(version=2, path=str(written)), (), lambda *a: answers.append(a))
-    train(worker, 2)
-    assert worker.replica.version == 3
-    assert worker.fails(Save(version=3, path=str(written))).kind == "disk"  # one at a time
-    assert not answers
-    may_write.set()
-    worker.executor.close()
-    assert answers[0][0].hash == verify(written).hash == expected
-
-
-def slow(write, may_write: threading.Event, begun: threading.Event):
-    """A disk that takes half of a file, and the rest when it may."""
-
-    def slowly(path, data, **options):
+    def _slowly(self, path, data, **options):
         pieces = iter(data)
         first = [bytes(next(pieces)) for _ in range(2)]  # the header, and a piece of the state
-        begun.set()
-        assert may_write.wait(30)
-        return write(path, chain(map(memoryview, first), pieces), **options)
+        self.begun.set()
+        assert self.may_write.wait(30)
+        return self._write(path, chain(map(memoryview, first), pieces), **options)
 
-    return slowly
+    def begin(self, worker, version, path) -> None:
+        """Have a version saved as far as it goes."""
+        save = Save(version=version, path=str(path))
+        worker.executor.execute(save, (), lambda reply, _: self.answers.append(reply))
+        assert self.begun.wait(30)
+
+    def end(self, worker):
+        """Write the rest; the answer."""
+        assert not self.answers
+        self.may_write.set()
+        worker.executor.close()
+        (answer,) = self.answers
+        return answer
 
 
 @pytest.mark.parametrize("hashed", [False, True])
 def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, hashed) -> None:
     """What is not written yet is copied before the step is applied; the file has the version."""
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    write = slow(saving.write_atomically, may_write, begun)
-    monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained()
+    worker, disk, path = trained(), SlowDisk(monkeypatch), tmp_path / "stage"
     expected = worker.replica.state_hash()
     worker.replica.known_hash = expected if hashed else None
-    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
-    assert begun.wait(30)
+    disk.begin(worker, 2, path)
     train(worker, 2)
     assert worker.replica.version == 3
+    assert worker.fails(Save(version=3, path=str(path))).kind == "disk"  # one at a time
     train(worker, 3)
     assert worker.replica.version == 4
-    may_write.set()
-    worker.executor.close()
-    assert verify(path).hash == expected
+    assert disk.end(worker).hash == verify(path).hash == expected
 
 
 def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
     tmp_path: Path, monkeypatch
 ) -> None:
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
+    worker, disk, path = trained(), SlowDisk(monkeypatch), tmp_path / "stage"
     monkeypatch.setattr(saving._Data, "detach", lambda _data: False)
-    write = slow(saving.write_atomically, may_write, begun)
-    monkeypatch.setattr(saving, "write_atomically", write)
-    worker = trained()
     expected = worker.replica.state_hash()
-    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
-    assert begun.wait(30)
+    disk.begin(worker, 2, path)
     step = threading.Thread(target=train, args=(worker, 2))
     step.start()
     while not worker.replica.counted:
@@ -188,11 +172,9 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
         assert step.is_alive()
     step.join(0.1)
     assert (worker.replica.version, step.is_alive()) == (2, True)
-    may_write.set()
+    assert disk.end(worker).hash == verify(path).hash == expected
     step.join(30)
-    worker.executor.close()
     assert worker.replica.version == 3
-    assert verify(path).hash == expected
 
 
 def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
@@ -202,11 +184,8 @@ def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
     pieces = data.read(again=False)
     found = bytes(next(pieces))
 
-    def full(_array: object) -> torch.Tensor:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "from_numpy", full)
+        patch.setattr(torch, "from_numpy", raising(MemoryError()))
         assert not data.detach()
     assert not released.is_set()
     found += bytes(next(pieces))
@@ -220,27 +199,18 @@ def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
 def test_a_version_is_given_up_where_neither_disk_nor_memory_has_room(
     tmp_path: Path, monkeypatch
 ) -> None:
-    path, may_write, begun = tmp_path / "stage", threading.Event(), threading.Event()
-    monkeypatch.setattr(saving, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(saving, "LONGEST_S", 0.0)
-    monkeypatch.setattr(saving, "SPARE_SHARE", 0.0)
-    monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    worker = trained(1)
+    worker, path = trained(1), tmp_path / "stage"
     worker.call(Save(version=1, path=str(path)))
     old = path.read_bytes()
     train(worker, 1)
-    with monkeypatch.context() as patch:
-        write = slow(saving.write_atomically, may_write, begun)
-        patch.setattr(saving, "write_atomically", write)
-        answers = []
-        save = Save(version=2, path=str(path))
-        worker.executor.execute(save, (), lambda *a: answers.append(a))
-        assert begun.wait(30)
-        train(worker, 2)
-        assert worker.replica.version == 3
-        may_write.set()
-        worker.executor.close()
-    assert (answers[0][0].kind, answers[0][0].message[:23]) == ("disk", "the disk is too slow: t")
+    disk = SlowDisk(monkeypatch)
+    monkeypatch.setattr(saving, "LONGEST_S", 0.0)
+    monkeypatch.setattr(saving, "SPARE_SHARE", 0.0)
+    disk.begin(worker, 2, path)
+    train(worker, 2)
+    assert worker.replica.version == 3
+    failed = disk.end(worker)
+    assert (failed.kind, failed.message[:23]) == ("disk", "the disk is too slow: t")
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
 
@@ -257,13 +227,6 @@ def test_a_version_is_saved_and_loaded_where_it_lies(tmp_path: Path, monkeypatch
         loaded, _ = worker.call(Load(version=2, path=str(tmp_path / "stage")))
     assert loaded.hash == saved.hash == worker.replica.state_hash()
     assert [tensor.data_ptr() for tensor in worker.replica.state_tensors] == places
-
-
-def raising(error: Exception):
-    def fail(*_args, **_options):
-        raise error
-
-    return fail
 
 
 @pytest.mark.parametrize("how", ["a bit", "no memory"])
@@ -289,25 +252,19 @@ def test_a_file_that_changes_while_it_is_loaded_ends_the_process(
         worker.call(Load(version=2, path=str(path)))
 
 
-def test_a_failed_copy_lets_training_go_on(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (saving._Data, "read", ZeroDivisionError()),
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_copy_that_fails_lets_training_go_on(
+    tmp_path: Path, monkeypatch, owner, name, error
+) -> None:
     worker = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(saving._Data, "read", lambda *_, **__: 1 / 0)
-        assert worker.fails(Save(version=2, path=str(tmp_path / "stage"))).kind == "internal"
-    train(worker, 2)
-    assert worker.replica.version == 3
-    saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))
-    assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
-
-
-def test_where_no_thread_can_be_started_training_goes_on(tmp_path: Path, monkeypatch) -> None:
-    worker = trained()
-
-    def too_many(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", too_many)
+        patch.setattr(owner, name, raising(error))
         assert worker.fails(Save(version=2, path=str(tmp_path / "stage"))).kind == "internal"
     step = threading.Thread(target=train, args=(worker, 2), daemon=True)
     step.start()
@@ -340,12 +297,10 @@ def test_a_failing_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, f
     old = path.read_bytes()
     train(worker, 1)
 
-    def fail(*_args, **_options):
-        raise OSError(28, "No space left on device")
-
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     target = "os.fsync" if failing == "fsync" else f"pathlib.Path.{failing}"
     with monkeypatch.context() as patch:
-        patch.setattr(target, fail)
+        patch.setattr(target, raising(full))
         failed = worker.fails(Save(version=2, path=str(path)))
     assert failed.kind == "disk"
     assert "No space left" in failed.message
@@ -355,18 +310,6 @@ def test_a_failing_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, f
     assert verify(path).version == 2
 
 
-def test_a_full_device_is_a_disk_error() -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    with pytest.raises(OSError, match="No space left"):
-        saving._write(Path("/dev/full"), [memoryview(bytes(1 << 20))], durable=False)
-
-
-def test_a_missing_directory_is_a_disk_error(tmp_path: Path) -> None:
-    with pytest.raises(DiskError):
-        saving.write_atomically(tmp_path / "no" / "file", [memoryview(b"x")], durable=True)
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("checkpoint") / "stage"
@@ -374,30 +317,21 @@ def checkpoint(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Load(path="", version=3),
-        Load(path="", version=2, expected_hash="00" * 32),
-    ],
-)
-def test_a_checkpoint_other_than_expected_is_refused(checkpoint: Path, request_) -> None:
+@pytest.mark.parametrize("other", [{"version": 3}, {"expected_hash": "00" * 32}])
+def test_a_checkpoint_other_than_expected_is_refused(checkpoint: Path, other) -> None:
     worker = opened(0, [4])
     before = worker.replica.state_hash()
-    failed = worker.fails(
-        Load(path=str(checkpoint), version=request_.version, expected_hash=request_.expected_hash)
-    )
-    assert failed.kind == "checkpoint"
+    expected = {"path": str(checkpoint), "version": 2}
+    assert worker.fails(Load(**expected | other)).kind == "checkpoint"
     assert worker.replica.state_hash() == before
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"swarm": "cd" * 32}, {"model": "llama"}, {"stage": 1, "cut": [2, 2]}],
+    ("stage", "cut", "options"),
+    [(0, [4], {"swarm": "cd" * 32}), (0, [4], {"model": "llama"}), (1, [2, 2], {})],
 )
-def test_another_stages_checkpoint_is_refused(checkpoint: Path, options) -> None:
-    options = dict(options)
-    worker = opened(options.pop("stage", 0), options.pop("cut", [4]), **options)
+def test_another_stages_checkpoint_is_refused(checkpoint: Path, stage, cut, options) -> None:
+    worker = opened(stage, cut, **options)
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "checkpoint"
 
 
@@ -441,11 +375,8 @@ def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None
 def test_what_cannot_be_read_now_is_not_called_damaged(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
     worker = opened(0, [4])
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(Path, "open", raising(OSError(number, os.strerror(number))))
     for read in (read_info, verify):
         with pytest.raises(CheckpointUnreadable, match="cannot open"):
             read(checkpoint)
@@ -480,13 +411,6 @@ def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
     return read_info(path)
 
 
-def test_the_small_file_is_sound(tmp_path: Path) -> None:
-    info = parse(tmp_path, small_file())
-    assert info.state == StateSpec()
-    assert info.layout == (("a", (2, 3)), ("b", (4,)))
-    assert info.parameters == 10
-
-
 HOSTILE_HEADERS = {
     "dtype": {"a__dtype": "F16"},
     "shape": {"a__shape": [3, 3]},
@@ -513,6 +437,7 @@ HOSTILE_HEADERS = {
 
 @pytest.mark.parametrize("changes", HOSTILE_HEADERS.values(), ids=HOSTILE_HEADERS.keys())
 def test_hostile_headers_are_refused(tmp_path: Path, changes) -> None:
+    parse(tmp_path, small_file())
     with pytest.raises(CheckpointError):
         parse(tmp_path, small_file(**changes))
 

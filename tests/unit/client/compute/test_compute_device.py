@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
-from client.compute import allowance, device
+from client.compute import device
 from client.compute.errors import ShapeError
 from client.compute.offload import OffloadedVectors, vectors_for
 from client.compute.requests import Probe
@@ -31,7 +33,7 @@ def machine_with(
     cuda: int = 0,
     mps: bool = False,
     hip: str | None = None,
-    fails: str = "",
+    broken: dict[str, str] | None = None,
 ) -> None:
     """Let torch say that this machine has such GPUs, and that they train, or why not."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
@@ -39,30 +41,39 @@ def machine_with(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     monkeypatch.setattr(torch.version, "hip", hip)
 
-    def train(_: torch.device) -> None:
-        if fails:
-            raise NotImplementedError(f"{fails}\nmore words")
+    def train(tried: torch.device) -> None:
+        if broken and tried.type in broken:
+            raise NotImplementedError(f"{broken[tried.type]}\nmore words")
 
     monkeypatch.setattr(device, "_train_a_little", train)
 
 
-def test_the_processor_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch)
-    assert device.select_device("auto") == CPU
-    assert device.select_device("cpu") == CPU
-    for name in ("cuda", "cuda:0", "mps", "cuda:x", "mps:0", "gpu"):
+@pytest.mark.parametrize(
+    ("gpus", "auto", "platform", "others", "missing"),
+    [
+        ({}, "cpu", "cpu", {}, ("cuda", "cuda:0", "mps", "cuda:x", "mps:0", "gpu")),
+        # parts of torch want its number
+        ({"cuda": 2}, "cuda:0", "cuda", {"cuda": "cuda:0", "cuda:1": "cuda:1"}, ("cuda:2",)),
+        ({"cuda": 1, "hip": "6.4"}, "cuda:0", "rocm", {"cuda": "cuda:0"}, ("cuda:1",)),
+        ({"mps": True}, "mps", "mps", {"mps": "mps"}, ("mps:1", "cuda")),
+    ],
+)
+def test_the_gpu_that_is_there_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: dict[str, Any],
+    auto: str,
+    platform: str,
+    others: dict[str, str],
+    missing: tuple[str, ...],
+) -> None:
+    machine_with(monkeypatch, **gpus)
+    assert device.platform_of(CPU) == "cpu"
+    assert device.platform_of(torch.device(auto)) == platform
+    for name, chosen in {"auto": auto, "cpu": "cpu", **others}.items():
+        assert device.select_device(name) == torch.device(chosen)
+    for name in missing:
         with pytest.raises(ShapeError, match=f"no device '{name}'"):
             device.select_device(name)
-
-
-def test_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, cuda=2)
-    assert device.select_device("auto") == CUDA
-    assert device.select_device("cuda") == CUDA  # parts of torch want its number
-    assert device.select_device("cuda:1") == torch.device("cuda:1")
-    assert device.platform_of(CUDA) == "cuda"
-    with pytest.raises(ShapeError, match="no device 'cuda:2'"):
-        device.select_device("cuda:2")
 
 
 def test_products_in_fp32_are_made_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,52 +88,18 @@ def test_products_in_fp32_are_made_in_fp32(monkeypatch: pytest.MonkeyPatch) -> N
         torch.set_float32_matmul_precision(before)
 
 
-def test_an_amd_gpu_is_named_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, cuda=1, hip="6.4")
-    assert device.select_device("auto") == CUDA
-    assert device.platform_of(CUDA) == "rocm"
-    assert device.platform_of(CPU) == "cpu"
-
-
-def test_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, mps=True)
+def test_a_gpu_that_cannot_train_is_left_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = "aten::embedding is not implemented"
+    machine_with(monkeypatch, cuda=1, mps=True, broken={"cuda": "CUDA driver is too old"})
     assert device.select_device("auto") == MPS
-    assert device.select_device("mps") == MPS
-    assert device.platform_of(MPS) == "mps"
-    with pytest.raises(ShapeError, match="no device 'mps:1'"):
-        device.select_device("mps:1")
-
-
-def test_torch_without_a_kind_of_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
-    for name in ("cuda", "mps"):
-        with pytest.raises(ShapeError, match="built without such GPUs"):
-            device.select_device(name)
-
-
-def test_a_gpu_that_lacks_an_operation_is_left_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine_with(monkeypatch, mps=True, fails="aten::embedding is not implemented")
+    device.why_not.cache_clear()
+    machine_with(monkeypatch, mps=True, broken={"mps": lacks})
     assert device.select_device("auto") == CPU
     with pytest.raises(ShapeError, match="mps cannot train here: aten::embedding"):
         device.select_device("mps")
     probed = device.probe(Probe(sizes=[8]))
     assert probed.device == probed.platform == "cpu"
-    assert probed.unused == {"mps": "aten::embedding is not implemented"}
-
-
-def test_a_broken_nvidia_gpu_leaves_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, cuda=1, mps=True)
-
-    def train(tried: torch.device) -> None:
-        if tried.type == "cuda":
-            raise RuntimeError("CUDA driver version is insufficient")
-
-    monkeypatch.setattr(device, "_train_a_little", train)
-    assert device.select_device("auto") == MPS
+    assert probed.unused == {"mps": lacks}
 
 
 def test_what_is_tried_runs_on_the_processor_too() -> None:
@@ -142,46 +119,22 @@ def test_a_gpu_whose_gradients_are_no_numbers_is_left(
     assert device.why_not("cpu") == "a gradient of it is not finite"
 
 
-@pytest.mark.parametrize(
-    ("error", "ends"), [(MemoryError(), False), (RuntimeError("a bug of ours"), True)]
-)
 def test_only_lack_of_memory_is_ignored_where_threads_are_chosen(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    replica = opened(0, [4]).replica
-
-    def fail(*_: object) -> tuple[float, float]:
-        raise error
-
-    monkeypatch.setattr(device, "_measure_once", fail)
+    replica, measure = opened(0, [4]).replica, mock.Mock(side_effect=MemoryError)
+    monkeypatch.setattr(device, "_measure_once", measure)
+    assert device.useful_threads(replica, 4) == 4
+    measure.side_effect = RuntimeError("a bug of ours")
+    with pytest.raises(RuntimeError, match="a bug"):
+        device.useful_threads(replica, 4)
     assert device.useful_threads(replica, 1) == 1, "nothing is tried"
-    if ends:
-        with pytest.raises(RuntimeError, match="a bug"):
-            device.useful_threads(replica, 4)
-    else:
-        assert device.useful_threads(replica, 4) == 4
-
-
-def test_no_gpu_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    machine_with(monkeypatch, mps=True)
-    monkeypatch.setattr(device, "_train_a_little", lambda one: tried.append(one.type))
-    for _ in range(3):
-        device.select_device("auto")
-    assert tried == ["mps"]
 
 
 def test_the_memory_of_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 100)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 30)
     assert device.memory_bytes(MPS) == (100, 70)
-
-
-def test_an_apple_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares: list[float] = []
-    monkeypatch.setattr(torch.mps, "set_per_process_memory_fraction", shares.append)
-    allowance.enforce(open_request(0, [4], vram_share=40), MPS)
-    assert shares == [0.4]
 
 
 def test_the_processor_updates_what_an_apple_gpu_computes() -> None:
@@ -218,6 +171,7 @@ def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
         ("bfloat16", 16),
     ]
     assert min(rate.flop_per_s for rate in probed.rates) > 0
+    assert 0 < probed.memory_available_bytes <= probed.memory_total_bytes
     # on the processor one copy is like the other
     assert probed.to_device_bytes_per_s == probed.to_host_bytes_per_s == probed.copy_bytes_per_s
 
@@ -236,13 +190,8 @@ def test_only_a_gpu_with_room_multiplies_large_matrices() -> None:
     assert device._large_sizes(CUDA, 1 << 20) == []
 
 
-def test_a_slow_product_is_not_timed_over_and_over() -> None:
-    def run() -> None:
-        ran.append(device.time.perf_counter())
-
-    clock = iter(float(10 * tick) for tick in range(100))
-    ran: list[float] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "_now", lambda of: next(clock))
-        assert device._least_seconds(run, CPU) == 10.0
-    assert len(ran) == 2
+def test_a_slow_product_is_not_timed_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, run = iter(range(0, 1000, 10)), mock.Mock()
+    monkeypatch.setattr(device, "_now", lambda of: next(clock))
+    assert device._least_seconds(run, CPU) == 10
+    assert run.call_count == 2

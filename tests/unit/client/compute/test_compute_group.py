@@ -20,10 +20,8 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Load, LoadStart, Probe, Save, SetThreads
 from client.compute.starting import write_start
 from client.compute.wire import Wire
-from model_zoo.export import export_hf
-from model_zoo.huggingface.imports import open_folder
+from model_zoo.huggingface.imports import Imported
 from model_zoo.specs.slices import slices
-from model_zoo.whole import build_whole
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -33,15 +31,14 @@ from protocol.pipeline.effects import (
     PassTask,
 )
 from tests.support.compute_stages import (
-    MODELS,
     SEQUENCES,
     TOKENS,
-    LocalWorker,
+    Chain,
+    of_step,
     open_request,
     opened,
     tokens_of,
 )
-from tests.support.compute_steps import of_step
 
 pytestmark = pytest.mark.long
 
@@ -113,33 +110,24 @@ async def test_sums_are_added_in_the_order_of_ranks_to_the_bit() -> None:
 
 
 async def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
-    first, last = opened(0, [2, 2]), opened(1, [2, 2])
+    alone, ids = Chain([2, 2]), range(4)
+    passed = [alone.run(m) for m in ids]
     async with ranks(2) as worker:
         opening, _ = await worker.call(open_request(0, [2, 2]))
-        ids = range(4)
         asked = [worker.submit(ForwardTask(step=0, microbatch=m), [tokens_of(m)]) for m in ids]
         for m, each in zip(ids, asked, strict=True):
             _, (boundary,) = await each.wait()
-            assert boundary == first.call(ForwardTask(step=0, microbatch=m), tokens_of(m))[1][0]
-        gradients = {m: gradient_of(last, boundary_of(first, m), m) for m in ids}
+            assert boundary == passed[m].inputs[1][0]
         for m in ids:  # without the input: only the rank with the graph can do it
-            await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
-            first.call(BackwardTask(step=0, microbatch=m), gradients[m])
+            request = BackwardTask(step=0, microbatch=m)
+            await worker.call(request, passed[m].gradients)
             with pytest.raises(RequestFailed, match="counted already"):
-                await worker.call(BackwardTask(step=0, microbatch=m), [gradients[m]])
+                await worker.call(request, passed[m].gradients)
         bounds = [0, opening.parameters]
         reply, (sent,) = await worker.call(ContributeTask(step=0, attempt=0, bounds=bounds))
         assert reply.counted == tuple(ids)
-        own = first.replica.gradient_sum
+        own = alone.sums[0]
         assert torch.allclose(numbers(sent, opening.parameters), own, rtol=1e-4, atol=1e-5)
-
-
-def boundary_of(first: LocalWorker, microbatch: int) -> bytes:
-    return first.call(ForwardTask(step=0, microbatch=microbatch), tokens_of(microbatch))[1][0]
-
-
-def gradient_of(last: LocalWorker, boundary: bytes, microbatch: int) -> bytes:
-    return last.call(LossTask(0, microbatch), boundary, tokens_of(microbatch))[1][0]
 
 
 async def test_microbatches_are_taken_out_before_and_after_sums_are_moved() -> None:
@@ -234,16 +222,6 @@ async def test_ranks_listen_on_loopback_and_meet_in_a_private_folder() -> None:
     assert not folder.exists()
 
 
-async def test_all_ranks_are_measured_and_told() -> None:
-    async with ranks(2) as worker:
-        probed, _ = await worker.call(Probe(sizes=[64], threads=2))
-        assert probed.device == "cpu"
-        assert probed.memory_total_bytes <= psutil.virtual_memory().total // 2
-        await worker.call(SetThreads(threads=2))
-        with pytest.raises(RequestFailed, match="no stage is open"):
-            await worker.call(ContributeTask(step=0, attempt=0, bounds=[0, 1]))
-
-
 async def test_a_card_that_is_not_there_is_named() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_group(["cuda:0", "cuda:7"]) as worker:
@@ -251,10 +229,10 @@ async def test_a_card_that_is_not_there_is_named() -> None:
                 await worker.call(Probe(sizes=[64]))
 
 
-async def test_every_rank_has_what_is_frozen_beside_adapters(tmp_path: Path) -> None:
-    state = build_whole(MODELS["llama"], seed=99).state_dict()
-    with open_folder(export_hf(MODELS["llama"], state, tmp_path / "model", dtype="bf16")) as found:
-        start = write_start(found, slices([4])[0], lambda digest: tmp_path / digest)
+async def test_every_rank_has_what_is_frozen_beside_adapters(
+    imported: Imported, tmp_path: Path
+) -> None:
+    start = write_start(imported, slices([4])[0], lambda digest: tmp_path / digest)
     load = LoadStart(path=str(start.path), digest=start.digest)
     alone = opened(0, [4], model="lora", imported=True)
     right, _ = alone.call(load)

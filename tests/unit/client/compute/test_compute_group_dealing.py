@@ -31,26 +31,21 @@ from client.compute.requests import (
     StageOpened,
     VersionShared,
 )
-from protocol.pipeline.effects import (
-    ApplyTask,
-    ContributeTask,
-    LossTask,
-    Outcome,
-    PassTask,
-)
+from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, Outcome, PassTask
 from tests.support.compute_stages import open_request
 
 LOSS = Outcome(seconds=4.0, loss_sum=1.0)
 OPENED = StageOpened(parameters=5, state_bytes=100)
 
 
-def probed(kind: str) -> Probed:
+def probed(device: str, memory: int = 1, flops: float = 1.0) -> Probed:
     return Probed(
-        device=kind,
-        rates=[],
-        memory_total_bytes=1,
-        memory_available_bytes=1,
-        copy_bytes_per_s=1.0,
+        device=device,
+        identity=f"card of {memory} bytes",
+        rates=[MatmulRate(64, "float32", flops)],
+        memory_total_bytes=memory,
+        memory_available_bytes=memory,
+        copy_bytes_per_s=5.0,
     )
 
 
@@ -230,18 +225,8 @@ async def test_a_rank_that_never_answers_is_given_up(
 
 
 def test_what_ranks_have_measured_is_one_machine() -> None:
-    def one(device: str, flops: float, memory: int) -> Probed:
-        return Probed(
-            device=device,
-            identity=f"card of {memory} bytes",
-            rates=[MatmulRate(64, "float32", flops)],
-            memory_total_bytes=memory,
-            memory_available_bytes=memory,
-            copy_bytes_per_s=5.0,
-        )
-
-    cards = together([one("cuda:0", 3.0, 800), one("cuda:1", 4.0, 600)])
+    cards = together([probed("cuda:0", 800, 3.0), probed("cuda:1", 600, 4.0)])
     assert (cards.rates[0].flop_per_s, cards.memory_total_bytes) == (7.0, 600)
     assert cards.identity == "card of 800 bytes; card of 600 bytes"
-    processes = together([one("cpu", 3.0, 800), one("cpu", 4.0, 800)])
+    processes = together([probed("cpu", 800, 3.0), probed("cpu", 800, 4.0)])
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)

@@ -12,9 +12,8 @@ import torch
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
 from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
-from protocol.pipeline.effects import ApplyTask, HashTask
-from tests.support.compute_stages import LocalWorker, opened
-from tests.support.compute_steps import loss_of
+from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
+from tests.support.compute_stages import LocalWorker, opened, tokens_of
 
 WAIT_S = 60.0
 
@@ -41,13 +40,6 @@ def test_every_way_to_compute_it_is_the_definition(size: int) -> None:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.float32)
         vectors = [tensor[: len(tensor) // 3], tensor[len(tensor) // 3 :]]
         assert hash_tensors(7, vectors, 3) == root.hexdigest()
-
-
-def test_version_and_order_count() -> None:
-    one, other = memoryview(b"one"), memoryview(b"other")
-    assert (
-        len({state_hash(1, one, other), state_hash(2, one, other), state_hash(1, other, one)}) == 3
-    )
 
 
 class Held:
@@ -82,7 +74,7 @@ def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch
     answers, answered = asked(worker, 0)
     assert held.begun.wait(WAIT_S)
     for microbatch in range(2):
-        loss_of(worker, microbatch)
+        worker.call(LossTask(0, microbatch), tokens_of(microbatch))
     assert not answered.is_set()
     applied = threading.Event()
 

@@ -1,17 +1,15 @@
 """Local rounds: inner steps between two versions, and what a replica contributes of them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from client.compute.requests import Load, Save
-from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, PassTask
-from tests.support.compute_rounds import bounds_of, contribute_and_reduce
+from tests.support.compute_rounds import bounds_of, close_round, contribute_and_reduce
 from tests.support.compute_stages import (
     SEQUENCES,
     TOKENS,
@@ -34,53 +32,9 @@ def train(worker: LocalWorker, step: int, *microbatches: int) -> None:
         worker.call(LossTask(step, number), tokens_of(number))
 
 
-def round_of(workers: list[LocalWorker], step: int, counts: list[int]) -> list[Any]:
-    """One round of replicas that own a segment each; ``counts`` is what each has counted."""
-    bounds, owners = bounds_of(workers[0], len(workers)), list(range(len(workers)))
-    for worker in workers:
-        worker.replica.step_tokens = sum(counts) * TOKENS_OF_ONE
-    sums, norms = contribute_and_reduce(workers, step, 0, bounds, owners)
-    request = ApplyTask(
-        step=step,
-        attempt=0,
-        bounds=bounds,
-        sq_norms=norms,
-    )
-    return [worker.call(request, *sums)[0] for worker in workers]
-
-
 def weights(worker: LocalWorker) -> torch.Tensor:
     found: torch.Tensor = worker.replica.flat.values
     return found
-
-
-def test_alone_a_round_is_so_many_steps_of_the_inner_optimizer() -> None:
-    """With one replica the version ends where the weights are; a step of its own would, too."""
-    rounds = opened(0, [4], optimizer=MUON, local_rounds=LOCAL, microbatches=4)
-    steps = opened(0, [4], optimizer=MUON, microbatches=2)
-    train(rounds, 0, 0, 1, 2, 3)
-    for step, pair in enumerate([(0, 1), (2, 3)]):
-        train(steps, step, *pair)
-        steps.call(ApplyTask(step=step))
-    assert relative_error(weights(rounds), weights(steps)) < 1e-5
-    rounds.call(ApplyTask(step=0))
-    assert rounds.replica.version == 1
-    assert torch.equal(weights(rounds), rounds.replica.parameters)
-    assert relative_error(weights(rounds), weights(steps)) < 1e-5
-
-
-def test_the_next_round_goes_on_with_the_moments_of_the_last() -> None:
-    rounds = opened(0, [4], local_rounds=LOCAL, microbatches=2)
-    steps = opened(0, [4], microbatches=2)
-    for step in range(3):
-        train(rounds, step, 2 * step, 2 * step + 1)
-        train(steps, step, 2 * step, 2 * step + 1)
-        for worker in (rounds, steps):
-            worker.call(ApplyTask(step=step))
-    assert relative_error(weights(rounds), weights(steps)) < 1e-6
-    ours, theirs = rounds.replica.inner.optimizer, steps.replica.optimizer
-    assert relative_error(ours.vectors[1], theirs.vectors[1]) < 1e-4
-    assert rounds.replica.optimizer.vectors == ()
 
 
 def test_an_unfinished_inner_step_goes_as_much_less_far() -> None:
@@ -97,45 +51,21 @@ def test_an_unfinished_inner_step_goes_as_much_less_far() -> None:
     assert relative_error(4 * moved[1], moved[0]) < 1e-3
 
 
-@pytest.mark.parametrize("codec", ["fp32", "s8"])
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_version_is_the_one_before_and_the_mean_difference(codec: Any, momentum: float) -> None:
-    """Each replica's difference weighs what it has counted; all make the same bits of it."""
-    local = LocalRounds(1, outer_lr=0.7, outer_momentum=momentum)
-    workers = [opened(0, [4], averaging=codec, local_rounds=local) for _ in range(3)]
-    expected = workers[0].replica.parameters.clone()
-    outer = flat_optimizer(local.outer)(expected, 0, local.outer)
-    dealt = ([0, 1, 2], [10], [20, 21])
-    owed = torch.zeros_like(expected)  # what encoding took from the rounds before
-    for step in range(3):
-        base, mean = workers[0].replica.parameters.clone(), torch.zeros_like(expected)
-        for worker, numbers in zip(workers, dealt, strict=True):
-            train(worker, step, *[100 * step + number for number in numbers])
-            assert torch.equal(worker.replica.parameters, base), "a version stays"
-            mean += len(numbers) / 6 * (base - weights(worker))
-        applied = round_of(workers, step, [3, 1, 2])
-        assert len({each.hash for each in applied}) == 1
-        outer.step(mean + owed, local.outer_lr)
-        for worker in workers:
-            assert torch.equal(worker.replica.parameters, workers[0].replica.parameters)
-            assert torch.equal(weights(worker), worker.replica.parameters)
-        error = relative_error(workers[0].replica.parameters - base, expected - base)
-        assert error < (1e-5 if codec == "fp32" else 0.02)
-        expected.copy_(workers[0].replica.parameters)
-
-
 def test_nothing_is_lost_of_what_a_coarse_codec_leaves() -> None:
     """What encoding takes from a round comes with the next ones: the sum over rounds is exact."""
     local = LocalRounds(1)
-    workers = [opened(0, [4], averaging="s8", local_rounds=local) for _ in range(2)]
+    workers = [opened(0, [4], averaging="s8", local_rounds=local, microbatches=2) for _ in range(2)]
     start, total = workers[0].replica.parameters.clone(), 0.0
     for step in range(6):
         base = workers[0].replica.parameters.clone()
         for index, worker in enumerate(workers):
             train(worker, step, 10 * step + index)
+            assert torch.equal(worker.replica.parameters, base), "a version stays"
             total += (base - weights(worker)) / 2
-        round_of(workers, step, [1, 1])
-    owed = sum(worker.executor._opened.averager._residual for worker in workers)
+        assert len({reply.hash for reply in close_round(workers, step)}) == 1
+        for worker in workers:
+            assert torch.equal(weights(worker), workers[0].replica.parameters)
+    owed = sum(worker.residual for worker in workers)
     came = start - workers[0].replica.parameters + owed / (2 * TOKENS_OF_ONE)
     assert relative_error(came, total) < 1e-4
 
@@ -221,7 +151,7 @@ def test_a_contribution_that_is_not_in_the_sum_is_forgotten() -> None:
     hashes = {worker.call(request, *sums)[0].hash for worker in workers}
     assert len(hashes) == 1
     assert torch.equal(weights(workers[1]), workers[0].replica.parameters)
-    assert not workers[1].executor._opened.averager._residual.any()
+    assert not workers[1].residual.any()
 
 
 def moved_by(worker: LocalWorker, step: int) -> float:
@@ -248,7 +178,13 @@ def test_of_two_neither_goes_further_than_the_other_or_a_usual_round(lie: float)
     """Two have no majority: a lie of an absurd size is cut down, and silence does not stop it."""
     local = LocalRounds(1)
     workers = [
-        opened(0, [4], optimizer=MUON, local_rounds=local, aggregation="centred-clipping")
+        opened(
+            *(0, [4]),
+            optimizer=MUON,
+            local_rounds=local,
+            aggregation="centred-clipping",
+            microbatches=8,
+        )
         for _ in range(2)
     ]
     base = weights(workers[0]).clone()
@@ -256,7 +192,7 @@ def test_of_two_neither_goes_further_than_the_other_or_a_usual_round(lie: float)
         train(worker, 0, *range(10 * index, 10 * index + 4))
     honest = base - weights(workers[0])
     weights(workers[1]).copy_(base - lie * honest)
-    round_of(workers, 0, [4, 4])
+    close_round(workers, 0)
     went = base - workers[0].replica.parameters
     assert float(went.norm()) <= 1.1 * float(honest.norm())
     if lie >= 0:
@@ -268,8 +204,3 @@ def test_each_device_of_a_group_would_train_alone() -> None:
     failed = worker.fails(open_request(0, [4], local_rounds=LOCAL, follows=True))
     assert failed.kind == "shape"
     assert "a volunteer for each" in failed.message
-
-
-def test_the_first_version_is_that_of_the_seed() -> None:
-    worker = opened(0, [4], local_rounds=LOCAL)
-    assert torch.equal(worker.replica.parameters, opened(0, [4]).replica.parameters)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import conditioning, native
+from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import BLOCK_BYTES, HEADER, Direction, read_header
@@ -95,16 +95,6 @@ def test_bytes_and_numbers_are_the_same(shape, direction, variant) -> None:
         agree(tensor, direction)
 
 
-def test_the_conditioned_modes_are_among_them(variant) -> None:
-    """Otherwise the test above would prove nothing about prescale and rotation."""
-    _, outlier, *_ = kinds((600, 129))
-    flags = {
-        direction: read_header(agree(outlier, direction), outlier.shape) for direction in DIRECTIONS
-    }
-    assert flags["forward"].prescaled
-    assert flags["backward"].rotated
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=700),
@@ -122,18 +112,6 @@ def test_arbitrary_bit_patterns_end_alike(patterns, rows, direction, chosen) -> 
     assert found == without_kernel(lambda: bytes(encode(tensor, "s8", direction=direction)))
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf"), 3e38, 1.4e14])
-@pytest.mark.parametrize("place", [0, 1111, 69_999])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_poison_is_refused_in_the_same_words(poison, place, direction, variant) -> None:
-    tensor = torch.randn(70, 1000)
-    tensor.view(-1)[place] = poison
-    found = outcome(lambda: bytes(encode(tensor, "s8", direction=direction)))
-    assert found == without_kernel(lambda: bytes(encode(tensor, "s8", direction=direction)))
-    if direction == "average" or poison != 1.4e14:  # conditioned, that may be sent
-        assert found[0] is PoisonedTensor
-
-
 def test_the_largest_number_is_the_same_to_the_last_bit(variant) -> None:
     refused = []
     around = np.array([127 * 2.0**40], np.float32).view(np.int32)[0]
@@ -148,14 +126,6 @@ def test_the_largest_number_is_the_same_to_the_last_bit(variant) -> None:
         refused.append(isinstance(found, tuple))
     assert refused == sorted(refused)
     assert {False, True} == set(refused)
-
-
-def test_scales_are_refused_in_the_same_words() -> None:
-    payload = bytearray(encode(torch.randn(3, 128), "s8", direction="average"))
-    for scale in range(0, 1 << 16, 61):
-        struct.pack_into("<H", payload, HEADER.size + 4, scale)
-        found = outcome(lambda: bits(decode(payload, (3, 128))))
-        assert found == without_kernel(lambda: bits(decode(payload, (3, 128))))
 
 
 @pytest.mark.parametrize(
@@ -191,27 +161,6 @@ def test_payloads_may_lie_anywhere(variant) -> None:
     for shift in range(1, 5):
         odd = memoryview(b"\0" * shift + payload)[shift:]
         assert bits(decode(odd, tensor.shape)) == bits(decode(payload, tensor.shape))
-
-
-@pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 63, 64, 65, 1000])
-@pytest.mark.parametrize("width", [1, 15, 128, 333])
-def test_sums_have_the_same_order(rows, width, variant) -> None:
-    tensor = torch.randn(rows, width)
-    totals = torch.empty(width)
-    native.channel_sums(tensor, totals)
-    assert bits(totals) == bits(conditioning.channel_sums(tensor))
-    for step in (1, 3, rows + 1):
-        assert native.probe(tensor, step) == conditioning.sampled_sums(tensor, step)
-
-
-def test_rotation_is_hadamard_and_its_own_inverse() -> None:
-    matrix = torch.ones(1, 1)
-    while len(matrix) < 64:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    tensor = torch.randn(100, 128)
-    rotated = conditioning.rotate(tensor)
-    torch.testing.assert_close(rotated.view(-1, 64), tensor.view(-1, 64) @ matrix / 8)
-    torch.testing.assert_close(conditioning.rotate(rotated), tensor)
 
 
 SIZE = 300

@@ -8,25 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from client.compute.memory import Holding
 from client.compute.offload import OffloadedVectors
 from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
-from model_zoo.specs.state import StateSpec
 from protocol.pipeline.effects import (
     ApplyTask,
-    BackwardTask,
     CompareTask,
     ContributeTask,
-    ForwardTask,
     KeepVersionTask,
     LossTask,
     PassTask,
 )
-from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
-from tests.support.compute_stages import MODELS, opened, tokens_of
+from tests.support.compute_rounds import accumulate, bounds_of, close_round
+from tests.support.compute_stages import Chain, need_of, open_request, opened, tokens_of
 
 CPU = torch.device("cpu")
 
@@ -51,17 +47,23 @@ class Copied(OffloadedVectors):
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 @pytest.mark.parametrize("model", ["gpt", "lora"])
-def test_steps_have_the_same_bits(away: dict[str, Any], model: str, name: str) -> None:
+def test_steps_have_the_same_bits_and_are_saved_and_loaded(
+    away: dict[str, Any], model: str, name: str, tmp_path: Path
+) -> None:
     kind = {} if name == "adamw" else {"name": name}
     optimizer = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, **kind)
-    hashes = []
-    for how in ({}, away):
-        worker = opened(0, [4], model=model, optimizer=optimizer, **how)
+    files = []
+    for number, how in enumerate(({}, away)):
+        worker, other = (opened(0, [4], model=model, optimizer=optimizer, **how) for _ in range(2))
         for step in range(3):
             accumulate([worker], step)
             worker.call(ApplyTask(step=step))
-        hashes.append(worker.replica.state_hash())
-    assert hashes[0] == hashes[1]
+        path = tmp_path / f"version-{number}"
+        saved, _ = worker.call(Save(version=3, path=str(path), durable=False))
+        files.append(path.read_bytes())
+        loaded, _ = other.call(Load(path=str(path), version=3))
+        assert loaded.hash == saved.hash == other.replica.state_hash()
+    assert files[0] == files[1]
 
 
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
@@ -72,10 +74,8 @@ def test_rounds_have_the_same_bits(away: dict[str, Any], codec: Any, rule: str) 
         workers = [opened(0, [4], averaging=codec, aggregation=rule, **how) for _ in range(3)]
         for step in range(3):
             accumulate(workers, step)
-            bounds = bounds_of(workers[0], 4)
-            sums, norms = contribute_and_reduce(workers, step, 0, bounds, [0, 1, 2, 0])
-            request = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
-            hashes.append([worker.call(request, *sums)[0].hash for worker in workers])
+            replies = close_round(workers, step, owners=[0, 1, 2, 0])
+            hashes.append([reply.hash for reply in replies])
     assert hashes[:3] == hashes[3:]
     assert all(len(set(each)) == 1 for each in hashes)
 
@@ -83,33 +83,14 @@ def test_rounds_have_the_same_bits(away: dict[str, Any], codec: Any, rule: str) 
 def test_inner_stages_and_what_is_taken_out_have_the_same_bits(away: dict[str, Any]) -> None:
     found = []
     for how in ({}, away):
-        first, last = (opened(stage, [2, 2], **how) for stage in range(2))
-        for microbatch in range(2):
-            tokens = tokens_of(microbatch)
-            _, (boundary, *_) = first.call(ForwardTask(step=0, microbatch=microbatch), tokens)
-            asked = LossTask(step=0, microbatch=microbatch)
-            (gradient,) = last.call(asked, boundary, tokens)[1]
-            first.call(BackwardTask(step=0, microbatch=microbatch), gradient, tokens)
-        first.call(PassTask(into="less", step=0, microbatch=1), gradient, tokens)
-        last.call(PassTask(into="less", step=0, microbatch=1), boundary, tokens)
-        found.append((first.replica.gradient_sum.clone(), last.replica.gradient_sum.clone()))
-    ours, theirs = found
-    assert all(map(torch.equal, ours, theirs))
-
-
-def test_a_version_is_saved_and_loaded(away: dict[str, Any], tmp_path: Path) -> None:
-    files = []
-    for number, how in enumerate(({}, away)):
-        worker = opened(0, [4], **how)
-        accumulate([worker], 0)
-        worker.call(ApplyTask(step=0))
-        path = tmp_path / f"version-{number}"
-        saved, _ = worker.call(Save(version=1, path=str(path), durable=False))
-        files.append(path.read_bytes())
-        other = opened(0, [4], **how)
-        loaded, _ = other.call(Load(path=str(path), version=1))
-        assert loaded.hash == saved.hash == other.replica.state_hash()
-    assert files[0] == files[1]
+        chain = Chain([2, 2], **how)
+        passed = [chain.run(microbatch, keep_graph=False) for microbatch in range(2)][1]
+        for worker, given in zip(
+            chain.workers, ((*passed.gradients, tokens_of(1)), passed.inputs[1]), strict=True
+        ):
+            worker.call(PassTask(into="less", step=0, microbatch=1), *given)
+        found.append(chain.sums)
+    assert all(map(torch.equal, *found))
 
 
 def test_audits_and_evaluations_go_on(away: dict[str, Any]) -> None:
@@ -142,41 +123,18 @@ def test_a_pass_that_fails_leaves_the_sum(away: dict[str, Any]) -> None:
     assert not torch.equal(worker.replica.gradient_sum, before)
 
 
-# --- prediction -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
 def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> None:
     worker = opened(1, [1, 3], averaging=codec, **away)
     replica, averager = worker.replica, worker.executor._opened.averager
     weights = replica.flat.values
     lying = [each for each in replica.buffers if each is not weights]
-    need = Holding(
-        model=MODELS["gpt"],
-        layers_per_stage=[1, 3],
-        stage=1,
-        sequences=3,
-        tokens=16,
-        graphs_kept=2,
-        averaging_codec=codec,
-        state=StateSpec(),
-        offload=True,
-    ).need
+    need = need_of(open_request(1, [1, 3], averaging=codec, **away))
     assert need.offloaded_bytes == sum(each.nbytes for each in lying) + averager.residual_bytes
 
 
 def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    need = Holding(
-        model=model,
-        layers_per_stage=[12, 12],
-        stage=0,
-        sequences=1,
-        tokens=8,
-        graphs_kept=0,
-        averaging_codec="s8",
-        state=StateSpec(),
-        offload=True,
-    ).need
-    parameters = stage_parameters(model, [12, 12], 0)
-    assert need.state_bytes / parameters <= 6
+    request = open_request(0, [12, 12], averaging="s8", offload=True)
+    need = need_of(request, model=model, sequences=1, tokens=8, graphs_kept=0)
+    assert need.state_bytes / stage_parameters(model, [12, 12], 0) <= 6

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from client.compute import device
-from client.compute.codec import decode, encode
+from client.compute import device, replica
+from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
-from client.compute.requests import Load, Probe, Save
+from client.compute.replica import squared_norm, step_scale
+from client.compute.requests import Load, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
+from model_zoo.whole import build_whole
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -27,96 +29,31 @@ from protocol.pipeline.effects import (
 )
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
+    MODELS,
+    OPTIMIZER,
+    SEED,
     SEQUENCES,
     TOKENS,
+    Chain,
     LocalWorker,
     open_request,
     opened,
-    optimizer_config,
     relative_error,
     token_tensors,
     tokens_of,
-    whole_model,
 )
 
 SHAPE = (SEQUENCES, TOKENS, 32)
 
 
-def run_microbatch(workers, microbatch, *, keep_graph=True, step=0):
-    """One microbatch through all stages and back; loss sum and the payloads that travelled."""
-    *inner, last = workers
-    tokens = tokens_of(microbatch)
-    inputs = [tokens]
-    for worker in inner:
-        request = ForwardTask(step=step, microbatch=microbatch)
-        inputs += worker.call(request, inputs[-1])[1]
-    request = LossTask(step=step, microbatch=microbatch)
-    reply, gradients = last.call(request, *(inputs[-1:] if inner else []), tokens)
-    for worker, given in zip(reversed(inner), reversed(inputs[:-1]), strict=True):
-        extra = [] if keep_graph else [given]
-        request = BackwardTask(step=step, microbatch=microbatch)
-        if not keep_graph:
-            worker.replica.drop_graphs()
-        _, sent = worker.call(request, gradients[-1], *extra)
-        gradients += sent
-    return reply.loss_sum, inputs, gradients
-
-
-def named_gradients(workers):
-    """The gradient sums of all stages by global parameter name."""
-    return {
-        segment.name: worker.replica.gradient_sum[segment.offset :][: segment.size].view(
-            segment.shape
-        )
-        for worker in workers
-        for segment in worker.replica.flat.layout
-    }
-
-
-def whole_gradients(model, microbatches):
-    module = whole_model(model)
-    loss_sum = 0.0
-    for microbatch in microbatches:
-        inputs, targets = token_tensors(tokens_of(microbatch))
-        loss = summed_loss(module(inputs), targets)
-        loss.backward()
-        loss_sum += loss.item()
-    return loss_sum, {name: p.grad for name, p in module.named_parameters()}
-
-
-@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
-@pytest.mark.parametrize("cut", [[4], [2, 2], [1, 2, 1]])
-def test_stages_compute_the_gradient_of_the_whole_model(model, cut) -> None:
-    workers = [opened(stage, cut, model=model) for stage in range(len(cut))]
-    loss_sum = sum(run_microbatch(workers, microbatch)[0] for microbatch in (3, 4))
-    expected_loss, expected = whole_gradients(model, (3, 4))
-    actual = named_gradients(workers)
-    assert loss_sum == pytest.approx(expected_loss, rel=1e-6)
-    assert actual.keys() == expected.keys()
-    for name, gradient in expected.items():
-        assert relative_error(actual[name], gradient) < 1e-5, name
-
-
 @pytest.mark.parametrize(("codec", "most"), [("s8", 0.03), ("s4", 0.4)])
 def test_narrow_boundaries_barely_change_the_gradient(codec, most) -> None:
-    workers = [opened(stage, [2, 2], boundary=codec) for stage in range(2)]
-    run_microbatch(workers, 3)
-    expected = whole_gradients("gpt", [3])[1]
-    for name, gradient in named_gradients(workers).items():
+    narrow, exact = Chain([2, 2], boundary=codec), Chain([2, 2])
+    narrow.run(3)
+    exact.run(3)
+    expected = exact.named_sums()
+    for name, gradient in narrow.named_sums().items():
         assert relative_error(gradient, expected[name]) < most, name
-
-
-@pytest.mark.parametrize("codec", ["s8", "s4", "bf16", "fp32"])
-@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
-def test_recomputing_gives_the_bits_of_the_kept_graph(codec, model) -> None:
-    def run(keep_graph):
-        workers = [opened(stage, [1, 2, 1], model=model, boundary=codec) for stage in range(3)]
-        travelled = run_microbatch(workers, 5, keep_graph=keep_graph)
-        return travelled, [worker.replica.gradient_sum for worker in workers]
-
-    kept, recomputed = run(True), run(False)
-    assert kept[0] == recomputed[0]
-    assert all(map(torch.equal, kept[1], recomputed[1]))
 
 
 def test_each_microbatch_has_its_own_chance() -> None:
@@ -134,33 +71,13 @@ def test_each_microbatch_has_its_own_chance() -> None:
     assert len(ends) == len(inside) == 2
 
 
-@pytest.mark.parametrize("cut", [[4], [1, 2, 1]])
-def test_subtract_takes_a_microbatch_out_again(cut) -> None:
-    workers = [opened(stage, cut, boundary="s8") for stage in range(len(cut))]
-    run_microbatch(workers, 1)
-    before = [worker.replica.gradient_sum.clone() for worker in workers]
-    _, inputs, gradients = run_microbatch(workers, 2)
-    last = len(cut) - 1
-    for stage, worker in enumerate(workers):
-        if stage == last:
-            given = inputs[stage:] if last else []
-            worker.call(PassTask(into="less", step=0, microbatch=2), *given, inputs[0])
-        else:
-            gradient = gradients[last - stage - 1]
-            worker.call(PassTask(into="less", step=0, microbatch=2), gradient, inputs[stage])
-        assert relative_error(worker.replica.gradient_sum, before[stage]) < 1e-6
-        assert worker.replica.counted == {1}
-
-
 def test_a_microbatch_counts_once() -> None:
-    workers = [opened(stage, [2, 2]) for stage in range(2)]
-    _, inputs, gradients = run_microbatch(workers, 1)
-    first, last = workers
-    again = LossTask(step=0, microbatch=1)
-    assert last.fails(again, inputs[1], inputs[0]).kind == "ledger"
-    assert first.fails(BackwardTask(step=0, microbatch=1), gradients[0], inputs[0]).kind == "ledger"
-    never = PassTask(into="less", step=0, microbatch=9)
-    assert first.fails(never, gradients[0], inputs[0]).kind == "ledger"
+    chain = Chain([2, 2])
+    passed, (first, last) = chain.run(1), chain.workers
+    assert last.fails(LossTask(step=0, microbatch=1), *passed.inputs[1]).kind == "ledger"
+    given = passed.gradients[0], tokens_of(1)
+    assert first.fails(BackwardTask(step=0, microbatch=1), *given).kind == "ledger"
+    assert first.fails(PassTask(into="less", step=0, microbatch=9), *given).kind == "ledger"
 
 
 def test_graphs_are_kept_within_the_budget() -> None:
@@ -174,11 +91,10 @@ def test_graphs_are_kept_within_the_budget() -> None:
 
 
 def test_backward_without_graph_asks_for_the_input() -> None:
-    workers = [opened(stage, [2, 2]) for stage in range(2)]
-    _, inputs, gradients = run_microbatch(workers, 1)
-    request = BackwardTask(step=0, microbatch=2)
-    assert workers[0].fails(request, gradients[0]).kind == "graph"
-    workers[0].call(request, gradients[0], inputs[0])
+    chain = Chain([2, 2])
+    (gradient,), request = chain.run(1).gradients, BackwardTask(step=0, microbatch=2)
+    assert chain.workers[0].fails(request, gradient).kind == "graph"
+    chain.workers[0].call(request, gradient, tokens_of(1))
 
 
 def test_work_for_another_step_is_stale() -> None:
@@ -188,21 +104,16 @@ def test_work_for_another_step_is_stale() -> None:
 
 
 def test_poison_is_caught_and_leaves_the_sum_exact() -> None:
-    workers = [opened(stage, [2, 2]) for stage in range(2)]
-    _, inputs, gradients = run_microbatch(workers, 1)
-    first = workers[0]
-    before = first.replica.gradient_sum.clone()
+    chain = Chain([2, 2])
+    passed, (first, last), (before, _) = chain.run(1), chain.workers, chain.sums
     first.replica.flat.values[:100] = float("nan")
-    assert first.fails(ForwardTask(step=0, microbatch=2), inputs[0]).kind == "poisoned"
-    assert (
-        first.fails(BackwardTask(step=0, microbatch=2), gradients[0], inputs[0]).kind == "poisoned"
-    )
+    assert first.fails(ForwardTask(step=0, microbatch=2), tokens_of(1)).kind == "poisoned"
+    backward = BackwardTask(step=0, microbatch=2)
+    assert first.fails(backward, *passed.gradients, tokens_of(1)).kind == "poisoned"
     assert torch.equal(first.replica.gradient_sum, before)
     assert first.replica.counted == {1}
-    last = workers[1]
     last.replica.flat.values[-32:] = float("nan")
-    request = LossTask(step=0, microbatch=2)
-    assert last.fails(request, inputs[1], inputs[0]).kind == "poisoned"
+    assert last.fails(LossTask(step=0, microbatch=2), *passed.inputs[1]).kind == "poisoned"
 
 
 @pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
@@ -210,17 +121,16 @@ def test_poison_is_caught_and_leaves_the_sum_exact() -> None:
 def test_an_absurd_gradient_is_not_counted_and_spoils_no_round(codec, recomputed) -> None:
     """The codec lets large numbers through, and while nothing is usual so do we, but their sum
     could not be sent on."""
-    workers = [opened(stage, [2, 2], boundary=codec, averaging=codec) for stage in range(2)]
-    _, inputs, _ = run_microbatch(workers, 1)
-    first = workers[0]
-    before = first.replica.gradient_sum.clone()
+    chain = Chain([2, 2], boundary=codec, averaging=codec)
+    chain.run(1)
+    first, (before, _) = chain.workers[0], chain.sums
     absurd = torch.randn(SHAPE).sign() * 2.0**39
     payload = encode(absurd, codec, direction="backward")
     seal(payload)
     if not recomputed:
-        first.call(ForwardTask(step=0, microbatch=2), inputs[0])
+        first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     request = BackwardTask(step=0, microbatch=2)
-    assert first.fails(request, payload, inputs[0]).kind == "poisoned"
+    assert first.fails(request, payload, tokens_of(1)).kind == "poisoned"
     assert torch.equal(first.replica.gradient_sum, before)
     assert first.replica.counted == {1}
     first.call(ContributeTask(step=0, attempt=0, bounds=[0, first.replica.size]))
@@ -264,8 +174,9 @@ def test_wrong_input_is_refused_and_says_which() -> None:
 def test_local_steps_equal_plain_training() -> None:
     """The worker's optimizer step against torch's own AdamW and clipping; sums in another order
     made 3e-6 to 1.7e-5 of six texts."""
-    worker = opened(0, [4], model="llama", microbatches=2)
-    module, config = whole_model("llama"), optimizer_config()
+    chain = Chain([4], model="llama", microbatches=2)
+    (worker,), config = chain.workers, OPTIMIZER
+    module = build_whole(MODELS["llama"], SEED)
     decayed = [p for p in module.parameters() if p.ndim >= 2]
     others = [p for p in module.parameters() if p.ndim < 2]
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
@@ -275,7 +186,7 @@ def test_local_steps_equal_plain_training() -> None:
     count = 2 * SEQUENCES * TOKENS
     for step in range(5):
         for microbatch in (2 * step, 2 * step + 1):
-            run_microbatch([worker], microbatch, step=step)
+            chain.run(microbatch, step=step)
             inputs, targets = token_tensors(tokens_of(microbatch))
             (summed_loss(module(inputs), targets) / count).backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), stage_clip(config, 1))
@@ -322,9 +233,7 @@ def test_contradictory_stages_are_refused(changes) -> None:
 def test_a_large_vocabulary_is_trained(vocab) -> None:
     """Manifests have always allowed one that does not fit tokens of two bytes."""
     spec = ModelSpec("gpt", 2, 8, 1, 1, 8, TOKENS, vocab)
-    workers = [LocalWorker(), LocalWorker()]
-    for stage, worker in enumerate(workers):
-        worker.call(msgspec.structs.replace(open_request(stage, [1, 1]), model=spec))
+    workers = [opened(stage, [1, 1], model=spec) for stage in range(2)]
     dtype = np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
     tokens = np.full((SEQUENCES, TOKENS + 1), vocab - 1, dtype)
     (boundary,) = workers[0].call(ForwardTask(step=0, microbatch=0), tokens.tobytes())[1]
@@ -337,23 +246,21 @@ def test_a_large_vocabulary_is_trained(vocab) -> None:
 
 
 def test_running_out_of_memory_is_survived(monkeypatch) -> None:
-    workers = [opened(stage, [2, 2]) for stage in range(2)]
-    _, inputs, gradients = run_microbatch(workers, 1)
-    first = workers[0]
-    before = first.replica.gradient_sum.clone()
-    first.call(ForwardTask(step=0, microbatch=2), inputs[0])
+    chain = Chain([2, 2])
+    (gradient,), first, (before, _) = chain.run(1).gradients, chain.workers[0], chain.sums
+    first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     with monkeypatch.context() as patch:
         patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))
-        assert first.fails(ForwardTask(step=0, microbatch=3), inputs[0]).kind == "oom"
+        assert first.fails(ForwardTask(step=0, microbatch=3), tokens_of(1)).kind == "oom"
     assert torch.equal(first.replica.gradient_sum, before)
     backward = BackwardTask(step=0, microbatch=2)
-    assert first.fails(backward, gradients[0]).kind == "graph"  # given up to free memory
-    first.call(backward, gradients[0], inputs[0])
+    assert first.fails(backward, gradient).kind == "graph"  # given up to free memory
+    first.call(backward, gradient, tokens_of(1))
 
 
 def test_a_worker_does_without_sympy(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
-    run_microbatch([opened(stage, [2, 2]) for stage in range(2)], 1)
+    Chain([2, 2]).run(1)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -366,23 +273,48 @@ def test_warming_up_changes_nothing(stage) -> None:
     assert not worker.replica.counted
 
 
-def test_probe_measures_this_machine() -> None:
-    reply, _ = LocalWorker().call(Probe(sizes=[32, 64], device="cpu"))
-    assert [(rate.size, rate.dtype) for rate in reply.rates] == [
-        (32, "float32"),
-        (64, "float32"),
-        (32, "bfloat16"),
-        (64, "bfloat16"),
-    ]
-    assert all(rate.flop_per_s > 0 for rate in reply.rates)
-    assert reply.copy_bytes_per_s > 0
-    assert 0 < reply.memory_available_bytes <= reply.memory_total_bytes
+@pytest.mark.parametrize(
+    ("gradient", "tokens", "largest", "expected"),
+    [
+        ([3.0, 4.0], 1, 10.0, 1.0),
+        ([3.0, 4.0], 1, 1.0, 0.2),
+        ([3.0, 4.0], 10, 1.0, 0.1),
+        ([3.0, 4.0], 2, 1.0, 0.2),
+        ([3.0, 4.0], 2, 0.0, 0.5),
+        ([0.0, 0.0], 2, 1.0, 0.5),
+        ([1e30, 0.0], 1, 1.0, 1e-30),
+    ],
+)
+def test_a_large_gradient_is_clipped(
+    gradient: list[float], tokens: int, largest: float, expected: float
+) -> None:
+    norm = squared_norm(torch.tensor(gradient))
+    assert step_scale(norm, tokens, largest) == pytest.approx(expected, rel=1e-6)
 
 
-def test_boundaries_decode_to_what_the_next_stage_reads() -> None:
-    worker = opened(0, [2, 2], boundary="s8")
-    (boundary,) = worker.call(ForwardTask(step=0, microbatch=1), tokens_of(1))[1]
-    tensor = decode(boundary, SHAPE, codec="s8", direction="forward")
-    with torch.no_grad():
-        expected = worker.replica.module(token_tensors(tokens_of(1))[0])
-    assert relative_error(tensor, expected) < 0.01
+@pytest.mark.parametrize("model", ["gpt", "llama", "mixtral"])
+def test_gradients_are_fp32_and_near_those_of_fp32(model: str) -> None:
+    sums = {}
+    for precision in ("fp32", "bf16"):
+        worker = opened(0, [4], model=model, precision=precision)
+        worker.call(LossTask(step=0, microbatch=1), tokens_of(1))
+        sums[precision] = worker.replica.gradient_sum
+        assert all(buffer.dtype == torch.float32 for buffer in worker.replica.buffers)
+    apart = relative_error(sums["bf16"], sums["fp32"])
+    assert 1e-5 < apart < 5e-2
+
+
+@pytest.mark.parametrize(
+    ("card", "compute", "expected"),
+    [
+        (True, "auto", "bf16"),
+        (False, "auto", "fp32"),
+        (True, "fp32", "fp32"),
+        (False, "bf16", "bf16"),
+    ],
+)
+def test_a_worker_computes_in_what_its_own_device_is_fast_in(
+    card: bool, compute: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "_is_fast", lambda _: card)
+    assert opened(0, [4], precision=compute).replica.module.precision == expected

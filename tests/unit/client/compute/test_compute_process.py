@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,11 +16,10 @@ import trio
 import trio.testing
 
 from client.compute.checkpoint import verify
-from client.compute.process import RequestFailed, WorkerDied, open_worker
+from client.compute.process import RequestFailed, WorkerDied, WorkerProcess, open_worker
 from client.compute.requests import Save, SetThreads
 from protocol.pipeline.effects import ApplyTask, ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
-from tests.support.echo_worker import ECHO_WORKER
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,40 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
                 assert (reply.loss_sum > 0, payloads) == (True, [])
 
 
+ECHO = """
+    import argparse, socket
+    from client.compute.channel import Channel, NodeGone
+    from client.compute.requests import Done
+    from client.compute.ring import RingReader, RingWriter
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int)
+    parser.add_argument("--rings", type=int, nargs=2)
+    parser.add_argument("--parent", type=int)
+    arguments = parser.parse_args()
+    incoming, outgoing = arguments.rings
+    channel = Channel(
+        socket.socket(fileno=arguments.fd), RingReader(incoming), RingWriter(outgoing)
+    )
+    try:
+        while True:
+            received = channel.receive()
+            channel.send(received.id, Done(seconds=received.id), received.payloads)
+            channel.release(received)
+    except NodeGone:
+        pass
+"""
+ECHO_WORKER = (sys.executable, "-c", textwrap.dedent(ECHO))  # starts without torch, quickly
 NOTHING = SetThreads(threads=1)
+
+
+@asynccontextmanager
+async def echoing(**options: int) -> AsyncIterator[WorkerProcess]:
+    """A worker that sends back what it gets, and has got something."""
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker(command=ECHO_WORKER, **options) as worker:
+            await worker.call(NOTHING)
+            yield worker
 
 
 async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
@@ -59,13 +92,9 @@ async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
         _, echoed = await worker.call(NOTHING, payloads)
         assert echoed == payloads
 
-    with trio.fail_after(TIMEOUT_S):
-        async with (
-            open_worker(command=ECHO_WORKER, ring_bytes=8192) as worker,
-            trio.open_nursery() as nursery,
-        ):
-            for number in range(20):
-                nursery.start_soon(echo, number)
+    async with echoing(ring_bytes=8192) as worker, trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(echo, number)
 
 
 async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
@@ -79,55 +108,42 @@ async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
             assert reply.loss_sum > 0
 
 
-async def test_a_killed_worker_fails_all_calls() -> None:
-    with trio.fail_after(TIMEOUT_S):
-        async with open_worker(command=ECHO_WORKER) as worker:
-            await worker.call(NOTHING)
-            os.kill(worker.pid, signal.SIGSTOP)
-            died = []
+@pytest.mark.parametrize("how", ["killed", "left"])
+async def test_the_end_of_a_worker_fails_all_calls(how) -> None:
+    died = []
 
-            async def call():
-                with pytest.raises(WorkerDied) as caught:
-                    await worker.call(NOTHING)
-                died.append(caught.value)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(call)
-                nursery.start_soon(call)
-                await trio.testing.wait_all_tasks_blocked()
-                os.kill(worker.pid, signal.SIGKILL)
-            assert [death.exit_code for death in died] == [-signal.SIGKILL] * 2
-            assert "SIGKILL" in str(died[0])
-            with pytest.raises(WorkerDied):
-                await worker.call(NOTHING)
-
-
-async def test_leaving_the_block_fails_the_calls_of_others() -> None:
     async def call():
-        with pytest.raises(WorkerDied):
+        with pytest.raises(WorkerDied) as caught:
             await worker.call(NOTHING)
+        died.append(caught.value)
 
-    with trio.fail_after(TIMEOUT_S):
-        async with trio.open_nursery() as nursery, open_worker(command=ECHO_WORKER) as worker:
-            await worker.call(NOTHING)
-            os.kill(worker.pid, signal.SIGSTOP)
+    async with trio.open_nursery() as after, echoing() as worker, trio.open_nursery() as before:
+        os.kill(worker.pid, signal.SIGSTOP)
+        nursery = before if how == "killed" else after
+        for _ in range(2):
             nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+        if how == "killed":
+            os.kill(worker.pid, signal.SIGKILL)
+    assert len(died) == 2
+    if how == "killed":
+        assert [death.exit_code for death in died] == [-signal.SIGKILL] * 2
+        assert "SIGKILL" in str(died[0])
+    with pytest.raises(WorkerDied):
+        await worker.call(NOTHING)
 
 
 async def test_cancelled_calls_leave_the_channel_in_order() -> None:
-    with trio.fail_after(TIMEOUT_S):
-        async with open_worker(command=ECHO_WORKER) as worker:
-            await worker.call(NOTHING)
-            os.kill(worker.pid, signal.SIGSTOP)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(worker.call, NOTHING, [bytes(100 << 20)])  # half sent
-                nursery.start_soon(worker.call, NOTHING, [b"not sent"])
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
-            os.kill(worker.pid, signal.SIGCONT)
-            reply, payloads = await worker.call(NOTHING, [b"after"])
-            assert (reply.seconds, payloads) == (3, [b"after"])
+    async with echoing() as worker:
+        os.kill(worker.pid, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.call, NOTHING, [bytes(100 << 20)])  # half sent
+            nursery.start_soon(worker.call, NOTHING, [b"not sent"])
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        os.kill(worker.pid, signal.SIGCONT)
+        reply, payloads = await worker.call(NOTHING, [b"after"])
+        assert (reply.seconds, payloads) == (3, [b"after"])
 
 
 async def test_the_event_loop_runs_while_large_frames_travel() -> None:
@@ -139,12 +155,10 @@ async def test_the_event_loop_runs_while_large_frames_travel() -> None:
             await trio.sleep(0)
             beats += 1
 
-    with trio.fail_after(TIMEOUT_S):
-        async with open_worker(command=ECHO_WORKER) as worker, trio.open_nursery() as nursery:
-            await worker.call(NOTHING)
-            nursery.start_soon(beat)
-            await worker.call(NOTHING, [bytes(100 << 20)])
-            nursery.cancel_scope.cancel()
+    async with echoing() as worker, trio.open_nursery() as nursery:
+        nursery.start_soon(beat)
+        await worker.call(NOTHING, [bytes(100 << 20)])
+        nursery.cancel_scope.cancel()
     assert beats > 50  # one write to the socket takes far less than a fiftieth of the payload
 
 

@@ -2,14 +2,21 @@
 honest replicas."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 from client.compute.aggregation.rule import new_aggregation
 from model_zoo.specs.aggregation import RULES
-from protocol.pipeline.effects import ApplyTask, ContributeTask
-from tests.support.compute_rounds import accumulate, bounds_of, reduce_task
+from protocol.pipeline.effects import ApplyTask
+from tests.support.compute_rounds import (
+    accumulate,
+    bounds_of,
+    close_round,
+    contributions,
+    reduce_task,
+)
 from tests.support.compute_stages import opened, relative_error
 
 ROBUST = [name for name, rule in RULES.items() if rule.robust]
@@ -48,11 +55,12 @@ LIES = {
     "x -1": lambda one: -one,
     "zero": torch.zeros_like,
     "huge": lambda one: 1e6 * torch.sign(one),
+    "enormous": lambda one: 1e13 * torch.randn(SIZE),
 }
 
 
 @pytest.mark.parametrize("name", ROBUST)
-@pytest.mark.parametrize(("replicas", "liars"), [(3, 1), (4, 1), (16, 5)])
+@pytest.mark.parametrize(("replicas", "liars"), [(3, 1), (4, 1), (8, 3), (16, 5)])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_minority_that_lies_moves_the_mean_little(name, replicas, liars, lie) -> None:
     counts = [4] * replicas
@@ -63,17 +71,12 @@ def test_a_minority_that_lies_moves_the_mean_little(name, replicas, liars, lie) 
     assert error < relative_error(mean_of("sum", sent, counts), true) or lie == "zero"
 
 
-@pytest.mark.parametrize("lie", ["x -10", "huge"])
+@pytest.mark.parametrize("lie", ["x -10", "enormous"])
 def test_crude_lies_are_left_out_by_clipping_as_if_nobody_had_sent_them(lie) -> None:
     counts = [8] * 4
     sent = lying(LIES[lie], 1, counts)
     clipped = mean_of("centred-clipping", sent, counts)
     torch.testing.assert_close(clipped, torch.stack(sent[1:]).mean(0) / 8, rtol=1e-4, atol=1e-5)
-
-
-def test_the_exact_sum_is_ruined_by_one_liar() -> None:
-    counts = [8] * 4
-    assert relative_error(mean_of("sum", lying(LIES["x -10"], 1, counts), counts), gradient()) > 2
 
 
 @pytest.mark.parametrize("counts", [[1, 1, 1], [4, 4, 4, 4], [7, 5, 4, 6], [3] * 32])
@@ -154,20 +157,20 @@ def test_one_of_two_that_sends_zeros_does_not_silence_the_other_over_time(name) 
     assert found.norm() > 0.3 * rms(counts)
 
 
-def round_of(workers, step, lie, codec_bounds):
+def round_of(workers, step, lie):
     """One round by hand in which the last worker lies to the others; everybody applies."""
-    bounds = codec_bounds
-    sent = [w.call(ContributeTask(step=step, attempt=0, bounds=bounds))[1] for w in workers]
-    wire, liar = workers[-1].replica.wire, len(workers) - 1
-    if lie is not None:
-        sent[liar] = [lied(wire, part, lie, a, b) for part, a, b in _parts(sent[liar], bounds)]
+    *bounds, liar = *bounds_of(workers[0], len(workers) - 1), len(workers) - 1
+    sent = contributions(workers, step, bounds=bounds)
+    wire = workers[liar].replica.wire
+    for segment, (start, end) in enumerate(pairwise(bounds)):
+        numbers = torch.empty(end - start)
+        wire.segment_back(sent[liar][segment], numbers)
+        sent[liar][segment] = bytes(wire.segment_out(lie(numbers)))
     sums, norms = [], []
-    for segment in range(len(bounds) - 1):
-        owner = segment % liar  # the liar owns nothing: its sums are another matter
-        others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
-        request = reduce_task(
-            step=step, attempt=0, segment=segment, microbatches=[2] * len(workers), own=owner
-        )
+    for owner in range(liar):  # the liar owns nothing: its sums are another matter
+        others = [parts[owner] for member, parts in enumerate(sent) if member != owner]
+        counts = [2] * len(workers)
+        request = reduce_task(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
         norms.append(reply.sq_norm)
@@ -175,83 +178,48 @@ def round_of(workers, step, lie, codec_bounds):
     return [worker.call(apply, *sums)[0] for worker in workers]
 
 
-def _parts(payloads, bounds):
-    return zip(payloads, bounds, bounds[1:], strict=False)
-
-
-def lied(wire, payload, lie, start, end):
-    numbers = torch.empty(end - start)
-    wire.segment_back(payload, numbers)
-    return bytes(wire.segment_out(lie(numbers)))
-
-
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
-def test_rounds_with_a_liar_keep_replicas_alike_and_the_update_sound(codec) -> None:
-    found = {}
-    for rule, lie in [("sum", None), ("sum", -10), *((name, -10) for name in ROBUST)]:
+@pytest.mark.parametrize("lie", ["x -10", "enormous"])
+def test_rounds_with_a_liar_keep_replicas_alike_and_the_update_sound(codec, lie) -> None:
+    """Nor is the enormous refused: that would cost an attempt of all, and this its sender alone."""
+    lies = {
+        "none": lambda numbers: numbers,
+        "x -10": lambda numbers: -10 * numbers,
+        "enormous": lambda numbers: torch.full_like(numbers, 1e13),
+    }
+    start, moved = opened(0, [4]).replica.flat.values, []
+    for rule, told in [("sum", "none"), *((name, lie) for name in ROBUST)]:
         workers = [opened(0, [4], averaging=codec, aggregation=rule) for _ in range(4)]
-        bounds = bounds_of(workers[0], 3)
         for step in range(3):
             accumulate(workers, step)
-            times = None if lie is None else (lambda numbers: -10 * numbers)
-            replies = round_of(workers, step, times, bounds)
+            replies = round_of(workers, step, lies[told])
             assert len({reply.hash for reply in replies}) == 1
-        moved = workers[0].replica.flat.values - opened(0, [4]).replica.flat.values
-        found[rule, lie] = moved
-    honestly = found.pop(("sum", None))
-    assert torch.cosine_similarity(found.pop(("sum", -10)), honestly, dim=0) < -0.1
-    for (rule, _), moved in found.items():
-        least = 0.6 if rule == "centred-clipping" else 0.1  # the first steps of Adam are signs
-        assert torch.cosine_similarity(moved, honestly, dim=0) > least
+        moved.append(workers[0].replica.flat.values - start)
+    honestly, *robustly = moved
+    for found in robustly:
+        assert torch.cosine_similarity(found, honestly, dim=0) > 0.6
 
 
 def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
     workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
     bounds, averagers = bounds_of(workers[0], 2), [w.executor._opened.averager for w in workers]
-    assert averagers[0].usual_norm(tuple(bounds), 0) == 0
+    assert averagers[0].usual_norm(bounds, 0) == 0
     accumulate(workers, 0)
-    round_of(workers, 0, None, bounds)
+    close_round(workers, 0)
     replica = workers[0].replica
     expected = math.sqrt(float(replica.optimizer.vectors[1].double().sum()) / (1 - 0.95))
-    known = [averagers[1].usual_norm(tuple(bounds), segment) for segment in range(2)]
-    assert math.hypot(*known) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
-    assert known == [averagers[0].usual_norm(tuple(bounds), segment) for segment in range(2)]
+    found = [[each.usual_norm(bounds, segment) for segment in range(2)] for each in averagers]
+    assert math.hypot(*found[0]) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
+    assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_three_of_eight_that_contribute_enormous_numbers_are_left_out(apart) -> None:
-    counts, size = [4] * 8, 1e13
-    sent = [
-        size * (torch.randn(SIZE) if apart else torch.ones(SIZE)) if member < 3 else one
-        for member, one in enumerate(honest(counts))
-    ]
-    clipped = mean_of("centred-clipping", sent, counts)
-    assert relative_error(clipped, torch.stack(sent[3:]).mean(0) / 4) < 0.2
-
-
-@pytest.mark.parametrize("codec", ["fp32", "s8"])
-def test_what_the_rule_leaves_out_by_itself_is_not_refused(codec) -> None:
-    """A refusal costs an attempt of all; a contribution that is left out costs its sender."""
-    found = []
-    for lie in (None, lambda numbers: torch.full_like(numbers, 1e13)):
-        workers = [opened(0, [4], averaging=codec, aggregation="centred-clipping") for _ in "four"]
-        for step in range(3):
-            accumulate(workers, step)
-            replies = round_of(workers, step, lie, bounds_of(workers[0], 3))
-            assert len({reply.hash for reply in replies}) == 1
-        found.append(workers[0].replica.flat.values - opened(0, [4]).replica.flat.values)
-    assert torch.cosine_similarity(*found, dim=0) > 0.6
-
-
-def test_what_it_does_not_leave_out_is() -> None:
-    replicas = 2
-    workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(replicas)]
-    bounds = bounds_of(workers[0], replicas)
+def test_of_two_an_absurd_contribution_is_not_left_out_but_refused() -> None:
+    workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
     accumulate(workers, 0)
-    round_of(workers, 0, None, bounds)
+    close_round(workers, 0)
     accumulate(workers, 1)
-    workers[-1].replica.gradient_sum.fill_(1e13)
-    sent = [w.call(ContributeTask(step=1, attempt=0, bounds=bounds))[1] for w in workers]
-    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[2] * replicas, own=0)
-    failed = workers[0].fails(reduce, *(parts[0] for parts in sent[1:]))
-    assert (failed.kind, failed.part) == ("codec", replicas - 2)
+    workers[1].replica.gradient_sum.fill_(1e13)
+    sent = contributions(workers, 1)
+    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[2, 2], own=0)
+    failed = workers[0].fails(reduce, sent[1][0])
+    assert (failed.kind, failed.part) == ("codec", 0)

@@ -5,11 +5,16 @@ import torch
 
 from model_zoo.specs.aggregation import RULES
 from protocol.audit.record import Grade, grade
-from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask
-from tests.support.compute_rounds import CODECS, accumulate, bounds_of, reduce_task
+from protocol.pipeline.effects import KeepVersionTask
+from tests.support.compute_rounds import (
+    CODECS,
+    accumulate,
+    bounds_of,
+    close_round,
+    contributions,
+    reduce_task,
+)
 from tests.support.compute_stages import opened
-
-TOKENS = 1000
 
 
 class Round:
@@ -18,40 +23,18 @@ class Round:
     def __init__(self, rule: str, codec: str) -> None:
         self.workers = [opened(0, [4], averaging=codec, aggregation=rule) for _ in range(3)]
         self.bounds = bounds_of(self.workers[0], 3)
-        self.close(0)
+        accumulate(self.workers, 0)
+        close_round(self.workers, 0)  # so that the second moment knows what is usual
         accumulate(self.workers, 1)
-        self.sent = self.contribute(1)
-        self.sum = self.reduce(1, 1)
-
-    def contribute(self, step: int) -> list[list[bytes]]:
-        request = ContributeTask(step=step, attempt=1, bounds=self.bounds)
-        return [list(map(bytes, worker.call(request)[1])) for worker in self.workers]
-
-    def reduce(self, step: int, segment: int) -> bytes:
-        request = reduce_task(step=step, attempt=1, segment=segment, microbatches=[2] * 3, own=0)
-        others = [parts[segment] for parts in self.sent[1:]]
-        reply, (payload,) = self.workers[0].call(request, *others)
-        self.norm = reply.sq_norm
-        return bytes(payload)
-
-    def close(self, step: int) -> None:
-        """Close a step, so that the second moment knows what is usual."""
-        accumulate(self.workers, step)
-        self.sent = self.contribute(step)
-        sums, norms = [], []
-        for segment in range(3):
-            sums.append(self.reduce(step, segment))
-            norms.append(self.norm)
-        request = ApplyTask(step=step, attempt=1, bounds=self.bounds, sq_norms=norms)
-        for worker in self.workers:
-            worker.call(request, *sums)
+        self.sent = [parts[1] for parts in contributions(self.workers, 1, attempt=1)]
+        request = reduce_task(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=0)
+        _, (self.sum,) = self.workers[0].call(request, *self.sent[1:])
 
     def again(self, claimed: bytes, parts: list[bytes] | None = None) -> float:
         """Have the third replica sum segment 1 again."""
         self.workers[2].call(KeepVersionTask(step=1, bounds=self.bounds, segment=1))
         request = reduce_task(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=None)
-        parts = parts or [one[1] for one in self.sent]
-        reply, _ = self.workers[2].call(request, *parts, claimed)
+        reply, _ = self.workers[2].call(request, *(parts or self.sent), claimed)
         return reply.apart[0]
 
     def scaled(self, times: float) -> bytes:
@@ -73,7 +56,7 @@ def test_an_honest_sum_agrees_and_a_false_one_does_not(rule: str, codec: str) ->
 
 def test_a_contribution_that_is_left_out_is_found() -> None:
     one = Round("sum", "s8")
-    twice = [one.sent[0][1], one.sent[1][1], one.sent[1][1]]
+    twice = [one.sent[0], one.sent[1], one.sent[1]]
     assert grade(one.again(one.sum, twice)) is Grade.LIES
 
 

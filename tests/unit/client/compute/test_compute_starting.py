@@ -1,6 +1,5 @@
 """Stages begin with the weights of an imported model, verified, and with nothing else."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,31 +8,12 @@ from safetensors.torch import load_file, save_file
 
 from client.compute.requests import LoadStart
 from client.compute.starting import NotFinite, Written, write_start
-from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
 from model_zoo.specs.slices import slices
-from model_zoo.whole import build_whole
 from protocol.pipeline.effects import ApplyTask, LossTask
-from tests.support.compute_stages import MODELS, opened, tokens_of
+from tests.support.compute_stages import opened, tokens_of
 
 CUT = [1, 2, 1]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder in bf16, as most models are published."""
-    model = MODELS["llama"]
-    folder = export_hf(model, build_whole(model, seed=99).state_dict(), tmp_path / "model")
-    tensors = load_file(folder / "model.safetensors")
-    halved = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-    save_file(halved, folder / "model.safetensors")
-    return folder
-
-
-@pytest.fixture
-def imported(folder: Path) -> Iterator[Imported]:
-    with open_folder(folder) as opened:
-        yield opened
 
 
 def written(imported: Imported, folder: Path, stage: int) -> Written:

@@ -94,5 +94,5 @@ class TestDecodedAhead:
         (worker, _), _, sums, norms = round_
         assert worker.fails(self.decode(1, norms[1], attempt=1), sums[1]).kind == "stale"
         assert worker.fails(self.decode(1, norms[1], step=1), sums[1]).kind == "stale"
-        assert worker.fails(self.decode(4, norms[1]), sums[1]).kind == "shape"
-        assert worker.fails(self.decode(1, norms[1])).kind == "shape"
+        for segment, given in ((4, sums[:1]), (1, sums[:2]), (1, [])):
+            assert worker.fails(self.decode(segment, norms[1]), *given).kind == "shape"

@@ -42,13 +42,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def test_a_worker_computes_with_as_many_as_it_is_told() -> None:
-    with threads(1):
-        [worker] = replicas(1, "fp32")
-        worker.call(SetThreads(threads=2))
-        assert torch.get_num_threads() == 2
-
-
 @pytest.mark.parametrize(
     ("timed", "threads"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,18 +39,19 @@ def test_every_fault_can_be_done_and_is_explained() -> None:
 @pytest.mark.parametrize(
     ("kinds", "only", "found"),
     [
-        (None, None, {"kill", "stop"}),
-        ("slow,kill", None, {"slow", "kill"}),
-        (None, "kill@averaging, partition", {"kill", "partition"}),
+        (None, None, all_faults(["kill", "stop"])),
+        ("slow,kill", None, all_faults(["slow", "kill"])),
+        (
+            None,
+            "kill@averaging, partition",
+            (Fault("kill", "averaging"), *all_faults(["partition"])),
+        ),
     ],
 )
-def test_faults_are_chosen_by_name(kinds: str | None, only: str | None, found: set[str]) -> None:
-    chosen = choose_faults(kinds, only, ("kill", "stop"))
-    assert {fault.kind for fault in chosen} == found
-
-
-def test_only_takes_just_that_moment() -> None:
-    assert choose_faults(None, "kill@averaging", ()) == (Fault("kill", "averaging"),)
+def test_faults_are_chosen_by_name(
+    kinds: str | None, only: str | None, found: tuple[Fault, ...]
+) -> None:
+    assert sorted(choose_faults(kinds, only, ("kill", "stop"))) == sorted(found)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,12 @@ def test_the_same_seed_is_the_same_schedule(seed: int, stages: int, every: float
         draw_schedule(ALL, seconds=300, every_s=every, stages=stages, seed=seed) for _ in range(2)
     ]
     assert drawn[0] == drawn[1]
+    assert drawn[0] != draw_schedule(ALL, seconds=300, every_s=every, stages=stages, seed=seed + 1)
     assert len(drawn[0]) == int(300 / every)
     moments = [planned.at_s for planned in drawn[0]]
     assert moments == sorted(moments)
     assert all(every / 2 <= at <= 300 for at in moments)
     assert all(planned.stage in stages_of(planned.fault, stages) for planned in drawn[0])
-
-
-def test_another_seed_is_another_schedule() -> None:
-    drawn = {draw_schedule(ALL, seconds=300, every_s=20, stages=2, seed=seed) for seed in range(20)}
-    assert len(drawn) == 20
 
 
 def test_every_second_fault_is_a_kill_and_the_other_kinds_take_turns() -> None:
@@ -102,12 +98,6 @@ def test_every_second_fault_is_a_kill_and_the_other_kinds_take_turns() -> None:
     assert {fault.kind for fault in odd[: len(KINDS) - 1]} == set(KINDS) - {"kill"}
     assert sorted(odd[: len(others)]) == sorted(others)
     assert odd[len(others) :] == odd[: len(others)]
-
-
-def test_without_kills_the_chosen_kinds_take_turns() -> None:
-    chosen = all_faults(["stop", "disk"])
-    drawn = draw_schedule(chosen, seconds=10.0 * len(chosen), every_s=10, stages=2, seed=1)
-    assert sorted(planned.fault for planned in drawn) == sorted(chosen)
 
 
 def test_some_moments_have_no_place_at_an_end() -> None:
@@ -123,7 +113,6 @@ def test_durations_are_those_of_the_kind() -> None:
     assert stops
     assert all(5 <= seconds <= 10 for seconds in stops)
     assert all(planned.seconds == 0 for planned in drawn if planned.fault.kind == "kill")
-    assert replace(drawn[0], number=7) != drawn[0]
 
 
 @pytest.mark.parametrize(

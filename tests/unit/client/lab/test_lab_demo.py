@@ -1,4 +1,4 @@
-"""The demo's decisions, without processes: its folder, its victim, its judgement."""
+"""The demo's decisions and screen, without processes: its folder, its victim, its judgement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from client.compute.state_hash import state_hash
 from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
-from client.lab.demo.play import checkpoint_interval
-from client.lab.demo.report import DemoReport, Invariants, check_invariants, report_text
+from client.lab.demo.report import check_invariants
 from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
+from client.lab.demo.screen import Screen, View
 from tests.support.control_fakes import example_snapshot
 
 
@@ -84,12 +84,6 @@ def test_the_victim_has_a_serving_sibling_in_every_stage(
     assert (chosen.name if chosen else None) == victim
 
 
-@pytest.mark.parametrize(("steps", "every"), [(240, 60), (10, 2), (7, 1), (100, 25), (1, 1)])
-def test_the_last_step_is_checkpointed(steps: int, every: int) -> None:
-    assert checkpoint_interval(steps) == every
-    assert steps % every == 0
-
-
 def _checkpoint(path: Path, version: int, content: bytes) -> Path:
     digest = state_hash(version, memoryview(content))
     header = build_header(
@@ -110,34 +104,6 @@ def test_replicas_that_differ_in_a_bit_are_found(tmp_path: Path) -> None:
     assert (found.doubled_microbatches, found.hold) == (1, False)
     found = check_invariants(Observed(), {3: {0: [*same, other]}})
     assert (found.compared_replicas, found.differing_replicas, found.hold) == (2, 1, False)
-
-
-def test_the_report_says_how_long_recovery_took() -> None:
-    report = DemoReport(
-        ok=True,
-        swarm="ab",
-        volunteers=4,
-        stages=2,
-        steps=10,
-        version=10,
-        training_loss=2.0,
-        held_out_loss=2.1234,
-        median_tokens_per_s=5000.0,
-        killed="volunteer-4",
-        recovered_s=1.25,
-        rerouted_microbatches=3,
-        replayed_microbatches=2,
-        invariants=Invariants(10, 0, 6, 0),
-        seconds=60.0,
-        plot="demo-out/loss.svg",
-        model="demo-out/model",
-        sample="def f():",
-    )
-    text = report_text(report)
-    assert "2.1234 nats per byte" in text
-    assert "volunteer-4; 1.25 s from the kill to the first microbatch done another way" in text
-    assert "0 of 6 replica pairs differ" in text
-    assert text.endswith("def f():")
 
 
 def test_one_recovery_time_is_told_the_one_of_the_report() -> None:
@@ -170,3 +136,15 @@ def test_one_recovery_time_is_told_the_one_of_the_report() -> None:
         looks.pop(0)
     assert run.observed.recovered_s == pytest.approx(0.5)
     assert said == ["recovered: 0.50 s from the kill to the first microbatch done another way"]
+
+
+def test_without_a_terminal_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+    for step in (3, 3, 3, 4):
+        now = example_snapshot(step=step)
+        names = {"12D3KooWexamplepeer": "volunteer 1"}
+        screen.show(View(now, names, frozenset(), [3.0, 2.5, 2.0], 65))
+    text = capsys.readouterr().err
+    assert text.count("step  3/10") == text.count("step  4/10") == 1
+    assert text.count("stage 0  volunteer 1 serving") == 1
+    assert "\x1b" not in text

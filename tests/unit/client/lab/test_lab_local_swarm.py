@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from client.errors import ExitCode, UserError
+from client.errors import UserError
 from client.lab import local_swarm
-from client.lab.demo.run import DemoRun, Observed
+from client.lab.demo.run import DemoRun
 from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 
@@ -55,16 +55,6 @@ def _wait_until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_it_tells_what_it_does(swarm: LocalSwarm) -> None:
-    (member,) = _start(swarm)
-    now = member.snapshot()
-    assert now is not None
-    assert now.peer == "peer-1"
-    first = member.new_events()
-    assert first[0].kind == "StepCommitted"
-    assert member.new_events() == []
-
-
 def test_a_kill_takes_the_worker_along_and_spares_the_others(swarm: LocalSwarm) -> None:
     first, second = _start(swarm, 2)
     worker = _worker(first)
@@ -76,23 +66,18 @@ def test_a_kill_takes_the_worker_along_and_spares_the_others(swarm: LocalSwarm) 
     assert second.snapshot() is not None
 
 
-def test_leaving_stops_all(swarm: LocalSwarm) -> None:
+@pytest.mark.parametrize(("mode", "code"), [("", 0), ("stubborn", -signal.SIGKILL)])
+def test_leaving_stops_all_with_their_workers(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch, mode: str, code: int
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", mode)
+    if mode:
+        monkeypatch.setattr(local_swarm, "STOP_TIMEOUT_S", 0.3)
     members = _start(swarm, 2)
     swarm.stop()
-    assert [member.process.returncode for member in members] == [0, 0]
+    assert [member.process.returncode for member in members] == [code, code]
     for member in members:
         _wait_until_gone(_worker(member))
-
-
-def test_one_that_does_not_stop_is_killed_with_its_worker(
-    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_MODE", "stubborn")
-    monkeypatch.setattr(local_swarm, "STOP_TIMEOUT_S", 0.3)
-    (member,) = _start(swarm)
-    swarm.stop()
-    assert member.process.returncode == -signal.SIGKILL
-    _wait_until_gone(_worker(member))
 
 
 def test_one_that_fails_to_start_is_explained_by_its_log(
@@ -152,34 +137,9 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def _demo(swarm: LocalSwarm, *, kill: bool = True, timeout_s: float = DEADLINE_S) -> Observed:
-    return DemoRun(swarm, Screen(), kill=kill, timeout_s=timeout_s).run()
-
-
-def test_the_demo_kills_one_with_a_live_sibling_and_goes_on(
-    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("client.lab.demo.run.POLL_S", 0.01)
-    members = _start(swarm, 4)
-    seen = _demo(swarm)
-    assert seen.kill is not None
-    assert seen.kill.name == "volunteer-3"
-    assert [member.alive for member in members] == [True, True, False, True]
-    assert seen.recovered_s is not None
-    assert 0 < seen.recovered_s < DEADLINE_S
-    assert sorted(seen.losses) == list(range(40))
-
-
 def test_the_demo_notices_a_volunteer_that_ends_by_itself(swarm: LocalSwarm) -> None:
     first, _ = _start(swarm, 2)
     first.process.kill()
     first.process.wait()
     with pytest.raises(UserError, match="volunteer-1 ended with -9"):
-        _demo(swarm)
-
-
-def test_the_demo_gives_up_in_time(swarm: LocalSwarm) -> None:
-    _start(swarm)
-    with pytest.raises(UserError) as caught:
-        _demo(swarm, timeout_s=0.0)
-    assert caught.value.exit_code == ExitCode.TEMPORARY
+        DemoRun(swarm, Screen(), kill=True, timeout_s=DEADLINE_S).run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,11 +41,6 @@ def test_infinite_and_missing_losses_are_left_out() -> None:
     assert line is not None
     assert len(line.attrib["points"].split()) == 2
     assert "nan" not in svg
-
-
-@pytest.mark.parametrize("points", [[], [(0, 1.0)], [(0, 0.0), (1, 0.0)]])
-def test_few_points_still_make_a_chart(points: list[tuple[float, float]]) -> None:
-    line_chart(points, title="t", subtitle="s", x_label="x", y_label="y")
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=5))

@@ -77,8 +77,3 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str)
     path.write_bytes(content)
     with pytest.raises(UserError, match=words):
         read_trace(path, SETTING)
-
-
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read"):
-        read_trace(tmp_path / "none.csv", SETTING)

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode, UserError
-from client.limits.cores import (
-    Cores,
-    check_threads,
-    find_cores,
-    find_quota,
-    physical_cores,
-)
+from client.limits.cores import Cores, check_threads, find_cores, find_quota, physical_cores
 
 
 def _write(path: Path, text: str) -> None:

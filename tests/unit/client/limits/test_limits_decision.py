@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.config import Settings
-from client.limits.decision import Allowed, Facts, Held, decide, when_words
+from client.limits.decision import Allowed, Facts, Held, decide
 from client.limits.usage import DayUse
 from client.schedule import Schedule, Window
 from client.store.persisted import Persisted
@@ -118,9 +118,3 @@ def test_a_day_counts_its_own_bytes(steps: list[tuple[int, int]]) -> None:
 def test_an_impossible_count_is_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.json").write_bytes(data)
     assert Persisted(tmp_path / "x.json", DayUse).peek() is None
-
-
-def test_when_it_may_compute_is_said_in_words() -> None:
-    settings = Settings(only_when_idle=True, not_on_battery=True, schedule="22:00-07:00 mon-fri")
-    assert when_words(settings) == ["idle only", "not on battery", "22:00-07:00 mon-fri"]
-    assert when_words(Settings()) == []

@@ -52,22 +52,6 @@ def test_dropping_a_step_frees_memory_disk_and_files(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_key_put_again_replaces_what_was_there_wherever_it_lay(tmp_path: Path) -> None:
-    store = BoundaryStore(100, 1000, tmp_path)
-    for data in (b"a" * 100, b"b" * 40, b"c" * 60):
-        store.put(key(1), data)
-        store.put(key(1, 1), b"x" * 40)
-    store.put(key(1), b"d" * 10)
-    store.put(key(1), b"e" * 20)
-    assert found(store, key(1)) == b"e" * 20
-    store.drop(key(1))
-    assert found(store, key(1)) is None
-    store.drop(key(1, 1))
-    assert store._memory_bytes == 0
-    assert found(store, key(1, 1)) is None
-    store.close()
-
-
 def test_what_fits_nowhere_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     store = BoundaryStore(200, 200, tmp_path)
     for m in range(4):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from client.store import last_run
-from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from client.store.last_run import FILE_NAME, Ending, LastRun, RunRecord
 
 SLEEPER = """
 import sys, time
@@ -35,26 +35,31 @@ def _keep(folder: Path, run: LastRun) -> None:
     (folder / FILE_NAME).write_bytes(msgspec.json.encode(run))
 
 
-def test_nothing_is_known_before_the_first_run(tmp_path: Path) -> None:
-    assert RunRecord(tmp_path).load() is None
-    assert RunRecord(tmp_path).ending() is None
+def _ended(record: RunRecord, pid: int | None = None) -> Ending:
+    ending = record.ending(pid)
+    assert ending is not None
+    return ending
+
+
+def _known(record: RunRecord) -> LastRun:
+    known = record.load()
+    assert known is not None
+    return known
 
 
 def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
+    assert record.load() is record.ending() is None
     record.begin("ab" * 32)
-    began = record.load()
-    assert began is not None
+    began = _known(record)
     assert began.runs
     record.begin("ab" * 32, "my swarm")
-    again = record.load()
-    assert again is not None
+    again = _known(record)
     assert (again.began, again.swarm_name) == (began.began, "my swarm")
     assert record.ending() is None
 
     record.end("the disk is full", "make room", 78)
-    ending = record.ending()
-    assert ending is not None
+    ending = _ended(record)
     assert (ending.words, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
     assert ending.next_step == "make room; start it again: volunteer join --swarm 'my swarm'"
     assert abs(ending.time - time.time()) < 60
@@ -62,15 +67,8 @@ def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -
     assert record.ending(os.getpid() + 1) is None, "that was another process"
     record.begin()
     assert record.ending() is None, "the next start"
-
-
-def test_leaving_in_order_is_no_failure(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path)
-    record.begin()
     record.end("it drained and left the swarm", "", 0)
-    ending = record.ending()
-    assert ending is not None
-    assert not ending.failed
+    assert not _ended(record).failed
 
 
 def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) -> None:
@@ -84,8 +82,7 @@ def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) ->
         assert record.ending() is None, "what runs stands above what could not start beside it"
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
-        ending = record.ending(process.pid)
-        assert ending is not None
+        ending = _ended(record, process.pid)
         assert (ending.exit_code, ending.failed, ending.swarm_name) == (None, True, "example")
         assert "ended without a word" in ending.words
         assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.words
@@ -99,14 +96,12 @@ def test_the_time_of_a_silent_end_is_that_of_the_last_sign_of_life(tmp_path: Pat
     log = tmp_path / "logs" / "volunteer.log"
     log.write_bytes(b"")
     os.utime(log, (boot + 50, boot + 50))
-    ending = RunRecord(tmp_path).ending()
-    assert ending is not None
+    ending = _ended(RunRecord(tmp_path))
     assert ending.time == boot + 50
     assert "killed" in ending.words
     os.utime(log, (boot - 500, boot - 500))
     _keep(tmp_path, _run(began=boot - 1000))
-    ending = RunRecord(tmp_path).ending()
-    assert ending is not None
+    ending = _ended(RunRecord(tmp_path))
     assert ending.time == boot - 500
     assert "switched off or restarted" in ending.words
 
@@ -117,9 +112,7 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) 
     record = RunRecord(tmp_path)
     assert record.ending() is not None
     record.begin()
-    known = record.load()
-    assert known is not None
-    assert known.began > 5.0
+    assert _known(record).began > 5.0
 
 
 @pytest.mark.parametrize(
@@ -133,43 +126,28 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
     assert record.ending() is not None
 
 
-def test_a_full_disk_does_not_keep_a_node_from_starting(
+def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> None:
+    _keep(tmp_path, _run(swarm_name="x; rm -r ~"))
+    ending = _ended(RunRecord(tmp_path))
+    assert "--swarm 'x; rm -r ~'" in ending.next_step
+    _keep(tmp_path, _run(swarm_name="x\x1b[31m"))
+    ending = _ended(RunRecord(tmp_path))
+    assert "\x1b" not in ending.next_step
+
+
+def test_on_a_full_disk_a_node_starts_and_its_end_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(last_run, "write_atomic", full)
-    record = RunRecord(tmp_path)
-    record.begin()
-    record.end("words", "", 1)
-    assert record.load() is None
-
-
-def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> None:
-    _keep(tmp_path, _run(swarm_name="x; rm -r ~"))
-    ending = RunRecord(tmp_path).ending()
-    assert ending is not None
-    assert "--swarm 'x; rm -r ~'" in ending.next_step
-    _keep(tmp_path, _run(swarm_name="x\x1b[31m"))
-    ending = RunRecord(tmp_path).ending()
-    assert ending is not None
-    assert "\x1b" not in ending.next_step
-
-
-def test_the_end_is_noted_on_a_full_disk_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = RunRecord(tmp_path)
+    record, another = RunRecord(tmp_path), RunRecord(tmp_path / "none")
     record.begin("ab" * 32, "mine")
-
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(last_run, "write_atomic", full)
     record.end("version 65 of stage 0 could not be saved", "free space", 1)
-    ending = record.ending(os.getpid())
-    assert ending is not None
+    ending = _ended(record, os.getpid())
     assert (ending.words, ending.exit_code) == ("version 65 of stage 0 could not be saved", 1)
     assert ending.swarm_name == "mine"
-    RunRecord(tmp_path / "none").end("nowhere to write it", "", 1)
+    another.begin()
+    another.end("nowhere to write it", "", 1)
+    assert another.load() is None

@@ -139,18 +139,6 @@ def test_a_full_disk_leaves_no_half_leaf(
     assert list(cache.folder.iterdir()) == []
 
 
-def test_the_worker_reads_the_same_samples_from_both(
-    folder: Path, data: DataSpec, tmp_path: Path
-) -> None:
-    cache = LeafCache(tmp_path / "cache", data, 10 * LEAF_BYTES)
-    for index, leaf in enumerate(proven(folder, data)):
-        cache.keep(index, leaf, [])
-    whole = Corpus.from_folder(open_folder(folder))
-    for place in (folder, cache.folder):
-        found = token_corpus(place, data).sample(3, 4, 3000, seed=1)
-        assert found.tolist() == whole.sample(3, 4, 3000, seed=1).tolist()
-
-
 def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from client.errors import UserError
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.workers.devices import PINNED, Devices, devices_now
 from client.train.workers.opening import (
+    Fit,
     advertised_bytes,
     check_fits,
     fit_stage,
@@ -35,6 +36,15 @@ CARD = Devices(1, 1 << 40, "auto")
 def bytes_for(how: Manifest, **options: Any) -> int:
     """Memory in which a stage just fits."""
     return int(stage_need(how, 0, 0, **options).total_bytes / 0.85) + 1
+
+
+def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
+    whole, rerun = bytes_for(LARGE), bytes_for(LARGE, reruns_blocks=True)
+    assert not fit_stage(LARGE, 0, whole).reruns_blocks
+    tight = fit_stage(LARGE, 0, whole - 2)
+    assert tight.reruns_blocks
+    assert tight.size_bytes < whole
+    assert fit_stage(LARGE, 0, rerun) == Fit(0, int(rerun * 0.85), True)
 
 
 def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:

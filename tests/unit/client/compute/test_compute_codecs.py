@@ -1,0 +1,218 @@
+"""What holds of every wire codec: its bytes stay, poison is not sent, hostile bytes are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import tracemalloc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.compute import native
+from client.compute.codec import decode, encode
+from client.compute.codecs import s8
+from client.compute.errors import CodecError, PoisonedTensor
+from client.compute.payload import HEADER, Direction, largest_payload_bytes, read_header
+from model_zoo.specs.codec import CODECS, Codec
+
+DIRECTIONS: list[Direction] = ["forward", "backward", "average"]
+WAYS: list[tuple[Codec, Direction]] = [
+    *((codec, direction) for codec in ("fp32", "bf16", "s8") for direction in DIRECTIONS),
+    *(("s4", direction) for direction in DIRECTIONS[:2]),
+    *((codec, "average") for codec in ("q2", "q3", "q4")),
+]
+every_way = pytest.mark.parametrize(("codec", "direction"), WAYS)
+
+
+def numbers(codec: Codec, shape: tuple[int, ...] = (5, 130)) -> torch.Tensor:
+    """Gaussian numbers with an outlying channel, as a vector where the codec takes no others."""
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+    tensor[..., shape[-1] // 3] *= 60
+    return tensor.flatten() if CODECS[codec].vectors else tensor
+
+
+def sent(tensor: torch.Tensor, codec: Codec, direction: Direction) -> bytearray:
+    return bytearray(encode(tensor, codec, direction=direction))
+
+
+def coded(tensor: torch.Tensor, codec: Codec, direction: Direction) -> tuple[bytes, bytes]:
+    """The payload, and the numbers that are read from it."""
+    payload = bytes(sent(tensor, codec, direction))
+    return payload, decode(payload, tensor.shape).numpy().tobytes()
+
+
+PINNED = {
+    ("s8", "forward"): ("f5a19ac460f0e903", "519d76ccabf62921"),
+    ("s8", "backward"): ("23b409206f3a3ba8", "5f91156aaec0d2ee"),
+    ("s8", "average"): ("e221a9fcdbdea7df", "0dfec983236c9faf"),
+    ("s4", "forward"): ("2b440643cbacf4b8", "62b09d05682fdba7"),
+    ("s4", "backward"): ("c5c26f19a42e53b2", "617fbed0fc1adf89"),
+    ("q2", "average"): ("d3e8b46401fd6b07", "d829afb42b283ab7"),
+    ("q3", "average"): ("d0235745df0359d5", "b064d4eb3c83656e"),
+    ("q4", "average"): ("18aa475fe587d502", "57989db6992cc5a2"),
+}
+
+
+@pytest.mark.parametrize("way", PINNED, ids="-".join)
+def test_bytes_and_numbers_are_the_same_on_every_machine(way: tuple[Codec, Direction]) -> None:
+    whole = torch.arange(40 * 300, dtype=torch.int64)
+    made = ((whole * 48_271 % 65_521) - 32_760).float() * (whole % 7 - 3).float() / 1024
+    tensor = made if CODECS[way[0]].vectors else made.view(40, 300)
+    tensor[..., 5] *= 1000  # is prescaled in S8, or rotated
+    found = tuple(hashlib.sha256(data).hexdigest()[:16] for data in coded(tensor, *way))
+    assert found == PINNED[way]
+
+
+@every_way
+@pytest.mark.parametrize("shape", [(140_001,), (600, 129), (1, 70_001), (33, 5, 100)], ids=str)
+def test_neither_pieces_nor_threads_show(
+    codec: Codec, direction: Direction, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "VARIANTS", [])
+    tensor, found = numbers(codec, shape), set()
+    for threads, chunk in ((1, 1 << 25), (2, 999), (5, 10_000), (1, 70_000)):
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(s8, "chunk_of", lambda device, chunk=chunk: chunk)
+        found.add(coded(tensor, codec, direction))
+    assert len(found) == 1
+
+
+@every_way
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 3e38, -1e17])
+@pytest.mark.parametrize("place", [0, 4000, -1])
+def test_poison_is_not_sent(codec: Codec, direction: Direction, poison: float, place: int) -> None:
+    tensor = numbers(codec, (70, 128))
+    tensor.view(-1)[place] = poison
+    with pytest.raises(PoisonedTensor):
+        encode(tensor, codec, direction=direction)
+
+
+@every_way
+def test_zeros_stay_zeros(codec: Codec, direction: Direction) -> None:
+    tensor = torch.zeros_like(numbers(codec))
+    assert torch.equal(decode(sent(tensor, codec, direction), tensor.shape), tensor)
+    tensor.view(-1)[1] = 1e-38  # of no scale: may vanish, and must not explode
+    assert decode(sent(tensor, codec, direction), tensor.shape).abs().max() <= 1.01e-38
+
+
+@pytest.mark.parametrize(
+    ("codec", "shape", "body_bytes"),
+    [
+        ("fp32", (3, 130), 4 * 3 * 130),
+        ("bf16", (3, 130), 2 * 3 * 130),
+        ("s8", (3, 130), 3 * 2 * (2 + 128)),
+        ("s4", (5, 300), 5 * 3 * (2 + 64)),
+        ("q2", (4096,), 2 * 2 + 1024),
+        ("q3", (4097,), 2 * (2 + 1536)),
+        ("q4", (1,), 2 + 2048),
+    ],
+)
+def test_a_payload_is_as_long_as_its_blocks(
+    codec: Codec, shape: tuple[int, ...], body_bytes: int
+) -> None:
+    tensor = torch.ones(shape)
+    assert len(sent(tensor, codec, "average")) == HEADER.size + body_bytes
+    for direction in DIRECTIONS:
+        assert len(sent(tensor, codec, direction)) <= largest_payload_bytes(shape, codec)
+
+
+def test_expected_codec_and_direction_are_held() -> None:
+    payload = sent(numbers("s8"), "s8", "forward")
+    decode(payload, (5, 130), codec="s8", direction="forward")
+    with pytest.raises(CodecError):
+        decode(payload, (5, 130), codec="fp32")
+    with pytest.raises(CodecError):
+        decode(payload, (5, 130), direction="backward")
+
+
+HEADERS = {
+    "magic": (0, b"XTP1"),
+    "version": (4, b"\x02"),
+    "unknown codec": (5, b"\xff"),
+    "flags": (6, b"\xff"),
+    "direction": (7, b"\x09"),
+    "more dimensions": (8, b"\x03"),
+    "dtype": (9, b"\x01"),
+    "block": (10, b"\x40\x00"),
+    "dims": (12, struct.pack("<I", 6)),
+    "huge dims": (12, struct.pack("<2I", 1 << 31, 130)),
+    "largest dims": (12, b"\xff" * 16),
+    "zero dims": (12, bytes(8)),
+}
+
+
+@every_way
+def test_hostile_headers_are_refused_before_anything_is_allocated(
+    codec: Codec, direction: Direction
+) -> None:
+    tensor = numbers(codec)
+    good = sent(tensor, codec, direction)
+    others = [(5, bytes([spec.number])) for name, spec in CODECS.items() if name != codec]
+    own = read_header(good, tensor.shape).flags
+    allowed = {("s8", "forward"): 1, ("s8", "backward"): 2}.get((codec, direction), 0)
+    flags = [(6, bytes([flag])) for flag in (1, 2, 3) if flag not in (own, allowed)]
+    for place, data in (*HEADERS.values(), *others, *flags):
+        payload = bytearray(good)
+        payload[place : place + len(data)] = data
+        for kind in (bytes, bytearray):
+            hostile = kind(payload)
+            tracemalloc.start()
+            try:
+                with pytest.raises(CodecError):
+                    decode(hostile, tensor.shape)
+                assert tracemalloc.get_traced_memory()[1] < 100_000
+            finally:
+                tracemalloc.stop()
+
+
+@every_way
+def test_payloads_of_another_size_are_refused(codec: Codec, direction: Direction) -> None:
+    tensor = numbers(codec)
+    good = bytes(sent(tensor, codec, direction))
+    sizes = (*range(70), *range(70, len(good), 97), len(good) - 1)
+    for other in (*(good[:size] for size in sizes), good + b"\0", good + good[HEADER.size :]):
+        with pytest.raises(CodecError):
+            decode(other, tensor.shape)
+    for shape in ((4, 130), (5, 131), (130, 5), (649,), (651,), (650, 1), (1, 650), (4096,)):
+        with pytest.raises(CodecError):
+            decode(good, shape)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(WAYS),
+    st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 255)), max_size=6),
+    st.integers(-3, 3),
+)
+def test_damaged_payloads_decode_sanely_or_are_refused(
+    way: tuple[Codec, Direction], edits: list[tuple[int, int]], growth: int
+) -> None:
+    tensor = numbers(way[0])
+    payload = sent(tensor, *way)
+    for place, value in edits:
+        payload[place % len(payload)] = value
+    payload = payload[: len(payload) + growth] + bytes(max(0, growth))
+    try:
+        found = decode(payload, tensor.shape)
+    except CodecError:
+        return
+    assert found.shape == tensor.shape
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    ("codec", "tensor"),
+    [
+        ("s8", torch.empty(0, 3)),
+        ("s8", torch.zeros(3, dtype=torch.float64)),
+        ("s8", torch.zeros(1, 1, 1, 1, 1)),
+        *((codec, torch.zeros(2, 3, 128)) for codec in ("q2", "q3", "q4")),
+    ],
+)
+def test_what_cannot_be_encoded(codec: Codec, tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError):
+        encode(tensor, codec, direction="forward")
