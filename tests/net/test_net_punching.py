@@ -89,10 +89,3 @@ async def test_who_was_no_member_when_it_dialled_asks_again_where_the_other_end_
             monkeypatch.setattr(relay, "is_member", lambda peer, known=member: known)
             await a.punching._ask_relay(connection)
             assert connection.host_by_relay == host
-
-
-async def test_who_is_reached_through_a_relay_is_known_of_our_own_links(networks: Networks) -> None:
-    async with circuit(networks) as (a, b, relay):
-        assert a.relayed() == {b.peer_id}
-        assert b.relayed() == {a.peer_id}
-        assert relay.relayed() == set()

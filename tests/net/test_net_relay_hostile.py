@@ -14,7 +14,6 @@ from client.net.connection_limiter import HostLimits
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.libp2p_patches import GuardedStream
 from client.net.relay import passing
 from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.transport import ByteStream
@@ -133,25 +132,6 @@ async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody
         assert relay.passing.machine.reservations == {b.peer_id}
         assert relay.statistics().refused["relay-message-malformed"] == 1
         assert linked(relay, b)
-
-
-async def test_a_protocol_is_agreed_on_in_one_round_trip() -> None:
-    """The other side answers nothing before it has all of the request."""
-    sent = bytearray()
-    answer = bytearray(b"\x13/multistream/1.0.0\n\x04/xy\n")
-
-    async def receive(most: int) -> bytes:
-        assert sent.endswith(b"\x04/xy\nwhat is asked")
-        taken = bytes(answer[:most])
-        del answer[:most]
-        return taken
-
-    async def send(data: bytes) -> None:
-        sent.extend(data)
-
-    await request_protocol(GuardedStream(receive, send), "/xy", b"what is asked")
-    assert sent.startswith(b"\x13/multistream/1.0.0\n")
-    assert not answer
 
 
 async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(

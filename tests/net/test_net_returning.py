@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from client.net import carrier, libp2p_network, links
+from client.net import carrier, libp2p_network
 from client.net.errors import PeerUnreachable
 from client.net.handshake import make_identity
 from client.net.libp2p_network import Libp2pNetwork
@@ -52,24 +52,6 @@ async def test_the_loss_of_a_link_that_only_one_side_noticed_is_told_to_both(
         await a.connect(way.address)
         assert await kinds(a, 1) == [PeerUp]
         assert await kinds(b, 2) == [PeerDown, PeerUp]
-        await greet(a, b)
-
-
-@pytest.mark.parametrize("seeds", [(SMALLER, LARGER), (LARGER, SMALLER)])
-async def test_also_when_it_was_the_other_side_that_had_dialled(
-    networks: Networks, seeds: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(links, "CROSSING_S", 0.0)  # nobody's dial can be under way still
-    async with networks(seeds[0]) as a, networks(seeds[1]) as b, open_relay(b.addresses[0]) as way:
-        await a.connect(way.address)
-        assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
-        way.open = trio.Event()  # b drops it, and nobody tells a
-        next(iter(b._links.values())).close("lost")
-        assert await kinds(b, 1) == [PeerDown]
-        assert a.statistics().peers == (b.peer_id,)
-        await b.connect(a.addresses[0])
-        assert await kinds(b, 1) == [PeerUp]
-        assert await kinds(a, 2) == [PeerDown, PeerUp]
         await greet(a, b)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.recovery.stored import Copy
 from protocol.view import Replica, SwarmView
@@ -35,7 +34,7 @@ async def two_copies(world: World, nursery: trio.Nursery) -> tuple[Member, Membe
 
 
 async def test_versions_past_what_a_stage_has_push_nothing_out(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery
 ) -> None:
     liar, keeper = await two_copies(world, nursery)
     for version in (5 * EVERY + 1, 5 * EVERY + 2):
@@ -45,7 +44,7 @@ async def test_versions_past_what_a_stage_has_push_nothing_out(
 
 
 async def test_versions_past_what_a_stage_can_have_push_nothing_out(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery
 ) -> None:
     """Its heartbeats say it is there; we, next to it, know better."""
     liar, keeper = await two_copies(world, nursery)
@@ -58,7 +57,7 @@ async def test_versions_past_what_a_stage_can_have_push_nothing_out(
 
 
 async def test_copies_out_of_turn_leave_the_newest_that_was_due(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     nursery.start_soon(keeper.buddies.run)
@@ -72,9 +71,7 @@ async def test_copies_out_of_turn_leave_the_newest_that_was_due(
     assert kept(keeper) == [EVERY, EVERY + 3, EVERY + 4]
 
 
-async def test_what_every_stage_has_stays_however_old(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_what_every_stage_has_stays_however_old(world: World, nursery: trio.Nursery) -> None:
     holder, keeper = world.members[A], world.members[B]
     keeper.history.whole = {(stage, EVERY) for stage in range(STAGES)}
     nursery.start_soon(keeper.buddies.run)
@@ -88,7 +85,6 @@ async def test_what_every_stage_has_stays_however_old(
 @pytest.mark.parametrize(("named", "timeout_s"), [([1], 45.0), ([1, 3], 60.0), ([0], 120.0)])
 async def test_who_names_and_does_not_give_keeps_no_others_from_it(
     world: World,
-    autojump_clock: MockClock,
     nursery: trio.Nursery,
     named: list[int],
     timeout_s: float,

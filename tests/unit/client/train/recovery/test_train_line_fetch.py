@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery import copies
@@ -60,7 +59,7 @@ class DrippingDonor:
 
 
 async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "is_plausible", lambda manifest, offer: True)
     donor = DrippingDonor()

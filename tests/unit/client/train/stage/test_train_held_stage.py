@@ -285,7 +285,7 @@ class TestMessages:
 class TestItsLife:
     @pytest.mark.parametrize("answers", [True, False])
     async def test_a_worker_that_hangs_is_noticed_before_it_gets_the_next_seat(
-        self, autojump_clock: trio.testing.MockClock, answers: bool
+        self, answers: bool
     ) -> None:
         held, worker = serving(), Mock()
         held.around.owner.now.side_effect = trio.current_time
@@ -305,7 +305,7 @@ class TestItsLife:
             assert trio.current_time() >= 30.0
 
     async def test_an_attempt_that_fails_is_made_again_after_a_pause(
-        self, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         held, acquisition = Held(), Mock()
         acquisition.open = Mock(side_effect=RequestFailed(Failed(kind="disk", message="full")))

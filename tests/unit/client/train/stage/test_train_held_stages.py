@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trio.testing import MockClock
 
 from client.node.status import take_snapshot
 from client.train.workers.opening import stage_need
@@ -39,9 +38,7 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     return first, dual
 
 
-async def test_the_status_shows_every_stage_and_worker(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, stages=3, steps=20) as swarm:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
@@ -57,9 +54,7 @@ async def test_the_status_shows_every_stage_and_worker(
         assert shares == pytest.approx(2 / 3 * now.tokens_per_s, rel=0.2), "two of three stages"
 
 
-async def test_giving_the_second_stage_up_loses_nothing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_giving_the_second_stage_up_loses_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
@@ -75,7 +70,7 @@ async def test_giving_the_second_stage_up_loses_nothing(
 
 
 async def test_a_hand_over_that_takes_too_long_is_made_good(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "DRAIN_S", 0.0)
     async with open_swarm(tmp_path, steps=12) as swarm:
@@ -91,9 +86,7 @@ async def test_a_hand_over_that_takes_too_long_is_made_good(
 
 
 @pytest.mark.parametrize(("old", "new"), usual(1, [(0, 1), (1, 2), (1, 0)]))
-async def test_a_move_while_training_loses_nothing(
-    tmp_path: Path, autojump_clock: MockClock, old: int, new: int
-) -> None:
+async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new: int) -> None:
     async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
         for stage in range(3):
             await swarm.add(stage)
@@ -112,9 +105,7 @@ async def test_a_move_while_training_loses_nothing(
         swarm.assert_exact()
 
 
-async def test_a_second_stage_that_does_not_fit_is_refused(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_second_stage_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
         small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
@@ -129,9 +120,7 @@ async def test_a_second_stage_that_does_not_fit_is_refused(
         swarm.assert_exact()
 
 
-async def test_a_first_stage_that_does_not_fit_ends_the_node(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_first_stage_that_does_not_fit_ends_the_node(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         small = await swarm.add(memory_bytes=1000)
         small.assign(0)
@@ -140,9 +129,7 @@ async def test_a_first_stage_that_does_not_fit_ends_the_node(
         assert small.engine.given_up == {}
 
 
-async def test_unassigned_while_fetching_nothing_is_left(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_unassigned_while_fetching_nothing_is_left(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=10) as swarm:
         first, dual = await swarm.add(0), await swarm.add(1)
         swarm.start()

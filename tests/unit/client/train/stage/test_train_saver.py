@@ -75,9 +75,7 @@ def saver_of(
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_newcomer_is_told_if_it_is_not_written(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, version: int
-) -> None:
+async def test_a_newcomer_is_told_if_it_is_not_written(tmp_path: Path, version: int) -> None:
     ports, worker = Ports(), Writer()
     shelf = Shelf(ports)
     async with trio.open_nursery() as nursery:

@@ -381,7 +381,7 @@ class TestTheWorker:
     @pytest.mark.parametrize("closed", [False, True])
     @pytest.mark.parametrize("ends", ["hangs", "dies", "fails"])
     async def test_what_becomes_of_a_task_is_told_while_the_seat_is_there(
-        self, autojump_clock: trio.testing.MockClock, closed: bool, ends: str
+        self, closed: bool, ends: str
     ) -> None:
         driven = Driven()
         errors = {
@@ -440,7 +440,7 @@ class Samples:
 
 @pytest.mark.parametrize("over", [False, True])
 async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, over: bool
+    nursery: trio.Nursery, over: bool
 ) -> None:
     driven, samples = Driven(stage=0, nursery=nursery), Samples()
     driven.of._samples = cast(Any, samples)

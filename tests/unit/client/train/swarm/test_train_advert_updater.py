@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from client.config import Settings
-from client.store.persisted import Persisted
 from client.train.machine import capacity
 from client.train.machine.capacity import (
-    HOUSEHOLD_BYTES_PER_S,
     Line,
     kept_line,
-    line_rates,
     save_line,
 )
 from client.train.swarm.advert_updater import AdvertUpdater
@@ -21,33 +18,14 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.views import matching_members
 from protocol.effects import Publish
-from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage
-from protocol.membership.advert import encode_advert, parse_advert
+from protocol.membership.advert import parse_advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat
 
 RUN = manifest(stages=2)
-
-
-@pytest.mark.parametrize(
-    ("line", "limit", "upload"),
-    [
-        (Line(), 0, HOUSEHOLD_BYTES_PER_S),
-        (Line(), 1_000_000, 1e6),
-        (Line(5e7, 3.0), 0, 5e7),
-        (Line(5e7, 3.0), 2_000_000, 2e6),
-        (Line(1e6, 10.0), 0, HOUSEHOLD_BYTES_PER_S),  # perhaps the other side was slow
-        (Line(1e6, 31.0), 0, 1e6),
-        (Line(float("nan"), 99.0), 0, HOUSEHOLD_BYTES_PER_S),
-    ],
-)
-def test_a_measured_line_replaces_the_household_and_the_owners_limit_caps_it(
-    line: Line, limit: int, upload: float
-) -> None:
-    assert line_rates(line, Settings(upload_limit_bytes_per_s=limit))[0] == upload
 
 
 def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
@@ -167,14 +145,6 @@ def test_seats_become_home_second_and_fetching() -> None:
     assert member.seats == 2
 
 
-@pytest.mark.parametrize("unable", [(0, 0), (1, 0), (2,), (255,)])
-def test_absurd_lists_of_what_it_cannot_serve_are_refused(unable: tuple[int, ...]) -> None:
-    body = encode_advert(advert(unable=unable))
-    with pytest.raises(RemoteProtocolError):
-        parse_advert(body, peer(0), peer(0), 2)
-    assert parse_advert(encode_advert(advert(unable=(0, 1))), peer(0), peer(0), 2).unable == (0, 1)
-
-
 def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
     measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
     said = capacity.advert(measured, Settings(compute_share=25), (), 2, 1)
@@ -213,12 +183,6 @@ def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
     said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
     assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
     assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
-
-
-def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
-    for damaged in (b"", b'{"device":"\xff"}'):
-        (tmp_path / capacity.FILE_NAME).write_bytes(damaged)
-        assert Persisted(tmp_path / capacity.FILE_NAME, capacity.Capacity).peek() is None
 
 
 def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:

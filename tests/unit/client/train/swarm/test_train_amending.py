@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from trio.testing import MockClock
 
 from client.store.persisted import SET_ASIDE
 from client.train.swarm.amending import Amending
@@ -129,9 +128,7 @@ def books(swarm: TestSwarm) -> list[Amendments]:
 
 
 @pytest.mark.slow
-async def test_all_learn_of_it_and_agree_and_newcomers_too(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_all_learn_of_it_and_agree_and_newcomers_too(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=40, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         await swarm.add(1)
@@ -151,9 +148,7 @@ async def test_all_learn_of_it_and_agree_and_newcomers_too(
             assert volunteer.engine.error_boundary.internal_errors == 0
 
 
-async def test_what_is_not_the_founders_costs_its_bringer(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=2000, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         liar = await swarm.add(1)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, blob_of_file
 from protocol.effects import Effect
@@ -63,7 +62,7 @@ class SlowDonor:
 
 
 @pytest.mark.parametrize("serves", [6, 3])
-async def test_slow_is_not_silent(tmp_path: Path, autojump_clock: MockClock, serves: int) -> None:
+async def test_slow_is_not_silent(tmp_path: Path, serves: int) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(5 * CHUNK_BYTES + 7))
     donor = SlowDonor(source, serves)
@@ -83,7 +82,7 @@ async def test_slow_is_not_silent(tmp_path: Path, autojump_clock: MockClock, ser
 
 @pytest.mark.parametrize("writes_s", [90.0, 110.0])
 async def test_a_donor_may_take_long_to_write_what_it_gives(
-    tmp_path: Path, autojump_clock: MockClock, writes_s: float
+    tmp_path: Path, writes_s: float
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(CHUNK_BYTES + 7))
@@ -105,7 +104,7 @@ async def test_a_donor_may_take_long_to_write_what_it_gives(
 
 @pytest.mark.parametrize("resumable", [True, False])
 async def test_a_later_attempt_goes_on_where_the_first_one_ended(
-    tmp_path: Path, autojump_clock: MockClock, *, resumable: bool
+    tmp_path: Path, *, resumable: bool
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(5 * CHUNK_BYTES + 7))
@@ -163,7 +162,7 @@ def downloader(source: Path, target: Path, *donors: PeerId) -> SlowDonor:
 
 
 async def test_a_disk_that_fills_up_ends_it_in_clear_words_and_nobody_is_blamed(
-    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor, pwrite = downloader(source, tmp_path / "below" / "target"), os.pwrite
 
@@ -184,7 +183,7 @@ async def test_a_disk_that_fills_up_ends_it_in_clear_words_and_nobody_is_blamed(
 
 
 async def test_what_the_disk_takes_in_pieces_is_written_whole(
-    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor, pwrite = downloader(source, tmp_path / "target"), os.pwrite
     monkeypatch.setattr(
@@ -194,7 +193,7 @@ async def test_what_the_disk_takes_in_pieces_is_written_whole(
 
 
 async def test_what_does_not_fit_is_not_begun(
-    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor = downloader(source, tmp_path / "target")
     usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000)
@@ -206,7 +205,7 @@ async def test_what_does_not_fit_is_not_begun(
 
 
 async def test_who_offers_more_than_fits_does_not_keep_others_from_serving(
-    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     donor = downloader(source, tmp_path / "target", LIAR, DONOR)
     usage = shutil.disk_usage(tmp_path)._replace(free=20_000_000)
@@ -223,7 +222,7 @@ async def test_who_offers_more_than_fits_does_not_keep_others_from_serving(
 
 
 async def test_a_file_removed_meanwhile_is_never_completed_with_zeros(
-    source: Path, tmp_path: Path, autojump_clock: MockClock
+    source: Path, tmp_path: Path
 ) -> None:
     donor = downloader(source, tmp_path / "below" / "target")
 
@@ -239,8 +238,6 @@ async def test_a_file_removed_meanwhile_is_never_completed_with_zeros(
     assert not (tmp_path / "below" / "target").exists()
 
 
-async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(
-    source: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(source: Path) -> None:
     with pytest.raises(DiskFailed, match="cannot be written"):
         await fetch(downloader(source, source / "below" / "target"))

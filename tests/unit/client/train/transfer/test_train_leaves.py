@@ -12,7 +12,6 @@ import trio
 
 from client.control.snapshot import Snapshot
 from client.node.status import take_snapshot
-from client.train.transfer.data_search import ASK_AGAIN_S
 from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
@@ -83,25 +82,7 @@ def snapshot(volunteer: Volunteer) -> Snapshot:
     return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
 
 
-async def test_who_has_not_the_whole_trains_on_the_leaves_it_fetches(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        founder = await swarm.add(1)
-        await enter(founder)
-        first = await swarm.add(0, text=False)
-        swarm.start()
-        await swarm.until_done()
-        assert not first.held_stages.failure
-        assert len(cached(first)) == LEAVES
-        assert founder.engine.shelf.served_bytes >= (LEAVES - 1) * LEAF_BYTES
-        assert not first.engine.penalties
-        swarm.assert_exact()
-
-
-async def test_leaves_are_fetched_while_the_stage_is_opened(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_leaves_are_fetched_while_the_stage_is_opened(tmp_path: Path, tokens: Path) -> None:
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
         founder = await swarm.add(1)
         late = await swarm.add(text=False)
@@ -118,7 +99,7 @@ async def test_leaves_are_fetched_while_the_stage_is_opened(
 
 
 async def test_leaves_of_the_next_steps_are_fetched_and_of_some_seconds_at_least(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, tokens: Path
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
         late = await swarm.add(text=False)
@@ -132,10 +113,7 @@ async def test_leaves_of_the_next_steps_are_fetched_and_of_some_seconds_at_least
 
 
 async def test_what_tasks_wait_for_is_told_from_what_comes_later(
-    tmp_path: Path,
-    tokens: Path,
-    autojump_clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[tuple[set[int], set[int]]] = []
     want = LeafFetch.want
@@ -159,9 +137,7 @@ async def test_what_tasks_wait_for_is_told_from_what_comes_later(
     assert not any(awaited & ahead for awaited, ahead in wanted)
 
 
-async def test_a_mixture_is_trained_on_as_by_one_process(
-    tmp_path: Path, mixed: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_mixture_is_trained_on_as_by_one_process(tmp_path: Path, mixed: Path) -> None:
     async with open_swarm(tmp_path, data=str(mixed)) as swarm:
         swarm.cache_bytes = BUDGET_BYTES
         founder = await swarm.add(1)
@@ -177,7 +153,7 @@ async def test_a_mixture_is_trained_on_as_by_one_process(
 
 
 async def test_a_budget_is_kept_and_what_is_needed_again_is_fetched_again(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, tokens: Path
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
         swarm.cache_bytes = BUDGET_BYTES
@@ -198,9 +174,7 @@ async def test_a_budget_is_kept_and_what_is_needed_again_is_fetched_again(
         swarm.assert_exact()
 
 
-async def test_what_one_has_fetched_it_gives_to_others(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_what_one_has_fetched_it_gives_to_others(tmp_path: Path, tokens: Path) -> None:
     async with open_swarm(tmp_path, data=str(tokens), steps=200) as swarm:
         founder = await swarm.add()
         await enter(founder)
@@ -215,7 +189,7 @@ async def test_what_one_has_fetched_it_gives_to_others(
 
 
 async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, tokens: Path
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
         liar, founder = await swarm.add(text=False), await swarm.add(1)
@@ -240,7 +214,7 @@ async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
 
 
 async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_again(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, tokens: Path
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens)) as swarm:
         founder = await swarm.add(1)
@@ -263,26 +237,8 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
         assert before == founder.engine.shelf.served_bytes
 
 
-async def test_where_nobody_has_the_data_everybody_is_told_the_same(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock, warned: list[str]
-) -> None:
-    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        alone, other = await swarm.add(text=False), await swarm.add(text=False)
-        for volunteer in (alone, other):
-            await enter(volunteer)
-        await trio.sleep(2 * ASK_AGAIN_S)
-        words = snapshot(alone).reason
-        assert "the training data book.txt are missing: join with --data" in words
-        assert "root begins with " + swarm.manifest.data.digest[:12] in words
-        assert snapshot(alone).state == snapshot(other).state == "waiting"
-        assert set(warned) == {words}
-        founder = await swarm.add(1)
-        await enter(founder)
-        await swarm.until(lambda: not alone.engine.data_search.problem)
-
-
 async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_one_comes(
-    tmp_path: Path, tokens: Path, autojump_clock: trio.testing.MockClock, warned: list[str]
+    tmp_path: Path, tokens: Path, warned: list[str]
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens), steps=40) as swarm:
         swarm.cache_bytes = 3 * LEAF_BYTES
