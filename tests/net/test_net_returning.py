@@ -116,35 +116,6 @@ def is_settled(network: Libp2pNetwork) -> bool:
     return [carrier.connection.dialled for carrier in link.carriers] == [dialled]
 
 
-async def test_a_dead_connection_does_not_beat_a_live_one(
-    networks: Networks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with networks(LARGER) as b:
-        monkeypatch.setattr(libp2p_network, "EVENT_ITEMS", 1)
-        async with networks(SMALLER) as a:
-            await a.connect(b.addresses[0])
-            await is_up(b, a)
-            for number in range(5):  # more than a's events take: its reader waits
-                await b.send(a.peer_id, Goodbye(str(number)))
-            while b.statistics().frames_out < 5:
-                await trio.sleep(0.01)
-            for link in b._links.values():
-                link.close("lost")
-            assert await kinds(b, 2) == [PeerUp, PeerDown]
-            b.want({a.peer_id: a.addresses})
-            assert await b.events.receive() == PeerUp(a.peer_id)
-            await b.send(a.peer_id, Goodbye("again"))
-            await is_up(a, b)
-            await a.send(b.peer_id, Goodbye("kept"))
-            assert await b.events.receive() == Inbound(a.peer_id, Goodbye("kept"), b"")
-            seen = [await a.events.receive()]
-            while seen[-1] != Inbound(b.peer_id, Goodbye("again"), b""):
-                seen.append(await a.events.receive())
-            told = [type(event) for event in seen if not isinstance(event, Inbound)]
-            assert told == [PeerUp, PeerDown, PeerUp]
-            assert len(b.events) == 0  # and the link stayed
-
-
 @pytest.mark.parametrize("steady_s", [0.0, 5.0])
 async def test_a_link_that_ends_at_once_is_not_dialled_again_at_once(
     networks: Networks, monkeypatch: pytest.MonkeyPatch, steady_s: float

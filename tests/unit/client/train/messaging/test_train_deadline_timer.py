@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from client.net.network import Inbound
 from client.train.messaging.deadline_timer import DeadlineTimer
-from protocol.ids import peer_id_from_key
-from protocol.wire.messages import Heartbeat
-from tests.support.train_swarm import open_swarm
 
 
 @pytest.mark.trio(run=trio.run)
@@ -65,18 +60,3 @@ async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once(
     with trio.move_on_after(10):
         await timer.run()
     assert 18 <= len(ticks) <= 21
-
-
-async def test_what_a_stranger_says_wakes_nobody(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = (await swarm.add()).engine
-        woken = list[str]()
-        engine._timer.wake = lambda: woken.append("stranger")  # type: ignore[method-assign]
-        stranger = peer_id_from_key(bytes(31) + b"\1")
-        for number in range(100):
-            await engine.network.events.put(  # type: ignore[attr-defined]
-                Inbound(stranger, Heartbeat(number, []), b"")
-            )
-        while len(engine.network.events):  # type: ignore[arg-type]
-            await trio.sleep(0)
-        assert not woken

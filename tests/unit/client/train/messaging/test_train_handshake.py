@@ -12,6 +12,7 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message
 
 SWARM = SwarmId("ab" * 32)
+ME = Signer(b"\x01" * 32).peer
 OTHER = Signer(b"\x02" * 32).peer
 
 
@@ -43,7 +44,7 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     protocol: int, words: str
 ) -> None:
     ports = Noted()
-    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
     (goodbye,) = ports.sent
     assert isinstance(goodbye, Goodbye)
@@ -56,19 +57,46 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
 
 def test_ours_is_admitted_without_a_word() -> None:
     ports = Noted()
-    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert (ports.sent, ports.effects) == ([], [])
 
 
 @pytest.mark.parametrize("greets", [True, False])
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
-    ports, me = Noted(), Signer(b"\x01" * 32).peer
+    ports = Noted()
     signature = bytes(64)
     made = Handshake(
-        me, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
+        ME, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
     )
     assert not made.hello(OTHER, Hello(PROTOCOL + 1, None, "volunteer/9"))
     assert ports.sent == [ManifestReply(b"manifest", signature)]
     assert not made.admitted
     assert not made.early
+
+
+# --- an inviter that is reached through a relay --------------------------------------------------
+
+
+def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for_us() -> None:
+    """Admitted, it would be sent records, behind which our Hello is never read."""
+    ports, vouched = Noted(), False
+    handshake = Handshake(ME, SWARM, "test", b"", b"", ports)
+    handshake.greets = lambda peer: vouched or peer != OTHER
+    hello = Hello(PROTOCOL, SWARM, "test")
+    handshake.greet(OTHER)
+    assert not handshake.hello(OTHER, hello)
+    assert (ports.sent, handshake.admitted) == ([], set())
+    vouched = True
+    handshake.greet(OTHER)
+    assert handshake.hello(OTHER, handshake.early.pop(OTHER))
+    assert [type(message) for message in ports.sent] == [Hello]
+    assert handshake.admitted == {OTHER}
+
+
+def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
+    handshake = Handshake(ME, SWARM, "test", b"", b"", Noted())
+    handshake.greets = lambda peer: False
+    handshake.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
+    handshake.gone(OTHER)
+    assert handshake.early == {}

@@ -108,14 +108,3 @@ async def test_the_chain_is_on_disk_for_the_next_process(tmp_path: Path) -> None
         damaged = await swarm.add()
         damaged.engine.waypoints.keep_in(file)
         assert certified(damaged) == 0
-
-
-async def test_a_founder_without_a_stage_signs_the_first_waypoint(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
-        founder = await swarm.add(founder=True)
-        training = [await swarm.add(0), await swarm.add(1)]
-        swarm.start()
-        await swarm.until(lambda: all(certified(v) >= EVERY for v in (founder, *training)))
-        swarm.vanish(founder)
-        then = max(map(certified, training))
-        await swarm.until(lambda: all(certified(v) > then for v in training))

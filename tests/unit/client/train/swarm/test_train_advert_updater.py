@@ -18,7 +18,6 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.views import matching_members
 from protocol.effects import Publish
-from protocol.ids import Stage
 from protocol.membership.advert import parse_advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
@@ -99,37 +98,6 @@ def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node.own_advert.enter(advert(), {})
     updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path / "gone", here)
     updater.update()
-
-
-class Clock:
-    """The world's."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> float:
-        return self._world.now
-
-    def wall(self) -> float:
-        return self._world.wall
-
-
-def test_what_we_cannot_serve_reaches_the_matching_of_others() -> None:
-    world = World(2, stages=2)
-    world.link_all()
-    told: list[MembershipEffect] = []
-    own_advert = OwnAdvert(world.members[peer(1)], Clock(world), told.extend)
-    own_advert.enter(advert(), {Stage(0): "no text"})
-    world.perform(peer(1), told)
-    world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
-    assert view[0].ineligible == {Stage(0)}
-    told.clear()
-    own_advert.set_unable({})
-    world.perform(peer(1), told)
-    world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
-    assert view[0].ineligible == frozenset()
 
 
 def test_seats_become_home_second_and_fetching() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -17,7 +16,7 @@ from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
 from protocol.effects import Effect, Explain
-from protocol.transfer.leaves import STARVES_S, LeafFetch
+from protocol.transfer.leaves import STARVES_S
 from tests.support.train_swarm import ADVERT, RecordingEngine, Volunteer, open_swarm
 
 LEAVES = 14
@@ -80,61 +79,6 @@ async def enter(volunteer: Volunteer) -> None:
 
 def snapshot(volunteer: Volunteer) -> Snapshot:
     return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
-
-
-async def test_leaves_are_fetched_while_the_stage_is_opened(tmp_path: Path, tokens: Path) -> None:
-    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        founder = await swarm.add(1)
-        late = await swarm.add(text=False)
-        for volunteer in (founder, late):
-            await enter(volunteer)
-        late.assign(0)
-        await swarm.until(lambda: bool(late.workers))
-        late.workers[0].hang()
-        await swarm.until(lambda: len(cached(late)) == LEAVES)
-        assert late.held(0).driver is None
-        late.unassign(0)
-        await swarm.until(lambda: 0 not in late.held_stages.held)
-        assert supply(late)._first is None
-
-
-async def test_leaves_of_the_next_steps_are_fetched_and_of_some_seconds_at_least(
-    tmp_path: Path, tokens: Path
-) -> None:
-    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        late = await swarm.add(text=False)
-        await enter(late)
-        leaves, steps = supply(late), list[int]()
-        for step, after_s in ((0, 0.0), (1, 0.5), (1, 9.0), (2, 60.0), (9, 0.1)):
-            await trio.sleep(after_s)
-            leaves.at(step)
-            steps.append(leaves._samples_ahead // leaves._per_step)
-        assert steps == [8, 40, 40, 8, 8]
-
-
-async def test_what_tasks_wait_for_is_told_from_what_comes_later(
-    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted: list[tuple[set[int], set[int]]] = []
-    want = LeafFetch.want
-
-    def listen(fetch: LeafFetch, awaited: Sequence[int], ahead: Sequence[int], now: float) -> Any:
-        wanted.append((set(awaited), set(ahead)))
-        return want(fetch, awaited, ahead, now)
-
-    monkeypatch.setattr(LeafFetch, "want", listen)
-    async with open_swarm(tmp_path, data=str(tokens)) as swarm:
-        founder = await swarm.add(1)
-        await enter(founder)
-        first = await swarm.add(0, text=False)
-        gives = supply(founder)
-        read, lacks = gives.read, lambda index: read(index) if first.serves(0) else b""
-        monkeypatch.setattr(gives, "read", lacks)  # nothing comes while the stage is opened
-        swarm.start()
-        await swarm.until_done()
-    assert any(awaited for awaited, _ in wanted)
-    assert any(ahead for _, ahead in wanted)
-    assert not any(awaited & ahead for awaited, ahead in wanted)
 
 
 async def test_a_mixture_is_trained_on_as_by_one_process(tmp_path: Path, mixed: Path) -> None:
