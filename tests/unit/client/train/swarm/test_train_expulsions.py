@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from client.net.errors import DialError
-from client.net.network import Network
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
@@ -24,7 +24,6 @@ from protocol.evidence.statement import body_of
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
-from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
 from protocol.wire.envelope import sign
@@ -119,12 +118,15 @@ class Expelling:
     """A volunteer's expulsions; what they do to its network and its membership is written down."""
 
     def __init__(self) -> None:
-        self.time, self.peer_id = 100.0, ME
+        self.time = 100.0
         self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
         self.cut_off, self.members = list[tuple[PeerId, str]](), {LIAR: True}
         self.verdicts = Verdicts()
-        made = cast(Ports, self), cast(Network, _Network(self)), cast(Membership, self)
-        self.of = Expulsions(*made, SWARM)
+        self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
+        self.membership.roster.member = self._member
+        self.membership.expel = lambda of: [("forgotten", of)]
+        network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
+        self.of = Expulsions(cast(Ports, self), network, self.membership, SWARM)
 
     def now(self) -> float:
         return self.time
@@ -135,31 +137,12 @@ class Expelling:
     def perform(self, effect: Effect) -> None:
         self.done.append(effect)
 
-    @property
-    def roster(self) -> Expelling:
-        return self
-
-    def member(self, of: PeerId) -> Any:
-        return _Member(self.members[of]) if of in self.members else None
-
-    def expel(self, of: PeerId) -> list[Any]:
-        return [("forgotten", of)]
-
-    def saved(self, file: Path) -> KeptEvidence | None:
-        return Persisted(file, KeptEvidence).read()
+    def _member(self, of: PeerId) -> Any:
+        return Mock(linked=self.members[of]) if of in self.members else None
 
 
-class _Network:
-    def __init__(self, of: Expelling) -> None:
-        self._of, self.peer_id = of, ME
-
-    def expel(self, culprit: PeerId, words: str) -> None:
-        self._of.cut_off.append((culprit, words))
-
-
-class _Member:
-    def __init__(self, linked: bool) -> None:
-        self.linked = linked
+def saved(file: Path) -> KeptEvidence | None:
+    return Persisted(file, KeptEvidence).read()
 
 
 def proof_of(number: int, swarm: str = SWARM) -> Proof:
@@ -202,10 +185,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer.of.link_up(peer(2))
     assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
     volunteer.of.link_down(LEADER)
-    volunteer.of.receive(
-        LEADER,
-        proof_of(8),
-    )
+    volunteer.of.receive(LEADER, proof_of(8))
     assert peer(8) not in volunteer.of.verdicts, "only a link brings proofs"
     volunteer.of.receive(peer(2), proof_of(8))
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
@@ -227,7 +207,7 @@ def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path)
     assert volunteer.cut_off == []
     volunteer.of.voted_out(verdict_of(voted_out()))
     assert [who for who, _ in volunteer.cut_off] == [LIAR]
-    assert volunteer.saved(file) == KeptEvidence((), (voted_out(),))
+    assert saved(file) == KeptEvidence((), (voted_out(),))
 
 
 def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
@@ -258,12 +238,12 @@ def test_the_disk_is_written_at_once_and_then_now_and_then(tmp_path: Path) -> No
     for at, proof in ((100.0, proofs[1]), (100.5, proofs[2])):
         volunteer.time = at
         volunteer.of.contradicted(proof.first, proof.second)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    assert saved(file) == KeptEvidence(tuple(proofs[:2]))
     assert volunteer.of.next_deadline() == 100.0 + SAVE_EVERY_S
     volunteer.of.tick(100.0 + SAVE_EVERY_S - 0.1)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    assert saved(file) == KeptEvidence(tuple(proofs[:2]))
     volunteer.of.tick(100.0 + SAVE_EVERY_S)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs))
+    assert saved(file) == KeptEvidence(tuple(proofs))
     assert volunteer.of.next_deadline() is None
 
 

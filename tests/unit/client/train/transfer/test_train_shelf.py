@@ -37,33 +37,6 @@ class Ports:
         raise AssertionError(effect)
 
 
-def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
-    ports = Ports()
-    shelf = Shelf(ports)
-    blob = blob_of_file("state", 0, 5, path)
-    shelf.put(blob, path, temporary=False)
-    query, request = BlobQuery("state", 0, None), ChunkRequest("state", 0, 5, 0)
-
-    shelf.closed_because = lambda: "the quota"
-    shelf.query(ASKER, query)
-    shelf.request(ASKER, request)
-    assert [message for message, _ in ports.sent] == [
-        NoBlob("state", 0, None, "the quota"),
-        NoBlob("state", 0, 5, "the quota"),
-    ]
-    assert shelf.served_bytes == 0
-
-    ports.sent.clear()
-    shelf.closed_because = lambda: ""
-    shelf.query(ASKER, query)
-    shelf.request(ASKER, request)
-    (offered, _), (chunk, payload) = ports.sent
-    assert isinstance(offered, BlobOffer)
-    assert (offered, chunk, payload) == (blob.offer, Chunk("state", 0, 5, 0), b"weights")
-
-
 @pytest.fixture
 def ports() -> Ports:
     return Ports()
@@ -72,6 +45,14 @@ def ports() -> Ports:
 @pytest.fixture
 def shelf(ports: Ports) -> Shelf:
     return Shelf(ports)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of a state."""
+    made = tmp_path / "state"
+    made.write_bytes(b"weights")
+    return made
 
 
 def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
@@ -87,11 +68,24 @@ def replies(ports: Ports, shelf: Shelf, index: int, version: int = 5) -> list[st
     return [type(message).__name__ for message, _ in ports.sent]
 
 
-def test_a_chunk_that_does_not_exist_delists_nothing(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
+    path: Path, ports: Ports, shelf: Shelf
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
+    offer = put(shelf, path, temporary=False)
+    for reason in ("the quota", ""):
+        ports.sent.clear()
+        shelf.closed_because = lambda: reason  # noqa: B023
+        shelf.query(ASKER, BlobQuery("state", 0, None))
+        shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
+        refused = [(NoBlob("state", 0, version, reason), b"") for version in (None, 5)]
+        given = [(offer, b""), (Chunk("state", 0, 5, 0), b"weights")]
+        assert ports.sent == (refused if reason else given)
+        assert bool(shelf.served_bytes) is not bool(reason)
+
+
+def test_a_chunk_that_does_not_exist_delists_nothing(
+    path: Path, ports: Ports, shelf: Shelf
+) -> None:
     put(shelf, path, temporary=False)
     for index in (1, MAX_CHUNKS - 1):
         assert replies(ports, shelf, index) == ["NoBlob"]
@@ -100,10 +94,8 @@ def test_a_chunk_that_does_not_exist_delists_nothing(
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_file_that_cannot_be_read_now_is_served_later(
-    tmp_path: Path, ports: Ports, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Path, ports: Ports, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     put(shelf, path, temporary=False)
 
     def fails(*_: object) -> None:
@@ -188,10 +180,9 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert sweep_copies(tmp_path, version=6) == 1, "nobody goes on with it"
 
 
-def test_who_waits_for_a_state_that_is_not_written_is_told(tmp_path: Path) -> None:
-    path, ports = tmp_path / "state", Ports()
-    path.write_bytes(b"weights")
-    shelf = Shelf(ports)
+def test_who_waits_for_a_state_that_is_not_written_is_told(
+    path: Path, ports: Ports, shelf: Shelf
+) -> None:
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     assert ports.sent == []  # it may be on its way
     shelf.skip(0, 7)
@@ -212,10 +203,8 @@ def asked(ports: Ports, shelf: Shelf, *query: object) -> list[Message]:
 
 
 def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    path: Path, ports: Ports, shelf: Shelf
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     offers = {v: put(shelf, path, temporary=False, version=v) for v in (3, 9, 5)}
     shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
     assert asked(ports, shelf, "state", 0, None) == [offers[9]]
@@ -231,9 +220,7 @@ def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
     assert shelf.offer(1, 20) is None
 
 
-def test_what_is_no_state_is_here_or_is_not(tmp_path: Path, ports: Ports, shelf: Shelf) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"words")
+def test_what_is_no_state_is_here_or_is_not(path: Path, ports: Ports, shelf: Shelf) -> None:
     for version in (None, 0):
         answer = NoBlob("data", 0, version, "it is not here")
         assert asked(ports, shelf, "data", 0, version) == [answer]
@@ -291,10 +278,8 @@ def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
 
 
 def test_a_file_that_is_larger_than_any_blob_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 7)
     assert blob_of_file("state", 0, 5, path).offer.size_bytes == 7
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 6)
