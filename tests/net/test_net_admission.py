@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from client.net.connection_limiter import HostLimits
+from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.wire.messages import Goodbye, Heartbeat, Hello, Message
 from tests.support.arrivals import backward, is_up, next_inbound
-
-if TYPE_CHECKING:
-    from client.net.libp2p_network import Libp2pNetwork
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 HELLO = Hello(1, None, "test")
 PATIENT = HostLimits(hello_s=20.0)

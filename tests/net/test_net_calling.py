@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -29,9 +28,7 @@ from client.net.libp2p_network import open_network
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 P, Q = PeerId("p"), PeerId("q")
 FAR = "8.8.4.4"

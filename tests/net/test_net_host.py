@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -16,9 +15,7 @@ from client.net.connection_limiter import HostLimits
 from client.net.errors import DialError, ListenError, PortInUse, TurnedAway
 from client.net.host import PORT_TRIES, Connection, Host, open_host
 from client.net.transport import ByteStream
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Dial, Hosts
+from tests.support.loopback import Dial, Hosts
 
 
 def token(text: bytes) -> bytes:

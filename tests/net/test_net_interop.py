@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -24,9 +24,7 @@ from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.relay.exchange import negotiable
 from client.net.yamux_stream import YamuxStream
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts
+from tests.support.loopback import Hosts
 
 HERE = Path(__file__).with_name("interop")
 INSTALLED = HERE / "node_modules" / ".installed"

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import multiaddr
 import pytest
@@ -29,9 +29,7 @@ from client.net.libp2p_patches import (
 )
 from client.net.relay.exchange import negotiable
 from client.net.yamux_stream import YamuxStream
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts
+from tests.support.loopback import Hosts
 
 # isort: split
 # After mends, which imports the library quietly.

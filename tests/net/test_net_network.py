@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -27,9 +26,7 @@ from protocol.wire.messages import (
     Message,
 )
 from tests.support.arrivals import backward, is_up, next_inbound
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 
 async def test_messages_arrive_typed_whole_and_in_order(networks: Networks) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
@@ -12,9 +10,7 @@ from client.net.network import Inbound
 from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates
 from protocol.wire.messages import Backward, Chunk, Goodbye
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 MB = 1_000_000
 

@@ -8,12 +8,13 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 
+from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.tcp import UNSENT_BYTES
 from client.net.transport import Buffer
@@ -25,10 +26,7 @@ from client.net.yamux import (
     YamuxSession,
 )
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
-
-if TYPE_CHECKING:
-    from client.net.host import Connection
-    from tests.net.conftest import Hosts, Intrude
+from tests.support.loopback import Hosts, Intrude
 
 MIB = 1024 * 1024
 SIOCOUTQNSD = 0x894B

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
@@ -12,9 +10,7 @@ from client.net.relay.exchange import ask
 from protocol.hosts import Outer
 from protocol.relay.messages import Punch, PunchRefused
 from tests.support.circuits import circuit, linked, reserve, until
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 OWN = Outer(40_000, "11.0.1.2", 40_000)
 VICTIM = Punch("11.0.9.9", 40_000)

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -26,9 +25,7 @@ from client.net.racing import HEAD_START_S, Race, in_order
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts, Networks
+from tests.support.loopback import Hosts, Networks
 
 P = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
 DEADLINE_S = 30.0

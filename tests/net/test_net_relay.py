@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -21,10 +20,7 @@ from protocol.relay.messages import Connect, Reserve, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
 from tests.support.arrivals import backward, next_inbound
 from tests.support.circuits import circuit, linked, until
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
-
+from tests.support.loopback import Networks
 
 SOMEBODY = make_identity(bytes(32)).peer
 

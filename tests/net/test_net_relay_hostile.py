@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -23,11 +22,8 @@ from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
 from protocol.token_bucket import Rate
 from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
+from tests.support.loopback import Networks
 from tests.support.relay import open_relay
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
-
 
 MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
 """So that one asker fills a line with circuits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -15,10 +14,8 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from protocol.wire.messages import Goodbye
 from tests.support.arrivals import backward, is_up
+from tests.support.loopback import Networks
 from tests.support.relay import open_relay
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
 
 MIB = 1024 * 1024
 SMALLER, LARGER = sorted((os.urandom(32) for _ in range(2)), key=lambda s: make_identity(s).peer)

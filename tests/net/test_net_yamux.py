@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import trio
@@ -29,9 +29,7 @@ from client.net.yamux_stream import (
     Session,
     YamuxStream,
 )
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts, Intrude
+from tests.support.loopback import Hosts, Intrude
 
 CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
 Pair = tuple[YamuxSession, YamuxSession]
