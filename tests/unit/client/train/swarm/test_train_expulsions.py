@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -13,11 +13,10 @@ from client.net.errors import DialError
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
-from client.train.ports import Ports
 from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Effect, Explain, Publish, Send
+from protocol.effects import Explain, Publish, Send
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
@@ -34,6 +33,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import PlanMember, Proof, VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 
@@ -114,28 +114,18 @@ ME, LEADER, LIAR = peer(0), peer(1), peer(9)
 STAGE = 1
 
 
-class Expelling:
+class Expelling(RecordingPorts):
     """A volunteer's expulsions; what they do to its network and its membership is written down."""
 
     def __init__(self) -> None:
-        self.time = 100.0
-        self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
+        super().__init__()
         self.cut_off, self.members = list[tuple[PeerId, str]](), {LIAR: True}
         self.verdicts = Verdicts()
         self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
         self.membership.roster.member = self._member
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
-        self.of = Expulsions(cast(Ports, self), network, self.membership, SWARM)
-
-    def now(self) -> float:
-        return self.time
-
-    def send(self, to: PeerId, message: object) -> None:
-        self.sent.append((to, message))
-
-    def perform(self, effect: Effect) -> None:
-        self.done.append(effect)
+        self.of = Expulsions(self, network, self.membership, SWARM)
 
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
