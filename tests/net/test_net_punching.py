@@ -62,15 +62,6 @@ async def test_to_punch_who_is_linked_directly_is_a_broken_rule(networks: Networ
         assert b.punching.met == 0
 
 
-async def test_each_end_learns_from_the_relay_where_it_sees_the_other(networks: Networks) -> None:
-    async with circuit(networks) as (a, b, _):
-        for one, other in ((a, b), (b, a)):
-            connection = one._links[other.peer_id].connection
-            assert connection is not None
-            assert connection.host_by_relay == "127.0.0.1"
-            assert connection.ip == ""
-
-
 async def test_who_was_no_member_when_it_dialled_asks_again_where_the_other_end_is(
     networks: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

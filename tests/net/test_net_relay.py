@@ -147,25 +147,6 @@ async def test_who_asks_is_who_comes(networks: Networks) -> None:
         assert b.statistics().refused["circuit-identity"] == 1
 
 
-@pytest.mark.parametrize("gone", ["asker", "target"])
-async def test_the_end_of_one_side_costs_the_other_nothing_but_the_circuit(
-    networks: Networks, gone: str
-) -> None:
-    async with networks() as stays, networks() as relay:
-        async with networks() as leaves:
-            asker, target = (leaves, stays) if gone == "asker" else (stays, leaves)
-            await reserve(target, relay)
-            await asker.connect(target.reaching.addresses[0])
-        await until(lambda: not relay.passing.machine.circuits)
-        assert relay.passing.machine.reservations <= {stays.peer_id}
-        with trio.move_on_after(0.5):
-            while True:
-                assert linked(stays, relay)
-                await trio.sleep(0.01)
-        for network in (relay, stays):
-            assert "handler-failed" not in network.statistics().refused
-
-
 async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:
     async with circuit(networks) as (a, b, _), networks() as c:
         await reserve(c, b)

@@ -21,7 +21,7 @@ from client.train.workers.pool import WorkerPool
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 pytestmark = pytest.mark.trio(run=trio.run)
-CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
+CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "groups": True}
 
 
 async def two_by_two(swarm: TestSwarm, stage: int, ranks: int = 2) -> Volunteer:

@@ -54,15 +54,19 @@ class Node:
     def wall(self) -> float:
         return 1.8e9 + self.time
 
+    def downloads(self) -> None:
+        """Two megabytes come, twenty times a second, for five seconds."""
+        for n in range(100):
+            self.measuring.incoming.begin(peer(1), n / 20)
+            self.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+
 
 def test_the_updater_tells_what_our_line_has_shown(tmp_path: Path) -> None:
     node = Node()
     node.time = 50.0
     node.own_advert.enter(advert(), {})
     updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path, here)
-    for n in range(100):
-        node.measuring.incoming.begin(peer(1), n / 20)
-        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    node.downloads()
     node.time = 650.0
     updater.update()
     node.time = 710.0
@@ -86,9 +90,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     updater = AdvertUpdater(
         node.measuring, node.own_advert, Settings(download_limit_bytes_per_s=limit), tmp_path, here
     )
-    for n in range(100):
-        node.measuring.incoming.begin(peer(1), n / 20)
-        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    node.downloads()
     updater.update()
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(kept, rel=0.02)
 
