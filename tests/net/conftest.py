@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -16,12 +16,9 @@ from client.net.host import Connection, Handler, Host, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.pacing import Rates
 from client.net.tcp import TcpStream
+from tests.support.loopback import Dial, Hosts, Intrude, Networks
 
 DEADLINE_S = 30.0
-Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
-Hosts = Callable[..., AbstractAsyncContextManager[Host]]
-Dial = Callable[[str], AbstractAsyncContextManager[trio.SocketStream]]
-Intrude = Callable[[str], AbstractAsyncContextManager[Authenticated]]
 
 
 @pytest.fixture

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from client.net.connection_limiter import HostLimits
+from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
 from client.net.windows import INITIAL_WINDOW_BYTES
-from protocol.wire.messages import Goodbye, Heartbeat, Hello
+from protocol.wire.messages import Goodbye, Heartbeat, Hello, Message
 from tests.support.arrivals import backward, is_up, next_inbound
-
-if TYPE_CHECKING:
-    from client.net.libp2p_network import Libp2pNetwork
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 HELLO = Hello(1, None, "test")
 PATIENT = HostLimits(hello_s=20.0)
@@ -86,46 +83,18 @@ async def test_what_was_meant_for_an_earlier_link_does_not_hold_up_the_greeting(
         assert (await next_inbound(a)).message == Heartbeat(100, [])
 
 
-async def test_who_never_greets_is_not_listened_to_for_ever(networks: Networks) -> None:
+@pytest.mark.parametrize(("message", "count"), [(Heartbeat(1, []), 3000), (HELLO, 100)])
+async def test_who_only_greets_or_never_does_is_not_listened_to_for_ever(
+    networks: Networks, message: Message, count: int
+) -> None:
     async with networks(limits=PATIENT) as a, networks() as b:
         await linked(a, b)
         with contextlib.suppress(Exception):
-            for number in range(3000):
-                await b.send(a.peer_id, Heartbeat(number, []))
+            for _ in range(count):
+                await b.send(a.peer_id, message)
         while a.statistics().peers:
             await trio.sleep(0.01)
         assert a.statistics().refused["greeting-flood"] == 1
-
-
-async def test_greetings_without_end_are_a_violation(networks: Networks) -> None:
-    async with networks(limits=PATIENT) as a, networks() as b:
-        await linked(a, b)
-        with contextlib.suppress(Exception):
-            for _ in range(100):
-                await b.send(a.peer_id, HELLO)
-        while a.statistics().peers:
-            await trio.sleep(0.01)
-        assert a.statistics().refused["greeting-flood"] == 1
-
-
-async def test_silent_links_do_not_keep_a_peer_out(networks: Networks) -> None:
-    limits = HostLimits(hello_s=20.0, strangers=6, connections=8)
-    async with networks(limits=limits) as a, contextlib.AsyncExitStack() as stack:
-        for _ in range(12):
-            silent = await stack.enter_async_context(networks())
-            await silent.connect(a.addresses[0])
-        honest = await stack.enter_async_context(networks())
-        await honest.connect(a.addresses[0])
-        await honest.send(a.peer_id, HELLO)
-        while (event := await a.events.receive()) != Inbound(honest.peer_id, HELLO, b""):
-            assert event is not None
-        a.admit(honest.peer_id)
-        a.members([honest.peer_id])
-        for _ in range(6):
-            silent = await stack.enter_async_context(networks())
-            await silent.connect(a.addresses[0])
-        assert honest.peer_id in a.statistics().peers
-        assert len(a.statistics().peers) <= 7
 
 
 @pytest.mark.parametrize("member", [True, False])

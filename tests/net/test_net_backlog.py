@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
@@ -11,9 +9,7 @@ from client.net.backlog import MOST_BYTES, MOST_BYTES_IN_ALL, ROUNDS, Backlog
 from client.net.network import PeerDown
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Backward, Goodbye
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 PEERS = [peer_id_from_key(bytes([number]) * 32) for number in range(8)]
 PART = bytes(8 * 2**20)

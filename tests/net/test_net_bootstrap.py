@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
@@ -16,10 +14,8 @@ from protocol.address import parse_peer_address
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Hello, ManifestReply, RecordDigest
+from tests.support.loopback import Networks
 from tests.support.protocol_examples import manifest
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
 
 CAREFUL = HostLimits(hello_s=20.0)
 FOUNDER = Signer(bytes(32))

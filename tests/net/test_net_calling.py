@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -29,9 +28,7 @@ from client.net.libp2p_network import open_network
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 P, Q = PeerId("p"), PeerId("q")
 FAR = "8.8.4.4"
@@ -46,14 +43,29 @@ def calls(*own: str) -> Calls:
 
 
 @pytest.mark.parametrize(
-    "ip", ["127.0.0.1", "10.0.0.1", "172.20.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"]
+    ("ip", "beside", "elsewhere"),
+    [
+        ("127.0.0.1", "127.0.0.77", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.77", "192.168.0.1"),
+        ("172.20.0.1", "172.20.0.77", "10.0.0.1"),
+        ("192.168.1.1", "192.168.1.77", "10.0.0.1"),
+        ("169.254.169.254", "169.254.169.77", "10.0.0.1"),
+        ("100.64.0.1", "100.64.0.77", "10.0.0.1"),
+        ("fd12:3456:789a:1::1", "fd12:3456:789a:1::77", "fd12:3456:789b:1::1"),
+        ("::1", "::1", "fd12:3456:789b:1::1"),
+        ("2001:db8::1", "2001:db8::77", "fd12:3456:789b:1::1"),
+    ],
 )
-def test_private_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
+def test_private_ranges_are_called_where_we_have_met_somebody(
+    ip: str, beside: str, elsewhere: str
+) -> None:
     some = calls()
     some.met(Q, FAR)
+    some.met(Q, "2a11::1")
     assert not some.may_call(at(P, ip, 4001), 0.0)
-    some.met(Q, ip[: ip.rindex(".")] + ".77")
+    some.met(Q, beside)
     assert some.may_call(at(P, ip, 4001), 0.0)
+    assert not some.may_call(at(P, elsewhere, 4001), 0.0)
 
 
 def test_a_private_range_is_met_as_a_whole() -> None:
@@ -64,47 +76,32 @@ def test_a_private_range_is_met_as_a_whole() -> None:
     assert not some.may_call(at(P, "172.16.2.3", 4001), 0.0)
 
 
-@pytest.mark.parametrize("ip", ["fd12:3456:789a:1::1", "::1", "2001:db8::1"])
-def test_private_ip6_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
+@pytest.mark.parametrize("ip6", [True, False])
+def test_few_unproven_addresses_of_one_machine_are_called_in_a_minute(ip6: bool) -> None:
+    """All of an IPv6 network is one."""
     some = calls()
-    some.met(Q, "2a11::1")
-    some.met(Q, "127.0.0.1")
-    assert not some.may_call(at(P, ip, 4001), 0.0)
-    some.met(Q, "::1" if ip == "::1" else ip[:-1] + "77")
-    assert some.may_call(at(P, ip, 4001), 0.0)
-    assert not some.may_call(at(P, "fd12:3456:789b:1::1", 4001), 0.0)
+    places = [at(P, f"2a11::{n:x}", 4001) if ip6 else at(P, FAR, n) for n in range(1, 1001)]
+    assert sum(some.may_call(one, now=n % 50) for n, one in enumerate(places[:-1])) == HOST_CALLS
+    assert some.may_call(places[-1], UNPROVEN_S + 50)
 
 
-@pytest.mark.parametrize(
-    "ip", ["::", "ff02::1", "fe80::1", "fec0::1", "64:ff9b::c0a8:101", "4000::1"]
-)
-def test_what_is_nobodys_ip6_address_is_never_called(ip: str) -> None:
-    some = calls("::1", "192.168.1.1")
-    some.met(Q, "2a11::1")
-    assert not some.may_call(at(P, ip, 4001), 0.0)
-
-
-def test_an_ip6_network_is_one_machine() -> None:
+def test_a_peer_that_was_met_is_called_at_another_address_of_its_ip6_network() -> None:
     some = calls()
-    called = sum(some.may_call(at(P, f"2a11::{n:x}", 4001), now=n % 50) for n in range(1, 1000))
-    assert called == HOST_CALLS
-    assert some.may_call(at(P, "2a11:0:0:1::1", 4001), 50.0)
     some.met(Q, "2a11:0:0:2::1")  # and advertises another address of its network
     assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 50.0)
     assert not some.may_call(at(Q, "2a11:0:0:2::9", 4001), 51.0)
     assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 56.0)
 
 
-def test_all_unproven_ip6_addresses_share_the_budget() -> None:
-    some = calls()
-    many = [f"2a11:0:0:{number:x}::1" for number in range(1000)]
-    assert sum(some.may_call(at(P, ip, 1), 0.0) for ip in many) == BUDGET_BURST
+NOBODYS = ("0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1")
+NOBODYS += ("::", "ff02::1", "fe80::1", "fec0::1", "64:ff9b::c0a8:101", "4000::1")
 
 
-@pytest.mark.parametrize("ip", ["0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1"])
+@pytest.mark.parametrize("ip", NOBODYS)
 def test_what_is_nobodys_address_is_never_called(ip: str) -> None:
-    some = calls("127.0.0.1")
+    some = calls("127.0.0.1", "::1", "192.168.1.1")
     some.met(Q, "10.0.0.1")
+    some.met(Q, "2a11::1")
     assert not some.may_call(at(P, ip, 4001), 0.0)
 
 
@@ -116,14 +113,6 @@ def test_another_port_is_another_place_of_the_same_host() -> None:
     assert not some.may_call(at(P, FAR, 4002), 61.0)  # that one is not proven
 
 
-def test_one_range_says_nothing_of_another() -> None:
-    some = calls("127.0.0.1", "192.0.2.1")
-    assert some.may_call(at(P, "127.0.0.2", 1), 0.0)
-    assert some.may_call(at(P, "192.0.2.2", 1), 0.0)
-    assert not some.may_call(at(P, "192.168.0.1", 1), 0.0)
-    assert not some.may_call(at(P, "10.0.0.1", 1), 0.0)
-
-
 def test_an_address_that_nobody_has_proven_is_called_once_a_minute() -> None:
     some = calls()
     named_by = [PeerId(f"liar-{number}") for number in range(50)]
@@ -133,16 +122,10 @@ def test_an_address_that_nobody_has_proven_is_called_once_a_minute() -> None:
     assert called == [60 * minute for minute in range(10)]
 
 
-def test_few_unproven_addresses_of_one_host_are_called_in_a_minute() -> None:
+@pytest.mark.parametrize("form", ["9.{}.{}.9", "2a11:{}:{}::1"])
+def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not(form: str) -> None:
     some = calls()
-    called = sum(some.may_call(at(P, FAR, port), now=port % 50) for port in range(1, 1000))
-    assert called == HOST_CALLS
-    assert some.may_call(at(P, FAR, 2000), UNPROVEN_S + 50)
-
-
-def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not() -> None:
-    some = calls()
-    many = [f"9.{number // 256}.{number % 256}.9" for number in range(1000)]
+    many = [form.format(number // 256, number % 256) for number in range(1000)]
     assert sum(some.may_call(at(P, ip, 1), 0.0) for ip in many) == BUDGET_BURST
     assert sum(some.may_call(at(P, ip, 1), 60.0) for ip in many) == 30
     some.believe(at(Q, FAR, 4001))

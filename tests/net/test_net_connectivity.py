@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -16,10 +15,8 @@ from protocol.effects import Explain
 from protocol.wire.messages import Goodbye
 from tests.support.arrivals import is_up, next_inbound
 from tests.support.circuits import until
+from tests.support.loopback import Networks
 from tests.support.relay import open_relay
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
 
 DEADLINE_S, JUMP_S = 30.0, 15.0
 

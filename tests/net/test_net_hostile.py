@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -23,9 +22,7 @@ from protocol.wire.messages import (
     encode_message,
 )
 from tests.support.arrivals import backward, is_up, next_inbound
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Intrude, Networks
+from tests.support.loopback import Intrude, Networks
 
 
 @contextlib.asynccontextmanager

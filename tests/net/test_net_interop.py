@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -22,12 +22,9 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.libp2p_patches import GuardedStream
-from client.net.windows import INITIAL_WINDOW_BYTES
+from client.net.relay.exchange import negotiable
 from client.net.yamux_stream import YamuxStream
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts
+from tests.support.loopback import Hosts
 
 HERE = Path(__file__).with_name("interop")
 INSTALLED = HERE / "node_modules" / ".installed"
@@ -115,13 +112,6 @@ async def js(node: str, nursery: trio.Nursery) -> AsyncIterator[JsPeer]:
     await process.wait()
 
 
-def negotiable(stream: YamuxStream) -> GuardedStream:
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_up_to, send)
-
-
 async def request(connection: Connection, protocol: str) -> YamuxStream:
     stream = await connection.session.open_stream()
     await request_protocol(negotiable(stream), protocol)
@@ -157,24 +147,6 @@ async def test_we_dial_and_every_byte_comes_back_after_our_half_is_closed(
         assert await rest(stream) == payload
         assert (await js.said("echoed")) == {"echoed": SIZE}
         assert connection.violation is None
-
-
-async def test_both_windows_grow(hosts: Hosts, js: JsPeer) -> None:
-    async with dialled(hosts, js) as connection, trio.open_nursery() as nursery:
-        stream = await request(connection, ECHO)
-        stream.let_window_grow(4 * MIB)
-        theirs = [0]
-
-        async def send() -> None:
-            while True:
-                await stream.send_all([bytes(MIB)], stall_s=20)
-
-        nursery.start_soon(send)
-        while stream.window_bytes == INITIAL_WINDOW_BYTES or theirs[0] <= INITIAL_WINDOW_BYTES:
-            await stream.receive_some()
-            theirs[0] = max(theirs[0], stream._send_window)
-        assert stream.window_bytes <= 4 * MIB
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_ping_comes_back_and_the_round_trip_is_measured(hosts: Hosts, js: JsPeer) -> None:

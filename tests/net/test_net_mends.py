@@ -12,14 +12,14 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import multiaddr
 import pytest
 import trio
 
 from client.net.errors import ConnectionLost
-from client.net.handshake import accept_protocol, request_protocol
+from client.net.handshake import accept_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import (
     MAX_TOKEN_BYTES,
@@ -27,10 +27,9 @@ from client.net.libp2p_patches import (
     BoundedCommunicator,
     GuardedStream,
 )
+from client.net.relay.exchange import negotiable
 from client.net.yamux_stream import YamuxStream
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts
+from tests.support.loopback import Hosts
 
 # isort: split
 # After mends, which imports the library quietly.
@@ -125,13 +124,6 @@ async def read_exactly(stream: YamuxStream, size: int) -> bytes:
     return bytes(data)
 
 
-def negotiable(stream: YamuxStream) -> GuardedStream:
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_up_to, send)
-
-
 PAYLOAD = os.urandom(3 * 1024 * 1024)
 
 
@@ -172,35 +164,6 @@ async def test_a_stock_host_dials_us_and_data_goes_both_ways(hosts: Hosts) -> No
             while len(received) < len(PAYLOAD):
                 received += await stream.read(65536)
         assert received == PAYLOAD
-
-
-@pytest.mark.slow
-async def test_we_dial_a_stock_host_and_data_goes_both_ways(hosts: Hosts) -> None:
-    received: list[bytes] = []
-    done = trio.Event()
-
-    async def talk(connection: Connection) -> None:
-        async def work() -> None:
-            stream = await connection.session.open_stream()
-            await request_protocol(negotiable(stream), PROTOCOL)
-            await stream.send_all([PAYLOAD])
-            received.append(await read_exactly(stream, len(PAYLOAD)))
-            done.set()
-
-        await connection.run(work)
-
-    async with hosts(talk) as ours, stock_host() as stock:
-
-        async def stock_echo(stream: Any) -> None:
-            data = bytearray()
-            while len(data) < len(PAYLOAD):
-                data += await stream.read(65536)
-            await stream.write(bytes(data))
-
-        stock.set_stream_handler(libp2p.TProtocol(PROTOCOL), stock_echo)
-        await ours.connect(full_address(stock))
-        await done.wait()
-    assert received == [PAYLOAD]
 
 
 async def test_a_host_that_offers_only_plaintext_is_not_spoken_to(hosts: Hosts) -> None:

@@ -8,12 +8,13 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 
+from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.tcp import UNSENT_BYTES
 from client.net.transport import Buffer
@@ -25,10 +26,7 @@ from client.net.yamux import (
     YamuxSession,
 )
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
-
-if TYPE_CHECKING:
-    from client.net.host import Connection
-    from tests.net.conftest import Hosts, Intrude
+from tests.support.loopback import Hosts, Intrude
 
 MIB = 1024 * 1024
 SIOCOUTQNSD = 0x894B
@@ -139,6 +137,24 @@ async def test_who_gives_up_waiting_does_not_lose_the_turn() -> None:
         await turns.wait(False)
 
 
+class TimedLine(SlowLine):
+    """Takes each write in the time that its rate needs."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        super().__init__()
+        self._bytes_per_s = bytes_per_s
+
+    async def send(self, messages: Iterable[Buffer]) -> None:
+        size = sum(map(len, messages))
+        self.frames.append((0, size))
+        await trio.sleep(size / self._bytes_per_s)
+
+    async def stream(self) -> YamuxStream:
+        stream = await YamuxSession(cast(SecureChannel, self), dialler=True).open_stream()
+        stream.on_window(64 * MIB)
+        return stream
+
+
 @pytest.mark.parametrize(
     ("rate_bytes_per_s", "least"),
     [(1e9, MOST_SLICE_BYTES), (25e6, MAX_PLAINTEXT_BYTES), (4e6, LEAST_SLICE_BYTES)],
@@ -146,17 +162,9 @@ async def test_who_gives_up_waiting_does_not_lose_the_turn() -> None:
 async def test_frames_are_as_long_as_the_line_is_fast(
     autojump_clock: trio.testing.MockClock, rate_bytes_per_s: float, least: int
 ) -> None:
-    class Line(SlowLine):
-        async def send(self, messages: Iterable[Buffer]) -> None:
-            size = sum(map(len, messages))
-            self.frames.append((0, size))
-            await trio.sleep(size / rate_bytes_per_s)
-
-    line = Line()
-    session = YamuxSession(cast(SecureChannel, line), dialler=True)
-    stream = await session.open_stream()
-    stream.on_window(64 * MIB)
-    session._slice_bytes = 4 * MAX_PLAINTEXT_BYTES
+    line = TimedLine(rate_bytes_per_s)
+    stream = await line.stream()
+    cast(YamuxSession, stream._session)._slice_bytes = 4 * MAX_PLAINTEXT_BYTES
     await stream.send_all([bytes(16 * MIB)])
     size = line.frames[20][1]
     assert least <= size <= MOST_SLICE_BYTES
@@ -167,19 +175,10 @@ async def test_on_a_slow_line_frames_and_what_is_unsent_stay_short(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Or a heartbeat would wait for seconds where many links share an upload."""
-
-    class Line(SlowLine):
-        async def send(self, messages: Iterable[Buffer]) -> None:
-            size = sum(map(len, messages))
-            self.frames.append((0, size))
-            await trio.sleep(size / 20e3)
-
-    line = Line()
-    session = YamuxSession(cast(SecureChannel, line), dialler=True)
-    stream = await session.open_stream()
-    stream.on_window(64 * MIB)
+    line = TimedLine(20e3)
+    stream = await line.stream()
     for _ in range(100):
-        await session.write([b"short"], urgent=False)
+        await cast(YamuxSession, stream._session).write([b"short"], urgent=False)
     line.frames.clear()
     await stream.send_all([bytes(MIB)])
     assert {size for _, size in line.frames[:-1]} == {LEAST_SLICE_BYTES}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 
@@ -12,9 +10,7 @@ from client.net.relay.exchange import ask
 from protocol.hosts import Outer
 from protocol.relay.messages import Punch, PunchRefused
 from tests.support.circuits import circuit, linked, reserve, until
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 OWN = Outer(40_000, "11.0.1.2", 40_000)
 VICTIM = Punch("11.0.9.9", 40_000)
@@ -66,15 +62,6 @@ async def test_to_punch_who_is_linked_directly_is_a_broken_rule(networks: Networ
         assert b.punching.met == 0
 
 
-async def test_each_end_learns_from_the_relay_where_it_sees_the_other(networks: Networks) -> None:
-    async with circuit(networks) as (a, b, _):
-        for one, other in ((a, b), (b, a)):
-            connection = one._links[other.peer_id].connection
-            assert connection is not None
-            assert connection.host_by_relay == "127.0.0.1"
-            assert connection.ip == ""
-
-
 async def test_who_was_no_member_when_it_dialled_asks_again_where_the_other_end_is(
     networks: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,10 +76,3 @@ async def test_who_was_no_member_when_it_dialled_asks_again_where_the_other_end_
             monkeypatch.setattr(relay, "is_member", lambda peer, known=member: known)
             await a.punching._ask_relay(connection)
             assert connection.host_by_relay == host
-
-
-async def test_who_is_reached_through_a_relay_is_known_of_our_own_links(networks: Networks) -> None:
-    async with circuit(networks) as (a, b, relay):
-        assert a.relayed() == {b.peer_id}
-        assert b.relayed() == {a.peer_id}
-        assert relay.relayed() == set()

@@ -33,26 +33,6 @@ async def test_those_who_wait_are_let_in_by_their_turn_and_are_not_overtaken() -
     assert taken == list(range(30))
 
 
-async def test_small_items_do_not_starve_a_large_one() -> None:
-    queue = sizes(max_bytes=64 * MIB)
-    for _ in range(64):
-        queue.put_nowait(MIB)
-
-    async def put_small() -> None:
-        while True:
-            await queue.put(MIB)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.put, 40 * MIB)
-        await wait_all_tasks_blocked()
-        for _ in range(4):
-            nursery.start_soon(put_small)
-        await wait_all_tasks_blocked()
-        taken = [await queue.receive() for _ in range(65)]
-        nursery.cancel_scope.cancel()
-    assert taken == [MIB] * 64 + [40 * MIB]
-
-
 async def test_only_those_are_woken_who_can_go_on() -> None:
     queue, count = sizes(max_items=10), 200
     woken = list[int]()

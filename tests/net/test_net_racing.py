@@ -6,12 +6,10 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from client.net import racing
 from client.net.addresses import Destination, parse_destination
 from client.net.errors import (
     AddressError,
@@ -27,9 +25,7 @@ from client.net.racing import HEAD_START_S, Race, in_order
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts, Networks
+from tests.support.loopback import Hosts, Networks
 
 P = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
 DEADLINE_S = 30.0
@@ -135,21 +131,6 @@ async def test_an_address_that_swallows_all_costs_its_head_start(networks: Netwo
         assert b.statistics().refused == {}
 
 
-async def test_a_wanted_peer_is_found_at_its_other_address(networks: Networks) -> None:
-    async with networks() as a, networks() as b, _tarpit() as (pit, _):
-        began = trio.current_time()
-        b.want({a.peer_id: [f"{pit}/p2p/{a.peer_id}", a.addresses[0]]})
-        await is_up(b, a)
-        assert trio.current_time() - began < 5.0
-        assert b.statistics().refused == {}
-
-
-async def test_a_refused_address_costs_nothing(networks: Networks) -> None:
-    async with networks() as a, networks() as b:
-        nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{a.peer_id}"
-        assert await b.connect(nobody, nobody, a.addresses[0]) == a.peer_id
-
-
 async def test_somebody_else_at_an_address_does_not_keep_us_from_the_peer(
     networks: Networks,
 ) -> None:
@@ -178,48 +159,6 @@ async def test_addresses_of_two_peers_are_no_race(networks: Networks) -> None:
             await a.connect(b.addresses[0], c.addresses[0])
         with pytest.raises(AddressError, match="one peer"):
             await a.connect()
-
-
-async def test_the_called_peer_never_sees_two_connections(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(racing, "HEAD_START_S", 0.0)
-    seen: list[Connection] = []
-
-    async def note(connection: Connection) -> None:
-        seen.append(connection)
-        await connection.run(trio.sleep_forever)
-
-    with trio.fail_after(DEADLINE_S):
-        async with (
-            open_host(os.urandom(32), [("0.0.0.0", 0)], note) as host,
-            hosts() as caller,
-        ):
-            port = parse_destination(host.addresses[0]).port
-            same = [
-                Destination("ip4", f"127.0.0.{number}", port, host.peer_id)
-                for number in range(1, 9)
-            ]
-            for number in range(20):
-                connection = await caller.connect_any(same)
-                while len(seen) <= number:
-                    await trio.sleep(0.01)
-                connection.close("enough")
-                await trio.sleep(0.02)  # a second one would have arrived with the first
-                assert len(seen) == number + 1
-            while host.connections:
-                await trio.sleep(0.01)
-            assert len(seen) == 20
-
-
-async def test_cancelling_a_dial_ends_all_attempts(hosts: Hosts) -> None:
-    async with hosts() as host, _tarpit() as (one, ended), _tarpit() as (two, also_ended):
-        targets = [parse_destination(f"{pit}/p2p/{P}") for pit in (one, two)]
-        with trio.move_on_after(2 * HEAD_START_S) as cancelled:
-            await host.connect_any(targets)
-        assert cancelled.cancelled_caught
-        while not ended or not also_ended:
-            await trio.sleep(0.01)
 
 
 def _has_ip6() -> bool:
@@ -252,17 +191,6 @@ async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
             await is_up(a, c)
             assert {carrier.connection.ip for carrier in a._links[c.peer_id].carriers} == {"::1"}
             assert c.addresses == (f"/ip6/::1/tcp/{c._host.bound[0].port}/p2p/{c.peer_id}",)
-
-
-@needs_ip6
-async def test_an_ip6_listener_takes_no_ip4(hosts: Hosts) -> None:
-    async def unused(connection: Connection) -> None:
-        raise AssertionError
-
-    async with open_host(os.urandom(32), [("::", 0)], unused) as host, hosts() as other:
-        port = host.bound[0].port
-        with pytest.raises(DialError, match="refused"):
-            await other.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{host.peer_id}")
 
 
 @needs_ip6

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 import pytest
@@ -14,7 +14,6 @@ from client.net.connection_limiter import HostLimits
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.libp2p_patches import GuardedStream
 from client.net.relay import passing
 from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.transport import ByteStream
@@ -23,11 +22,8 @@ from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
 from protocol.token_bucket import Rate
 from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
+from tests.support.loopback import Networks
 from tests.support.relay import open_relay
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
-
 
 MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
 """So that one asker fills a line with circuits."""
@@ -41,11 +37,13 @@ async def until_blocked(connection: Connection) -> None:
         await trio.sleep(0.2)
 
 
-async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
-    networks: Networks,
-) -> None:
-    """The target's line takes nothing just now, so the relay has written half a frame to it."""
-    async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
+@asynccontextmanager
+async def blocked(
+    networks: Networks, relay: Libp2pNetwork, b: Libp2pNetwork
+) -> AsyncIterator[tuple[Connection, int]]:
+    """The relay's connection to b, whose line takes nothing, so that half a frame is written, and
+    how many circuits fill it; at the end they break off, and the line takes all again."""
+    async with open_relay(relay.addresses[0]) as line:
         relay.passing.machine.limits = MANY_OF_ONE
         await reserve(b, relay, at=line.address)
         serve = b.serve_circuit
@@ -54,11 +52,12 @@ async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
         assert to_b is not None
         async with networks() as a, trio.open_nursery() as nursery:
             await a.connect(relay.addresses[0])
-            streams = [await circuit_to(a, relay, b) for _ in range(32)]
+            streams = [await circuit_to(a, relay, b) for _ in range(24)]
             line.open = trio.Event()
             for stream in streams:
                 nursery.start_soon(fill, stream)
             await until_blocked(to_b)
+            yield to_b, len(streams)
             nursery.cancel_scope.cancel()
         await until(lambda: not linked(relay, a) and not relay.passing.machine.circuits)
         line.open.set()
@@ -66,6 +65,20 @@ async def test_who_breaks_off_in_the_midst_of_a_frame_cuts_no_link_but_its_own(
         assert to_b is relay.direct(b.peer_id)
         async with networks() as c:
             await c.connect(b.reaching.addresses[0])
+
+
+async def test_who_asks_or_breaks_off_while_a_line_takes_nothing_cuts_no_link_but_its_own(
+    networks: Networks,
+) -> None:
+    async with networks() as relay, networks() as b, blocked(networks, relay, b) as (to_b, count):
+        before = set(to_b.session._streams)
+        async with networks() as hostile, trio.open_nursery() as asking:
+            await hostile.connect(relay.addresses[0])
+            asking.start_soon(asked, hostile, relay, Connect(b.peer_id))
+            await until(lambda: to_b.session._streams.keys() - before)
+            asking.cancel_scope.cancel()
+        await until(lambda: relay.passing.machine.circuits == count)
+        await until(lambda: to_b.session._streams.keys() == before)
 
 
 async def test_a_greeting_makes_no_member(networks: Networks) -> None:
@@ -90,33 +103,6 @@ async def reserve_as_member(member: Libp2pNetwork, relay: Libp2pNetwork) -> None
     await reserve(member, relay)
 
 
-async def test_who_asks_and_breaks_off_leaves_nothing_behind(networks: Networks) -> None:
-    """The relay cannot ask the target just now: its line takes nothing."""
-    async with networks() as relay, networks() as b, open_relay(relay.addresses[0]) as line:
-        relay.passing.machine.limits = MANY_OF_ONE
-        await reserve(b, relay, at=line.address)
-        b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
-        to_b = relay.direct(b.peer_id)
-        assert to_b is not None
-        async with networks() as a, trio.open_nursery() as nursery:
-            await a.connect(relay.addresses[0])
-            streams = [await circuit_to(a, relay, b) for _ in range(24)]
-            line.open = trio.Event()
-            for stream in streams:
-                nursery.start_soon(fill, stream)
-            await until_blocked(to_b)
-            before = set(to_b.session._streams)
-            async with networks() as hostile, trio.open_nursery() as asking:
-                await hostile.connect(relay.addresses[0])
-                asking.start_soon(asked, hostile, relay, Connect(b.peer_id))
-                await until(lambda: to_b.session._streams.keys() - before)
-                asking.cancel_scope.cancel()
-            await until(lambda: relay.passing.machine.circuits == len(streams))
-            await until(lambda: to_b.session._streams.keys() == before)
-            nursery.cancel_scope.cancel()
-            line.open.set()
-
-
 async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody(
     networks: Networks,
 ) -> None:
@@ -133,25 +119,6 @@ async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody
         assert relay.passing.machine.reservations == {b.peer_id}
         assert relay.statistics().refused["relay-message-malformed"] == 1
         assert linked(relay, b)
-
-
-async def test_a_protocol_is_agreed_on_in_one_round_trip() -> None:
-    """The other side answers nothing before it has all of the request."""
-    sent = bytearray()
-    answer = bytearray(b"\x13/multistream/1.0.0\n\x04/xy\n")
-
-    async def receive(most: int) -> bytes:
-        assert sent.endswith(b"\x04/xy\nwhat is asked")
-        taken = bytes(answer[:most])
-        del answer[:most]
-        return taken
-
-    async def send(data: bytes) -> None:
-        sent.extend(data)
-
-    await request_protocol(GuardedStream(receive, send), "/xy", b"what is asked")
-    assert sent.startswith(b"\x13/multistream/1.0.0\n")
-    assert not answer
 
 
 async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(

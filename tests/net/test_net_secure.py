@@ -107,16 +107,6 @@ async def test_what_the_peer_did_not_seal_is_refused(data: bytes) -> None:
             await channel.receive()
 
 
-async def test_a_message_sent_again_is_refused() -> None:
-    wire = Sealer(KEY, 0).seal([b"once"])
-    async with line() as (bare, channel):
-        await bare.send_all(wire)
-        assert await channel.receive() == [b"once"]
-        await bare.send_all(wire)
-        with pytest.raises(RemoteProtocolError, match="noise-tag"):
-            await channel.receive()
-
-
 @pytest.mark.parametrize("length", [0, 1, 2, 10, 40])
 async def test_an_end_inside_a_message_is_an_end(length: int) -> None:
     wire = Sealer(KEY, 0).seal([b"x" * 30])[:length]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import trio
@@ -15,9 +15,7 @@ from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux_stream import FLOOR_BYTES_PER_S, Session, YamuxStream
 from protocol.wire.messages import Chunk
 from tests.support.arrivals import is_up
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 
 def stream() -> YamuxStream:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.net.errors import DialError, ListenError, NetworkError, NoSuchFamily, PortInUse
-from client.net.tcp import SHARED_DIALS, Tcp, TcpStream
+from client.net.tcp import SHARED_DIALS, Tcp
 from protocol.address import Address
 
 FAR = [f"8.8.{n}.8" for n in range(SHARED_DIALS + 2)]
@@ -109,15 +109,3 @@ async def test_a_dial_that_fails_names_the_address_and_the_cause() -> None:
         with pytest.raises(DialError, match=f"{address}: Connection refused"):
             async with opening:
                 raise NotImplementedError
-
-
-async def test_a_stream_knows_its_ends() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        port = listener.socket.getsockname()[1]
-        stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
-        assert (stream.remote_host, stream.own_host) == ("127.0.0.1", "127.0.0.1")
-        own, theirs = stream.ports
-        assert theirs == port
-        assert own == stream.stream.socket.getsockname()[1]
-        await stream.aclose()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import trio
@@ -30,9 +29,7 @@ from client.net.yamux_stream import (
     Session,
     YamuxStream,
 )
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Hosts, Intrude
+from tests.support.loopback import Hosts, Intrude
 
 CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
 Pair = tuple[YamuxSession, YamuxSession]
@@ -116,63 +113,6 @@ async def test_an_unread_flood_stays_within_the_windows(hosts: Hosts, intrude: I
         assert victim.reason == "window-exceeded"
 
 
-async def test_a_byte_over_a_window_that_was_filled_in_pieces(
-    hosts: Hosts, intrude: Intrude
-) -> None:
-    sessions = Sessions()
-    pieces = [frame(WINDOW_UPDATE, SYN, 1), *[frame(DATA, 0, 1, 1024) + bytes(1024)] * 256]
-    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
-        await attacker.channel.send(pieces)
-        victim = await sessions.first()
-        while victim.session.buffered_bytes < INITIAL_WINDOW_BYTES:
-            await trio.sleep(0.01)
-        await attacker.channel.send([frame(DATA, 0, 1, 1)])
-        await victim.ended.wait()
-        assert victim.reason == "window-exceeded"
-
-
-async def test_a_grown_window_is_enforced_as_well(hosts: Hosts, intrude: Intrude) -> None:
-    grown = 4 * 1024 * 1024
-    stopped, streams, read_bytes = trio.Event(), list[YamuxStream](), list[int]()
-
-    async def read_for_a_while(connection: Connection) -> None:
-        connection.session.trip_s = 1000.0
-        connection.session._measured_at = math.inf  # and that is not measured again
-
-        async def work() -> None:
-            stream = await connection.session.accept_stream()
-            streams.append(stream)
-            stream.let_window_grow(grown)
-            while sum(read_bytes) < INITIAL_WINDOW_BYTES:
-                read_bytes.append(len(await stream.receive_some()))
-            stream._window._measured_from -= 1000.0  # so much in one round trip: it grows
-            while stream.window_bytes < 2 * INITIAL_WINDOW_BYTES:
-                read_bytes.append(len(await stream.receive_some()))
-            stopped.set()
-            await trio.sleep_forever()
-
-        await connection.run(work)
-        connection.ended.set()
-
-    def has_come(size: int) -> bool:
-        return bool(streams) and sum(read_bytes) + streams[0].buffered_bytes >= size
-
-    async with hosts(read_for_a_while) as host, intrude(host.addresses[0]) as attacker:
-        await attacker.channel.send([frame(WINDOW_UPDATE, SYN, 1)])
-        window = frame(DATA, 0, 1, CHUNK_BYTES) + b"x" * CHUNK_BYTES
-        most = 0
-        with contextlib.suppress(ConnectionLost):
-            for sent in range(1, 1001):  # honest until the reader stops, then 64 MB more
-                await attacker.channel.send([window])
-                while not (stopped.is_set() or has_come(sent * CHUNK_BYTES)):
-                    await trio.sleep(0.001)
-                most = max(most, streams[0].buffered_bytes)
-        while not streams[0]._session.closed:
-            await trio.sleep(0.01)
-        assert stopped.is_set()
-        assert most <= streams[0].window_bytes <= grown
-
-
 @pytest.mark.parametrize("sizes", [[1], [1, 40_000], [20_000], [MAX_PLAINTEXT_BYTES], [33_000, 2]])
 def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
     class Idle:
@@ -239,6 +179,34 @@ async def test_streams_that_were_accepted_are_capped_too(hosts: Hosts, intrude: 
 
 def _reset(stream_id: int) -> bytes:
     return frame(WINDOW_UPDATE, RST, stream_id)
+
+
+BURST = int(YamuxLimits().opened_burst)
+
+
+def churn(first: int, count: int) -> bytes:
+    """Streams that are opened only to be ended."""
+    ids = [2 * number + 1 for number in range(first, first + count)]
+    return b"".join(frame(WINDOW_UPDATE, flags, one) for one in ids for flags in (SYN, RST))
+
+
+async def test_streams_that_come_and_go_without_end_are_a_violation(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        await attacker.channel.send([churn(0, BURST), frame(PING, SYN, 0, 9)])
+        answers = b""
+        while frame(PING, ACK, 0, 9) not in answers:  # so many are allowed
+            answers += b"".join(await attacker.channel.receive())
+        victim = await sessions.first()
+        assert victim.violation is None
+        with contextlib.suppress(ConnectionLost):
+            for first in range(BURST, 20 * BURST, 64):
+                await attacker.channel.send([churn(first, 64)])
+        await victim.ended.wait()
+        assert victim.violation is not None
+        assert victim.reason == victim.violation.reason == "stream-flood"
 
 
 async def test_a_flood_of_pings_without_reading_ends_the_connection(

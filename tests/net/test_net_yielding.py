@@ -32,26 +32,14 @@ async def test_alone_it_has_the_whole_line() -> None:
         assert background.sent_bytes == 100 * PIECE
 
 
-async def test_beside_tensors_it_has_a_quarter() -> None:
+@pytest.mark.parametrize("piece", [PIECE, 8 * PIECE])
+async def test_beside_tensors_it_has_a_quarter(piece: int) -> None:
     budget = Yielding()
     async with trio.open_nursery() as nursery:
         with budget.tensors_wait():
-            background = _Background(budget, nursery)
+            background = _Background(budget, nursery, piece)
             await wait_all_tasks_blocked()
             assert background.sent_bytes == 0
-            for pieces in range(1, 121):
-                budget.sent(PIECE)
-                await wait_all_tasks_blocked()
-                assert abs(background.sent_bytes - pieces * PIECE / 3) <= PIECE
-            nursery.cancel_scope.cancel()
-
-
-async def test_nor_has_it_more_in_the_largest_pieces() -> None:
-    budget, piece = Yielding(), 8 * PIECE
-    assert piece > BACKGROUND_CREDIT_BYTES
-    async with trio.open_nursery() as nursery:
-        with budget.tensors_wait():
-            background = _Background(budget, nursery, piece)
             for pieces in range(1, 241):
                 budget.sent(PIECE)
                 await wait_all_tasks_blocked()

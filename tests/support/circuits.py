@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -14,9 +13,7 @@ from client.net.relay.exchange import ask
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.relay.messages import Connect, RelayMessage, Status
-
-if TYPE_CHECKING:
-    from tests.net.conftest import Networks
+from tests.support.loopback import Networks
 
 PIECE_BYTES = 64 * 1024
 

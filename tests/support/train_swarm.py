@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import trio
@@ -126,7 +126,7 @@ class TestSwarm:
         nursery: trio.Nursery,
         run: RunChoices,
         *,
-        processes: bool | Literal["groups"] = False,
+        groups: bool = False,
         lora: int | None = None,
         heads: int = 2,
     ) -> None:
@@ -142,7 +142,7 @@ class TestSwarm:
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
         self._folder, self.hub, self._nursery = folder, hub, nursery
-        self._processes = processes
+        self._groups = groups
 
     async def add(
         self,
@@ -201,7 +201,7 @@ class TestSwarm:
             memory_limit_bytes=memory_bytes,
         )
         terms = self._terms(engine, number, own, self.data if text else None)
-        real = self._processes is True or (self._processes == "groups" and "," in device)
+        real = self._groups and "," in device
         start_worker = opener(own.devices) if real else _starter(workers)
         held_stages = HeldStages(engine, terms, start_worker)
         engine.held_stages = history.seats = held_stages
@@ -355,7 +355,7 @@ async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]
 async def open_swarm(
     folder: Path,
     *,
-    processes: bool | Literal["groups"] = False,
+    groups: bool = False,
     lora: int | None = None,
     heads: int = 2,
     **choices: Any,
@@ -363,7 +363,7 @@ async def open_swarm(
     """A swarm without volunteers; ``choices`` are those of a founder.
 
     With ``lora`` adapters of that rank are trained; ``heads`` are those of attention. With
-    ``processes`` its workers, or only its groups, are real ones, for tests on the real clock.
+    ``groups`` workers of several devices are processes, for tests on the real clock.
     """
     fields: dict[str, Any] = {
         "name": "test",
@@ -376,11 +376,11 @@ async def open_swarm(
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
     }
-    threads = nullcontext() if processes else threads_at_once()
+    threads = nullcontext() if groups else threads_at_once()
     with threads:
         async with open_memory_hub() as hub, trio.open_nursery() as nursery:
             run = RunChoices(**{**fields, **choices})
-            yield TestSwarm(folder, hub, nursery, run, processes=processes, lora=lora, heads=heads)
+            yield TestSwarm(folder, hub, nursery, run, groups=groups, lora=lora, heads=heads)
             nursery.cancel_scope.cancel()
 
 

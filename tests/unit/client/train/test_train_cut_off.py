@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from protocol.ids import PeerId
 from tests.support.train_swarm import Volunteer, open_swarm
 
@@ -12,9 +10,7 @@ def peer(volunteer: Volunteer) -> PeerId:
     return volunteer.engine.signer.peer
 
 
-async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(
-    tmp_path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(tmp_path) -> None:
     """It leads half of the steps, and sees its sibling alone: the sibling sees the others, too."""
     async with open_swarm(tmp_path, steps=60) as swarm:
         first, second, sibling = [await swarm.add(stage) for stage in (0, 0, 1)]

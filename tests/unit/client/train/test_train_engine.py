@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +16,6 @@ from client.net.network import Inbound
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
 from protocol.ids import PeerId, Stage
-from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.rules import POSTING
@@ -39,29 +37,14 @@ from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
 async def test_who_enters_late_hears_what_stewards_said_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker takes seconds to start; a posting is repeated every twenty. Without it, it would
     take the stage for vacant and itself for the steward."""
-    heard: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Matching, "receive_record", lambda _, *said: heard.append(said[:3]) or [])
-    async with open_swarm(tmp_path) as swarm:
-        steward, late = await swarm.add(), await swarm.add()
-        peer = steward.engine.signer.peer
-        steward.engine.perform(Publish(POSTING, "0", 7, b"words"))
-        await swarm.until(late.engine.membership.heard_before)
-        assert not heard
-        late.engine.describe(ADVERT, has_data=True)
-        assert heard == [(peer, POSTING, b"words")]
-
-
-async def test_a_record_heard_before_cannot_stop_who_enters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    heard: list[bytes] = []
+    heard = list[tuple[PeerId, str, bytes]]()
 
     def receive(_: Matching, author: PeerId, kind: str, body: bytes, now: float) -> list[Any]:
-        heard.append(body)
+        heard.append((author, kind, body))
         if body == b"poison":
             raise ValueError("a bug of ours")
         return []
@@ -69,17 +52,17 @@ async def test_a_record_heard_before_cannot_stop_who_enters(
     monkeypatch.setattr(Matching, "receive_record", receive)
     async with open_swarm(tmp_path) as swarm:
         steward, late = await swarm.add(), await swarm.add()
-        steward.engine.perform(Publish(POSTING, "0", 7, b"poison"))
-        steward.engine.perform(Publish(POSTING, "1", 7, b"words"))
+        peer = steward.engine.signer.peer
+        for name, body in (("0", b"poison"), ("1", b"words")):
+            steward.engine.perform(Publish(POSTING, name, 7, body))
         await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
+        assert not heard
         late.engine.describe(ADVERT, has_data=True)
-        assert sorted(heard) == [b"poison", b"words"]
+        assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
         assert late.engine.error_boundary.internal_errors == 1
 
 
-async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_path: Path) -> None:
     """The limit that an owner has set reaches the leader's plan."""
     async with open_swarm(tmp_path, steps=6) as swarm:
         slow = await swarm.add(0)
@@ -106,27 +89,9 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
         swarm.assert_exact()
 
 
-async def test_what_somebody_had_is_forgotten_when_its_record_expires(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        stayer, gone = await swarm.add(), await swarm.add()
-        history, peer = stayer.engine.history, gone.engine.signer.peer
-        assert history is not None
-        await swarm.until(lambda: peer in history.machine.known.stored)
-        swarm.vanish(gone)
-        wall, later = time.time, MAX_ADVERT_TTL_S
-        monkeypatch.setattr(Engine, "wall", lambda _: wall() + later)
-        await swarm.until(lambda: peer not in history.machine.known.stored)
-        assert stayer.engine.signer.peer in history.machine.known.stored
-
-
 @pytest.mark.parametrize("shift_s", [3600.0, -3600.0])
 async def test_the_matching_follows_the_clock_when_it_is_set(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    autojump_clock: trio.testing.MockClock,
-    shift_s: float,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_s: float
 ) -> None:
     """After a suspend the monotonic clock lags behind; every posting of others looked stale."""
     async with open_swarm(tmp_path) as swarm:
@@ -137,26 +102,6 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
         engine._tick()
         assert engine.matching is not None
         assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
-
-
-async def test_only_a_signed_departure_is_told_as_one_in_order(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
-        gone: dict[PeerId, bool] = {}
-
-        def told() -> bool:
-            events = [entry.event for entry in stayer.engine.event_sink.log.since(0).entries]
-            changes = [event for event in events if isinstance(event, PeerChanged)]
-            gone.update({event.peer: event.in_order for event in changes if event.state == "down"})
-            return len(gone) == 2
-
-        await swarm.until(lambda: len(stayer.engine.membership.roster.live()) == 3)
-        leaver.engine.leave()
-        swarm.vanish(victim)
-        await swarm.until(told)
-        assert gone == {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}
 
 
 def watched(engine: Engine, *methods: str) -> Mock:
@@ -195,9 +140,7 @@ GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone", "held_stages.peer_lost"]
 
 
-async def test_every_part_hears_of_a_link_and_of_its_end(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         one = await swarm.add()
         told = watched(one.engine, *COMES, *GOES)
@@ -216,9 +159,7 @@ async def test_every_part_hears_of_a_link_and_of_its_end(
         assert one.engine.error_boundary.internal_errors == 0
 
 
-async def test_the_end_of_a_strangers_link_is_no_members(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine = await at_rest(swarm)
         told = watched(engine, *GOES)
@@ -229,9 +170,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(
             assert method not in gone
 
 
-async def test_who_leaves_in_order_is_not_missed_by_the_matching(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
         engine = stayer.engine
@@ -243,10 +182,14 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(
         await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
         assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
         assert (victim.engine.signer.peer,) in calls(told)["held_stages_peer_lost"]
+        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
+        downs = [e for e in events if isinstance(e, PeerChanged) and e.state == "down"]
+        in_order = {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}
+        assert {event.peer: event.in_order for event in downs} == in_order
 
 
 async def test_what_is_due_is_done_by_every_part(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always = ["expulsions.tick", "data_search.tick", "held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
@@ -287,7 +230,7 @@ READERS |= {"measured": "measuring"}
 
 
 async def test_each_record_goes_to_the_part_that_reads_it(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine = await at_rest(swarm)
@@ -306,9 +249,7 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
-async def test_the_matchings_decisions_are_carried_out_and_told(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_matchings_decisions_are_carried_out_and_told(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, held = await at_rest(swarm), Mock()
         held.seats.return_value = []
@@ -328,7 +269,7 @@ async def test_the_matchings_decisions_are_carried_out_and_told(
 
 
 async def test_effects_go_to_the_network_or_to_people(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, told = await at_rest(swarm), Mock()
@@ -349,7 +290,7 @@ async def test_effects_go_to_the_network_or_to_people(
 
 
 async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_it(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """News of who has done no work waits a second, and its reports do not."""
     async with open_swarm(tmp_path) as swarm:
@@ -365,9 +306,7 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
         assert calls(told)["penalise"] == said
 
 
-async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, told = await at_rest(swarm), Mock()
         engine.held_stages, engine.data_search = told.held, told.search
@@ -381,9 +320,7 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
             assert told.search.receive.called is (kind == "data")
 
 
-async def test_who_serves_what_is_noted_for_people(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_serves_what_is_noted_for_people(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine = await at_rest(swarm)
         told = watched(engine, "event_sink.serves")
@@ -396,7 +333,7 @@ async def test_who_serves_what_is_noted_for_people(
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         engine, receive = await at_rest(swarm), Mock(return_value=[])
@@ -412,10 +349,7 @@ async def test_a_strangers_message_that_only_members_send_is_ignored(
 
 @pytest.mark.parametrize("stage", [0, 1])
 async def test_our_elector_hears_of_every_stage_and_answers_for_it(
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    stage: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int
 ) -> None:
     """We hold no stage: those beside ours name us as an elector, too."""
     sent: list[tuple[PeerId, Message]] = []

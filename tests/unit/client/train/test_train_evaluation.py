@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from client.events import VersionEvaluated
 from client.lab.bench.efficiency import training_plan
 from client.lab.reference import evaluate, train_reference
 from model_zoo.datasets.build import build, open_source
 from model_zoo.whole import build_whole, load_whole
-from protocol.ids import PeerId
 from protocol.manifest import encode_manifest
 from protocol.seat.effects import HeldOutLoss
-from protocol.wire.messages import HeldOut, Message
 from tests.support.cases import usual
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -78,11 +75,7 @@ async def trained(swarm: TestSwarm, stages: tuple[int, ...]) -> dict[int, Versio
     ),
 )
 async def test_it_is_what_the_reference_trainer_finds_of_that_version(
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-    stages: int,
-    held: tuple[int, ...],
-    choices: dict[str, Any],
+    tmp_path: Path, stages: int, held: tuple[int, ...], choices: dict[str, Any]
 ) -> None:
     how = {"stages": stages, "steps": STEPS, "evaluate_every": EVERY, **choices}
     async with open_swarm(tmp_path, **how) as swarm:
@@ -98,22 +91,7 @@ async def test_it_is_what_the_reference_trainer_finds_of_that_version(
         assert event.tokens == terms.tokens == terms.microbatches * 2 * 16
 
 
-async def test_each_path_is_a_word_of_its_own(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=EVERY, microbatches=8) as swarm:
-        volunteers = [await swarm.add(stage) for stage in (0, 1, 0, 1, 0, 1, 1)]
-        swarm.start()
-        await swarm.until_done()
-        for volunteer in volunteers:
-            await swarm.until(lambda v=volunteer: STEPS in found(v) and found(v)[STEPS].claims == 3)
-            assert found(volunteer)[STEPS].vouchers == 3
-        swarm.assert_exact()
-
-
-async def test_held_out_tokens_are_fetched_like_others(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_held_out_tokens_are_fetched_like_others(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
     data = build([book], tmp_path / "tokens", workers=1).path
@@ -129,9 +107,7 @@ async def test_held_out_tokens_are_fetched_like_others(
         swarm.assert_exact()
 
 
-async def test_nothing_is_evaluated_unless_the_founder_wants_it(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_nothing_is_evaluated_unless_the_founder_wants_it(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=2, evaluate_every=0) as swarm:
         volunteers = [await swarm.add(stage) for stage in (0, 1)]
         swarm.start()
@@ -141,28 +117,7 @@ async def test_nothing_is_evaluated_unless_the_founder_wants_it(
         assert not any(found(volunteer) for volunteer in volunteers)
 
 
-async def test_a_path_that_breaks_gives_no_number_and_stops_nobody(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=STEPS, evaluate_every=1) as swarm:
-        first, last = await swarm.add(0), await swarm.add(1)
-        send = first.engine.send
-
-        def lose(peer: PeerId, message: Message, payload: bytes = b"") -> None:
-            if not (isinstance(message, HeldOut) and message.step in (1, 3)):
-                send(peer, message, payload)
-
-        first.engine.send = lose  # type: ignore[method-assign]
-        swarm.start()
-        await swarm.until_done()
-        await swarm.until(lambda: STEPS in found(last))
-        assert not {1, 3} & set(found(last))
-        swarm.assert_exact()
-
-
-async def test_a_lie_of_one_path_is_outvoted(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_lie_of_one_path_is_outvoted(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=STEPS, evaluate_every=STEPS, microbatches=8) as swarm:
         volunteers = [await swarm.add(stage) for stage in (0, 1, 0, 1, 0, 1)]
         liar = volunteers[1].engine

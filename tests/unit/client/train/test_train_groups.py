@@ -14,12 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+import trio
 
 from client.node.status import take_snapshot
 from client.train.workers.pool import WorkerPool
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
-CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "processes": "groups"}
+pytestmark = pytest.mark.trio(run=trio.run)
+CHOICES: dict[str, Any] = {"microbatches": 12, "sequences": 4, "heads": 4, "groups": True}
 
 
 async def two_by_two(swarm: TestSwarm, stage: int, ranks: int = 2) -> Volunteer:
@@ -76,14 +78,5 @@ async def test_a_killed_group_loses_nothing(tmp_path: Path) -> None:
         for pid in pids_of(grouped, 0):
             os.kill(pid, signal.SIGKILL)
         await swarm.until(lambda: grouped.held_stages.counters.worker_restarts == 1)
-        await swarm.until_done()
-        swarm.assert_exact()
-
-
-@pytest.mark.long
-async def test_a_volunteer_that_vanishes_with_its_group_loses_nothing(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, steps=60, **CHOICES) as swarm:
-        grouped = await two_by_two(swarm, 1)
-        swarm.vanish(grouped)
         await swarm.until_done()
         swarm.assert_exact()

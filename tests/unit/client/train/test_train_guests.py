@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trio.testing import MockClock
+import trio
 
 from client.train.engine import Engine
 from protocol.ids import PeerId
@@ -25,9 +25,7 @@ def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
     return None if network.trusted is None else frozenset(network.trusted)
 
 
-async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=5000) as swarm:
         first = await swarm.add(0, founder=True)
         last = await swarm.add(1)
@@ -43,23 +41,12 @@ async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(
         await swarm.until(lambda: trusted(newcomer) == {peer(first), peer(last)})
         swarm.vanish(last)
         await swarm.until(lambda: trusted(first) == {peer(newcomer)})
-
-
-async def test_who_is_linked_with_none_of_them_depends_on_others(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=5000) as swarm:
-        first = await swarm.add(0, founder=True)
-        last = await swarm.add(1)
-        await swarm.add()
-        swarm.start()
-        await swarm.until(lambda: trusted(first) == {peer(last)})
-        swarm.vanish(last)
+        swarm.vanish(newcomer)
         await swarm.until(lambda: trusted(first) is None)
 
 
 async def test_a_crowd_that_talks_brings_no_tick_forward(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait."""
     async with open_swarm(tmp_path, steps=5000) as swarm:
@@ -68,29 +55,22 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
         idle = await swarm.add()
         swarm.start()
         await swarm.until(lambda: trusted(first) == {peer(last)})
-        asked, waited = 0, list[bool]()
-        take, refresh = first.engine.take, Engine._refresh
-
-        def take_and_note(event: object) -> None:
-            nonlocal asked
-            take(event)  # type: ignore[arg-type]
-            asked += getattr(event, "peer", None) == peer(idle)
+        waited, refresh = list[bool](), Engine._refresh
 
         def refresh_and_note(engine: Engine, *, soon: bool = True) -> None:
             if engine is first.engine and not soon:
                 waited.append(True)
             refresh(engine, soon=soon)
 
-        monkeypatch.setattr(first.engine, "take", take_and_note)
         monkeypatch.setattr(Engine, "_refresh", refresh_and_note)
         for _ in range(20):
             idle.engine.send(peer(first), LeaseRequest(0, 1, 0))
-        await swarm.until(lambda: asked >= 20)
-        assert len(waited) >= 20
+        with trio.fail_after(1.0):  # heartbeats alone would take many seconds
+            await swarm.until(lambda: len(waited) >= 20)
 
 
 async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message for every step to each of a crowd would be most of what the crowd costs."""
     async with open_swarm(tmp_path, steps=5000) as swarm:
@@ -109,27 +89,14 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
         monkeypatch.setattr(last.engine.network, "post", note)
         begun = last.step(1)
         await swarm.until(lambda: last.step(1) >= begun + 60)
-        told, beats, steps = progress_to(sent, idle), beats_to(sent, idle), last.step(1) - begun
-        assert 0 < told <= beats + 1
-        assert progress_to(sent, first) >= steps - 2
-        await swarm.until(lambda: reached(idle) >= begun + 60)
-        for at, (to, message) in enumerate(sent):
-            if to == peer(idle) and is_progress(message):
-                assert isinstance(sent[at + 1][1], Heartbeat), "they share a write"
-
-
-def is_progress(message: Message) -> bool:
-    return isinstance(message, Records) and all(r.kind == PROGRESS for r in message.records)
+        beats = sum(isinstance(message, Heartbeat) for to, message in sent if to == peer(idle))
+        assert 0 < progress_to(sent, idle) <= beats + 1
+        assert progress_to(sent, first) >= last.step(1) - begun - 2
 
 
 def progress_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
-    return sum(is_progress(message) for peer_id, message in sent if peer_id == peer(to))
-
-
-def beats_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
-    return sum(isinstance(message, Heartbeat) for peer_id, message in sent if peer_id == peer(to))
-
-
-def reached(volunteer: Volunteer) -> int:
-    progress = volunteer.engine.event_sink.progress
-    return 0 if progress is None else progress.step
+    return sum(
+        isinstance(message, Records) and all(r.kind == PROGRESS for r in message.records)
+        for peer_id, message in sent
+        if peer_id == peer(to)
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
 
 from client.compute import replica
 from client.compute.executor import Executor
@@ -14,7 +13,7 @@ from tests.support.train_swarm import open_swarm
 
 
 async def test_steps_are_exact_and_a_newcomer_joins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
     execute = Executor.execute

@@ -29,9 +29,7 @@ async def add_to_the_chain(swarm: TestSwarm, stage: int) -> Volunteer:
 
 
 @pytest.mark.usefixtures("near_links_only")
-async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(
-    tmp_path: Path, autojump_clock: object
-) -> None:
+async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=3, stages=5) as swarm:
         for stage in range(5):
             await add_to_the_chain(swarm, stage)

@@ -51,9 +51,7 @@ async def _pausable(
     return volunteer, training, workers
 
 
-async def test_every_step_is_exact_over_a_pause(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=16) as swarm:
         stayer = await swarm.add(0)
         pauses = Pauses(tmp_path, lambda said: None)
@@ -84,9 +82,7 @@ async def test_every_step_is_exact_over_a_pause(
         assert training.counters.rounds > rounds, "the count goes on"
 
 
-async def test_charges_that_have_expelled_a_member_outlast_a_pause(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Path) -> None:
     """As they outlast the process: others of the stage may not have got all of them."""
     async with open_swarm(tmp_path, audit=20) as swarm:
         pauses = Pauses(tmp_path, lambda said: None)
@@ -104,9 +100,7 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
 
 
-async def test_who_starts_paused_holds_nothing(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_starts_paused_holds_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         pauses = Pauses(tmp_path, lambda said: None)
         pauses.pause(None, "since yesterday")
@@ -118,9 +112,7 @@ async def test_who_starts_paused_holds_nothing(
         await swarm.until(lambda: workers)
 
 
-async def test_who_leaves_for_good_does_not_come_back(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_leaves_for_good_does_not_come_back(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         pauses = Pauses(tmp_path, lambda said: None)
         _, training, _ = await _pausable(swarm, tmp_path, pauses)
@@ -133,9 +125,7 @@ async def test_who_leaves_for_good_does_not_come_back(
         assert training.held_stages.closed
 
 
-async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(tmp_path: Path) -> None:
     left = tmp_path / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"weights")
@@ -165,9 +155,7 @@ async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
     await swarm.until(lambda: training.held_stages.failure or training._engine.matching is not None)
 
 
-async def test_a_device_that_is_not_there_is_said_to_the_user(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_device_that_is_not_there_is_said_to_the_user(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
         await _has_begun_or_failed(swarm, training)
@@ -180,7 +168,7 @@ async def test_a_device_that_is_not_there_is_said_to_the_user(
 
 @pytest.mark.parametrize("deaths", [1, MEASURING_WORKERS])
 async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, deaths: int
+    tmp_path: Path, deaths: int
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         training, workers = await _measuring(swarm, tmp_path)

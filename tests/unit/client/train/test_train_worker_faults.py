@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import pytest
 import torch
 import trio
-from trio.testing import MockClock
 
 from client.errors import ExitCode
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -27,9 +26,7 @@ async def two_replicas_of_stage_0(swarm: TestSwarm) -> tuple[Volunteer, Voluntee
     return first, second, last
 
 
-async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=16) as swarm:
         first, second, _ = await two_replicas_of_stage_0(swarm)
         worker, served = second.held(0).worker, first.engine.shelf.served_bytes
@@ -48,9 +45,7 @@ async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
 
 
 @pytest.mark.slow
-async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(tmp_path: Path) -> None:
     """They do not wait for it, and its seat may be lost before the node has noticed."""
     async with open_swarm(tmp_path, steps=60) as swarm:
         _, second, last = await two_replicas_of_stage_0(swarm)
@@ -64,9 +59,7 @@ async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(
         swarm.assert_exact()
 
 
-async def test_a_worker_short_of_memory_goes_on_in_slices(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_worker_short_of_memory_goes_on_in_slices(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=8) as swarm:
         _, second, last = await two_replicas_of_stage_0(swarm)
         for volunteer, stage in ((second, 0), (last, 1)):
@@ -85,9 +78,7 @@ async def test_a_worker_short_of_memory_goes_on_in_slices(
         assert last.held(1).worker_restarts == 0
 
 
-async def test_a_seat_that_never_fits_is_given_up_in_words(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_seat_that_never_fits_is_given_up_in_words(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=50) as swarm:
         first, second, _ = await two_replicas_of_stage_0(swarm)
 

@@ -9,21 +9,15 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
-from client.errors import UserError
-from client.events import Event, LogLine
-from client.store import swarms
-from client.store.swarms import SwarmStore
 from client.train.machine.disk_room import Lack
-from client.train.messaging.bootstrap import remember_swarm
 from tests.support.train_swarm import open_swarm
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])
 async def test_a_disk_that_takes_no_state_does_not_end_the_node(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, problem: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     async with open_swarm(tmp_path, steps=40) as swarm:
         first, _ = await swarm.add(0), await swarm.add(1)
@@ -55,7 +49,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
 
 @pytest.mark.parametrize("method", ["iterdir", "open"])
 async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_denied(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     disk = tmp_path / "copies"
     disk.mkdir()
@@ -88,25 +82,3 @@ async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_
         await swarm.until(lambda: any(one.copies for one in machine.known.stored_live().values()))
         assert [copy.version for copy in machine.known.stored_live()[me].copies] == [4, 8]
         assert len(list(volunteer.disk.iterdir())) == 2
-
-
-async def test_a_swarm_that_is_known_is_entered_though_the_disk_is_full(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    async with open_swarm(tmp_path, steps=1) as swarm:
-        file, store, told = swarm.file, SwarmStore(tmp_path / "swarms"), list[Event]()
-    write = swarms.write_atomic
-    monkeypatch.setattr(swarms, "write_atomic", full)
-    with pytest.raises(UserError, match="cannot write the swarm") as caught:
-        remember_swarm(file, store, told.append)
-    assert "cache prune" in caught.value.next_step
-    monkeypatch.setattr(swarms, "write_atomic", write)
-    store.remember(file)
-    monkeypatch.setattr(swarms, "write_atomic", full)
-    remember_swarm(file, store, told.append)
-    [line] = told
-    assert isinstance(line, LogLine)
-    assert (line.level, "No space left" in line.words) == ("error", True)

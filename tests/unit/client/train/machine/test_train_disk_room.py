@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.train.machine.disk_room import AGAIN_S, Lack
 from client.train.machine.pausing import LOOK_S, Pauses
@@ -16,10 +15,7 @@ from client.train.machine.pausing import LOOK_S, Pauses
 
 @pytest.mark.parametrize("room_after_s", [20.0, float("inf")])
 async def test_it_pauses_until_there_is_room_or_for_a_while(
-    tmp_path: Path,
-    autojump_clock: MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    room_after_s: float,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_after_s: float
 ) -> None:
     begun, pauses = trio.current_time(), Pauses(tmp_path, lambda said: None)
 

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.train.machine.heap import GROWN_BYTES, LOOK_S, keep_heap_small
 
@@ -40,9 +39,7 @@ def test_what_the_allocator_keeps_is_given_back() -> None:
     assert left < 20
 
 
-async def test_it_is_given_back_when_some_has_come_and_not_all_the_time(
-    autojump_clock: MockClock,
-) -> None:
+async def test_it_is_given_back_when_some_has_come_and_not_all_the_time() -> None:
     size, given_back = 10**8, list[float]()
 
     def give_back() -> None:

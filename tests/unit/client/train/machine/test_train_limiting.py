@@ -9,8 +9,6 @@ import trio
 
 from client.config import Settings
 from client.limits.idle import Idleness
-from client.node.status import limits_view
-from client.train.machine.capacity import Capacity
 from client.train.machine.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.machine.pausing import Pauses
 
@@ -45,9 +43,7 @@ class Machine:
         return Idleness(self.idle)
 
 
-async def test_it_holds_before_anything_begins_and_lets_go_on_time(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_it_holds_before_anything_begins_and_lets_go_on_time(tmp_path: Path) -> None:
     machine = Machine(tmp_path, Settings(schedule="22:00-23:00"))
     async with trio.open_nursery() as nursery:
         await nursery.start(machine.limiting.run)
@@ -61,9 +57,7 @@ async def test_it_holds_before_anything_begins_and_lets_go_on_time(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_quota_holds_till_midnight_and_survives_a_restart(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_quota_holds_till_midnight_and_survives_a_restart(tmp_path: Path) -> None:
     machine = Machine(tmp_path, Settings(daily_quota_bytes=2 * GB))
     machine.carried = GB  # before the first look: it counts
     with trio.move_on_after(SAVE_EVERY_S + 2 * LOOK_S):
@@ -92,9 +86,7 @@ async def test_a_damaged_count_begins_at_nothing(tmp_path: Path) -> None:
     assert Machine(tmp_path, Settings()).limiting.used_bytes == 0
 
 
-async def test_a_full_disk_stops_nothing(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "gone", Settings(daily_quota_bytes=GB))
     with trio.move_on_after(3 * SAVE_EVERY_S):
         await machine.limiting.run()
@@ -137,13 +129,3 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
     await machine.limiting.look()
     machine.pauses.resume()
     assert machine.reason == "on battery"  # the owner's earlier limits still hold
-
-
-def test_limits_are_shown() -> None:
-    assert limits_view(Settings(), 5, None).when == []
-    limits = Settings(threads=2, vram_share=50, daily_quota_bytes=GB, only_when_idle=True)
-    shown = limits_view(limits, 5, Capacity("cpu", 1, 1e9, 0.0, GB, 1e9))
-    assert (shown.threads, shown.vram_share, shown.compute_share) == (2, 50, 0)
-    assert (shown.daily_bytes, shown.used_bytes) == (GB, 5)
-    assert shown.threads_now == 1
-    assert shown.when == ["idle only"]

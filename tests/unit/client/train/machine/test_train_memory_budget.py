@@ -49,9 +49,7 @@ async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
     assert first.graphs < greedy.graphs
 
 
-async def test_the_next_one_waits_for_the_one_that_leaves(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_next_one_waits_for_the_one_that_leaves() -> None:
     tight = memory_budget(1)
     await tight.take(0)
     tight.set_draining(0, True)

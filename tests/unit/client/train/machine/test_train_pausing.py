@@ -27,7 +27,7 @@ async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
     assert _pauses(tmp_path).now is None
 
 
-async def test_it_ends_at_its_time(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_it_ends_at_its_time(tmp_path: Path) -> None:
     pauses = _pauses(tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pauses.run)
@@ -76,9 +76,3 @@ async def test_a_damaged_file_is_no_pause_and_a_full_disk_no_end(tmp_path: Path)
     lost.pause(None, "")
     assert lost.now is not None
     assert any(one.level == "error" for one in said)
-
-
-async def test_a_damaged_file_is_no_pause(tmp_path: Path) -> None:
-    for damaged in (b"", b"{}", b'{"reason":"\xff","since":1.0}'):
-        (tmp_path / Entry.PAUSED).write_bytes(damaged)
-        assert _pauses(tmp_path).now is None

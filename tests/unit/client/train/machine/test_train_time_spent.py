@@ -108,15 +108,6 @@ def test_of_short_steps_those_of_a_minute_count() -> None:
     assert len(clock.of._steps) == WINDOW_S + 1
 
 
-def test_two_stages_take_one_step_together() -> None:
-    clock = Clock()
-    for step in range(9):
-        for stage in (0, 1):
-            clock.serves(step, stage=stage)
-            clock.computes(WINDOW_S)
-    assert len(clock.of._steps) == LEAST_STEPS + 1
-
-
 def test_what_hangs_now_counts_as_well() -> None:
     clock = Clock()
     clock.step(0, computing=WINDOW_S, averaging=0, waiting=0)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
 from client.events import Event
@@ -51,18 +50,14 @@ async def find(target: Target, store: SwarmStore) -> SwarmFile | UserError:
             return error
 
 
-async def test_a_stranger_is_told_that_nobody_answers(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_stranger_is_told_that_nobody_answers(tmp_path: Path) -> None:
     target = await file_of(tmp_path)
     found = await find(target, SwarmStore(tmp_path / "swarms"))
     assert isinstance(found, UserError)
     assert found.exit_code == ExitCode.UNREACHABLE
 
 
-async def test_a_member_comes_back_though_nobody_answers(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_member_comes_back_though_nobody_answers(tmp_path: Path) -> None:
     target, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
     store.remember(target)
     found = await find(target, store)
@@ -70,9 +65,7 @@ async def test_a_member_comes_back_though_nobody_answers(
     assert found.swarm == target.swarm
 
 
-async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_newer_invite_adds_its_members_though_none_answered_yet(tmp_path: Path) -> None:
     """The node goes on dialling those it was told of; the newest word comes first."""
     old, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
     store.remember(old)
@@ -96,9 +89,7 @@ class ConnectionLimiter(Network):
         return GONE.peer
 
 
-async def test_who_is_turned_away_tries_longer_than_who_finds_nobody(
-    autojump_clock: MockClock,
-) -> None:
+async def test_who_is_turned_away_tries_longer_than_who_finds_nobody() -> None:
     """A crowd at a member's door leaves a place now and then."""
     began = trio.current_time()
     late = began + TURNED_AWAY_S - 5
@@ -115,7 +106,7 @@ async def test_who_is_turned_away_tries_longer_than_who_finds_nobody(
     ("theirs", "next_step"), [(PROTOCOL + 1, "upgrade it"), (PROTOCOL - 1, "its program is older")]
 )
 async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older(
-    theirs: int, next_step: str, autojump_clock: MockClock
+    theirs: int, next_step: str
 ) -> None:
     """Its refusal comes later, and says only what it speaks itself."""
     async with open_memory_hub() as hub:
@@ -154,7 +145,7 @@ async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | 
         return found
 
 
-async def test_the_manifest_is_found_among_what_a_member_says(autojump_clock: MockClock) -> None:
+async def test_the_manifest_is_found_among_what_a_member_says() -> None:
     reply = ManifestReply(ENCODED, SIGNATURE)
     for swarm in (SWARM, None):
         found = await fetched(
@@ -174,7 +165,7 @@ async def test_the_manifest_is_found_among_what_a_member_says(autojump_clock: Mo
     ],
 )
 async def test_what_a_member_sends_in_place_of_our_manifest_is_refused(
-    said: Message, swarm: SwarmId, words: str, autojump_clock: MockClock
+    said: Message, swarm: SwarmId, words: str
 ) -> None:
     error = await fetched(said, swarm=swarm)
     assert isinstance(error, UserError)
@@ -182,7 +173,7 @@ async def test_what_a_member_sends_in_place_of_our_manifest_is_refused(
     assert error.exit_code == ExitCode.REFUSED
 
 
-async def test_a_member_that_sends_nothing_is_waited_for_a_while(autojump_clock: MockClock) -> None:
+async def test_a_member_that_sends_nothing_is_waited_for_a_while() -> None:
     began = trio.current_time()
     error = await fetched(RecordDigest([], True))
     assert isinstance(error, UserError)
@@ -191,9 +182,7 @@ async def test_a_member_that_sends_nothing_is_waited_for_a_while(autojump_clock:
     assert trio.current_time() - began == pytest.approx(REPLY_S)
 
 
-async def test_an_invite_that_names_only_us_names_nobody(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_an_invite_that_names_only_us_names_nobody(tmp_path: Path) -> None:
     store, ours = SwarmStore(tmp_path / "swarms"), replace(GONE, peer=ME)
     error = await find(Invite(SWARM, (ours,), None), store)
     assert isinstance(error, UserError)
@@ -202,9 +191,7 @@ async def test_an_invite_that_names_only_us_names_nobody(
     assert isinstance(await find(known, store), SwarmFile), "with the file nobody is asked"
 
 
-async def test_a_ticket_is_kept_until_a_newer_one_comes(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_ticket_is_kept_until_a_newer_one_comes(tmp_path: Path) -> None:
     store = SwarmStore(tmp_path / "swarms")
     old, new = b"o" * 32, b"n" * 32
     store.remember(SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (GONE,), ticket=old))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
-from client.net.network import Inbound
 from client.train.messaging.deadline_timer import DeadlineTimer
-from protocol.ids import peer_id_from_key
-from protocol.wire.messages import Heartbeat
-from tests.support.train_swarm import open_swarm
 
 
+@pytest.mark.trio(run=trio.run)
 async def test_a_flood_of_messages_shares_its_ticks() -> None:
     """Measured in time of this processor: other work of the machine is no part of a tick."""
     ticked_s = list[float]()
@@ -52,9 +49,7 @@ async def test_one_message_is_followed_by_a_tick_at_once() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once() -> None:
     ticks = list[float]()
 
     def tick() -> None:
@@ -65,20 +60,3 @@ async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once(
     with trio.move_on_after(10):
         await timer.run()
     assert 18 <= len(ticks) <= 21
-
-
-async def test_what_a_stranger_says_wakes_nobody(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = (await swarm.add()).engine
-        woken = list[str]()
-        engine._timer.wake = lambda: woken.append("stranger")  # type: ignore[method-assign]
-        stranger = peer_id_from_key(bytes(31) + b"\1")
-        for number in range(100):
-            await engine.network.events.put(  # type: ignore[attr-defined]
-                Inbound(stranger, Heartbeat(number, []), b"")
-            )
-        while len(engine.network.events):  # type: ignore[arg-type]
-            await trio.sleep(0)
-        assert not woken

@@ -5,34 +5,14 @@ from __future__ import annotations
 import pytest
 
 from client.train.messaging.handshake import PROTOCOL, Handshake
-from protocol.effects import Effect, Explain
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import SwarmId
 from protocol.wire.envelope import Signer
-from protocol.wire.fields import Envelope
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message
+from protocol.wire.messages import Goodbye, Hello, ManifestReply
+from tests.support.recording_ports import RecordingPorts
 
 SWARM = SwarmId("ab" * 32)
+ME = Signer(b"\x01" * 32).peer
 OTHER = Signer(b"\x02" * 32).peer
-
-
-class Noted:
-    """Ports that note what goes out."""
-
-    def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.effects: list[Effect] = []
-
-    def now(self) -> float:
-        return 0.0
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self.sent.append(message)
-
-    def sign(self, kind: str, body: bytes) -> Envelope:
-        raise AssertionError("nothing is signed")
-
-    def perform(self, effect: Effect) -> None:
-        self.effects.append(effect)
 
 
 @pytest.mark.parametrize(
@@ -42,33 +22,60 @@ class Noted:
 def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     protocol: int, words: str
 ) -> None:
-    ports = Noted()
-    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    ports = RecordingPorts()
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
-    (goodbye,) = ports.sent
+    (goodbye,) = ports.messages()
     assert isinstance(goodbye, Goodbye)
     assert f"protocol {PROTOCOL}, you speak {protocol}" in goodbye.reason
-    told = [effect for effect in ports.effects if isinstance(effect, Explain)]
+    told = ports.told()
     warned = [effect for effect in told if effect.level == "warning"]
     assert [words in effect.words for effect in warned] == [True]
     assert ("git pull" in told[-1].words) == (protocol > PROTOCOL)
 
 
 def test_ours_is_admitted_without_a_word() -> None:
-    ports = Noted()
-    me = Handshake(Signer(b"\x01" * 32).peer, SWARM, "volunteer/0", b"", b"", ports)
+    ports = RecordingPorts()
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
-    assert (ports.sent, ports.effects) == ([], [])
+    assert (ports.sent, ports.done) == ([], [])
 
 
 @pytest.mark.parametrize("greets", [True, False])
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
-    ports, me = Noted(), Signer(b"\x01" * 32).peer
+    ports = RecordingPorts()
     signature = bytes(64)
     made = Handshake(
-        me, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
+        ME, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
     )
     assert not made.hello(OTHER, Hello(PROTOCOL + 1, None, "volunteer/9"))
-    assert ports.sent == [ManifestReply(b"manifest", signature)]
+    assert ports.messages() == [ManifestReply(b"manifest", signature)]
     assert not made.admitted
     assert not made.early
+
+
+# --- an inviter that is reached through a relay --------------------------------------------------
+
+
+def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for_us() -> None:
+    """Admitted, it would be sent records, behind which our Hello is never read."""
+    ports, vouched = RecordingPorts(), False
+    handshake = Handshake(ME, SWARM, "test", b"", b"", ports)
+    handshake.greets = lambda peer: vouched or peer != OTHER
+    hello = Hello(PROTOCOL, SWARM, "test")
+    handshake.greet(OTHER)
+    assert not handshake.hello(OTHER, hello)
+    assert (ports.sent, handshake.admitted) == ([], set())
+    vouched = True
+    handshake.greet(OTHER)
+    assert handshake.hello(OTHER, handshake.early.pop(OTHER))
+    assert [type(message) for message in ports.messages()] == [Hello]
+    assert handshake.admitted == {OTHER}
+
+
+def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
+    handshake = Handshake(ME, SWARM, "test", b"", b"", RecordingPorts())
+    handshake.greets = lambda peer: False
+    handshake.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
+    handshake.gone(OTHER)
+    assert handshake.early == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
-from trio.testing import MockClock
 
 from client.events import EventLog
 from client.train.engine import Engine
@@ -79,9 +78,7 @@ async def linked(one: Member, other: Member) -> None:
     await one.network.connect(other.network.addresses[0])
 
 
-async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknown(
-    autojump_clock: MockClock,
-) -> None:
+async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknown() -> None:
     async with trio.open_nursery() as nursery:
         hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)
@@ -101,9 +98,7 @@ async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknow
         nursery.cancel_scope.cancel()
 
 
-async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody(
-    autojump_clock: MockClock,
-) -> None:
+async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody() -> None:
     async with trio.open_nursery() as nursery:
         hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)
@@ -131,9 +126,7 @@ async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody(
         nursery.cancel_scope.cancel()
 
 
-async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment(
-    autojump_clock: MockClock,
-) -> None:
+async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment() -> None:
     async with trio.open_nursery() as nursery:
         hub = MemoryHub(nursery)
         founder = Member(hub, 1, nursery)

@@ -8,15 +8,26 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
 from client.train.recovery import buddies, copies
 from client.train.transfer.inventory import checked, stored_states
 from protocol.recovery.stored import Copy, Lineage
 from protocol.transfer.blob import Blob
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobOffer
-from tests.support.buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
+from tests.support.buddies_world import (
+    EVERY,
+    STAGES,
+    SWARM,
+    A,
+    B,
+    C,
+    Member,
+    World,
+    checkpoint,
+    open_world,
+)
 
 
 @pytest.fixture
@@ -25,7 +36,7 @@ async def world(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.Monke
 
 
 async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     nursery.start_soon(keeper.buddies.run)
@@ -48,9 +59,7 @@ async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
     }
 
 
-async def test_who_is_not_the_buddy_keeps_nothing(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_who_is_not_the_buddy_keeps_nothing(world: World, nursery: trio.Nursery) -> None:
     world.serve(EVERY, "ab", "c")
     for member in world.members.values():
         nursery.start_soon(member.buddies.run)
@@ -64,7 +73,7 @@ async def test_who_is_not_the_buddy_keeps_nothing(
 
 @pytest.mark.parametrize("how", [{"swarm": "cd" * 32}, {"fill": 1}])
 async def test_what_is_not_the_swarms_state_is_not_kept(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery, how: dict[str, Any]
+    world: World, nursery: trio.Nursery, how: dict[str, Any]
 ) -> None:
     liar, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
@@ -88,9 +97,7 @@ def copy_of(data: bytes, folder: Path) -> Copy:
     return Copy(info.stage, info.version, bytes.fromhex(info.hash))
 
 
-async def test_an_offer_of_absurd_size_costs_no_disk(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_an_offer_of_absurd_size_costs_no_disk(world: World, nursery: trio.Nursery) -> None:
     liar, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
     liar.say(Copy(0, EVERY, bytes(32)))
@@ -102,7 +109,7 @@ async def test_an_offer_of_absurd_size_costs_no_disk(
 
 
 async def test_a_full_disk_is_said_once_and_later_copies_come(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
@@ -122,7 +129,7 @@ async def test_a_full_disk_is_said_once_and_later_copies_come(
 
 
 async def test_the_last_replica_hands_its_last_checkpoint_over(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery
 ) -> None:
     leaver, keeper = world.members[A], world.members[B]
     world.serve(EVERY - 1, "a", "b")
@@ -133,7 +140,7 @@ async def test_the_last_replica_hands_its_last_checkpoint_over(
     assert await leaver.buddies.hand_over(0, EVERY - 1, 60.0), "it may be asked again"
 
 
-async def test_handing_over_is_bounded(world: World, autojump_clock: MockClock) -> None:
+async def test_handing_over_is_bounded(world: World) -> None:
     leaver = world.members[A]
     await leaver.store((0, 3))
     world.serve(3, "a", "")
@@ -145,20 +152,7 @@ async def test_handing_over_is_bounded(world: World, autojump_clock: MockClock) 
     assert not await leaver.buddies.hand_over(0, 4, 60.0), "there is no such checkpoint"
 
 
-async def test_strangers_cannot_make_us_keep_things(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
-    stranger, keeper = world.members[C], world.members[B]
-    world.serve(3, "a", "b")
-    nursery.start_soon(keeper.buddies.run)
-    await stranger.store((0, 3))
-    await trio.sleep(30)
-    assert not keeper.has(0, 3)
-
-
-async def test_a_copy_of_an_ended_lineage_is_not_kept(
-    world: World, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_copy_of_an_ended_lineage_is_not_kept(world: World, nursery: trio.Nursery) -> None:
     holder, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
     holder.say(copy_of(checkpoint(0, EVERY), holder.folder.folder))
@@ -171,9 +165,7 @@ async def test_a_copy_of_an_ended_lineage_is_not_kept(
     assert keeper.history.told == []
 
 
-async def test_what_lies_on_disk_is_offered_when_we_start(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_what_lies_on_disk_is_offered_when_we_start(world: World) -> None:
     member = world.members[A]
     damaged = bytearray(checkpoint(1, 5))
     damaged[-1] ^= 1
@@ -192,3 +184,84 @@ async def test_what_lies_on_disk_is_offered_when_we_start(
     ]
     assert [(s.stage, s.version) for s in stored_states(member.folder, SWARM, STAGES)] == [(0, 5)]
     assert any("damaged" in said.words for said in member.said)
+
+
+# --- liars ---------------------------------------------------------------------------------------
+
+
+def kept(member: Member) -> list[int]:
+    """Versions of stage 0 on its disk."""
+    return [c.version for c in member.folder.entries() if c.stage == 0]
+
+
+async def two_copies(world: World, nursery: trio.Nursery) -> tuple[Member, Member]:
+    """A replica of stage 0 that will lie, and the keeper of two checkpoints of it."""
+    liar, keeper = world.members[A], world.members[B]
+    nursery.start_soon(keeper.buddies.run)
+    for version in (EVERY, 2 * EVERY):
+        world.serve(version + 1, "a", "b")
+        await liar.store((0, version))
+        await world.until(lambda v=version: keeper.has(0, v))
+    return liar, keeper
+
+
+@pytest.mark.parametrize("serves", [False, True])
+async def test_versions_past_what_a_stage_has_or_can_have_push_nothing_out(
+    world: World, nursery: trio.Nursery, serves: bool
+) -> None:
+    """Its heartbeats may say that it is there; we, next to it, know better."""
+    liar, keeper = await two_copies(world, nursery)
+    ahead = EVERY if serves else 1
+    for version in (5 * EVERY + ahead, 5 * EVERY + 2 * ahead):
+        await liar.store((0, version))
+        if serves:
+            ours = Replica(B, 2 * EVERY + 1, True)
+            world.view = SwarmView.of([[Replica(A, version, True)], [ours], []])
+        await trio.sleep(60)
+    assert kept(keeper) == [EVERY, 2 * EVERY]
+
+
+async def test_copies_out_of_turn_leave_the_newest_that_was_due(
+    world: World, nursery: trio.Nursery
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    nursery.start_soon(keeper.buddies.run)
+    world.serve(EVERY, "a", "b")
+    await holder.store((0, EVERY))
+    await world.until(lambda: keeper.has(0, EVERY))
+    for version in range(EVERY + 1, EVERY + 5):
+        world.serve(version, "a", "b")
+        await holder.store((0, version))
+        assert await holder.buddies.hand_over(0, version, 60.0)
+    assert kept(keeper) == [EVERY, EVERY + 3, EVERY + 4]
+
+
+async def test_what_every_stage_has_stays_however_old(world: World, nursery: trio.Nursery) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    keeper.history.whole = {(stage, EVERY) for stage in range(STAGES)}
+    nursery.start_soon(keeper.buddies.run)
+    for number in range(1, 5):
+        world.serve(number * EVERY, "a", "b")
+        await holder.store((0, number * EVERY))
+        await world.until(lambda v=number * EVERY: keeper.has(0, v))
+    assert kept(keeper) == [EVERY, 3 * EVERY, 4 * EVERY]
+
+
+@pytest.mark.parametrize(("named", "timeout_s"), [([1], 45.0), ([1, 3], 60.0), ([0], 120.0)])
+async def test_who_names_and_does_not_give_keeps_no_others_from_it(
+    world: World,
+    nursery: trio.Nursery,
+    named: list[int],
+    timeout_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    liar, honest, keeper = world.members[A], world.members[C], world.members[B]
+    monkeypatch.setattr(liar, "take", lambda *_: None)  # for any request
+    world.serve(EVERY + 3, "ac", "b")
+    due = 0 not in named
+    await honest.store((0, EVERY + 2), *[(0, EVERY)] * due)
+    liar.say(*(Copy(0, EVERY + ahead, bytes(32)) for ahead in named))
+    nursery.start_soon(keeper.buddies.run)
+    await trio.sleep(5)
+    assert await honest.buddies.hand_over(0, EVERY + 2, timeout_s)
+    assert kept(keeper) == [*[EVERY] * due, EVERY + 2]

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery import copies
 from client.train.recovery.line_fetch import LineFetch
 from client.train.workers.tasks import payload_digest
-from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.recovery.choice import SEED
@@ -21,17 +19,18 @@ from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 from protocol.wire.messages import BlobQuery, Chunk, ChunkRequest, Message
 from tests.support.protocol_examples import SWARM, manifest, peer
+from tests.support.recording_ports import RecordingPorts
 
 DONOR, CHUNK_S, CHUNKS, VERSION = peer(1), 25.0, 40, 5
 BYTES = bytes(CHUNK_BYTES)
 
 
-class DrippingDonor:
+class DrippingDonor(RecordingPorts):
     """The ports of the one who fetches, and a donor that sends a chunk every 25 s."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fetch: LineFetch
-        self.said: list[str] = []
         digests = [payload_digest(BYTES)] * CHUNKS
         self._blob = Blob.of("state", 0, VERSION, CHUNKS * CHUNK_BYTES, digests)
         self._send, self._asked = trio.open_memory_channel[Message](64)
@@ -41,10 +40,6 @@ class DrippingDonor:
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self._send.send_nowait(message)
-
-    def perform(self, effect: Effect) -> None:
-        assert isinstance(effect, Explain)
-        self.said.append(effect.words)
 
     async def run(self) -> None:
         async for message in self._asked:
@@ -60,7 +55,7 @@ class DrippingDonor:
 
 
 async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "is_plausible", lambda manifest, offer: True)
     donor = DrippingDonor()
@@ -71,5 +66,5 @@ async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
         assert await fetch.fetch(wanted) is None
         nursery.cancel_scope.cancel()
     assert trio.current_time() == pytest.approx(90.0, abs=1.0)
-    assert "did not come within 90 s" in donor.said[-1]
+    assert "did not come within 90 s" in donor.told()[-1].words
     assert list(tmp_path.iterdir()) == [], "what is of no use takes no room"

@@ -6,7 +6,6 @@ import errno
 from pathlib import Path
 
 import pytest
-from trio.testing import MockClock
 
 from client.control.snapshot import LineView
 from client.events import LineGivenUp
@@ -51,9 +50,7 @@ def lineages(*volunteers: Volunteer) -> list[object]:
     return [one.engine.history.lineage for one in volunteers if one.engine.history is not None]
 
 
-async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         founder, back = await train_apart(swarm)
         first, second = lineages(founder, back)
@@ -76,9 +73,7 @@ async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(
         assert offers[0] == offers[1], "the state that was fetched lies on the disk"
 
 
-async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(tmp_path: Path) -> None:
     """It is named, and others serve it; but what is given is another state, or nothing."""
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         founder, back = await train_apart(swarm)
@@ -96,7 +91,7 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(
 
 
 async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         _, back = await train_apart(swarm)

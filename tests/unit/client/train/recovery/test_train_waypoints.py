@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import trio
-from trio.testing import MockClock
 
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
@@ -71,9 +69,7 @@ async def beside_an_invented_majority(swarm: TestSwarm) -> tuple[list[Volunteer]
     return honest, late
 
 
-async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
         honest, late = await beside_an_invented_majority(swarm)
         await swarm.until(lambda: late.serves(1))
@@ -91,37 +87,7 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(
             assert one.engine.error_boundary.internal_errors == 0
 
 
-@pytest.mark.long
-async def test_without_waypoints_it_would_be(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The test before shows something only because this one ends otherwise."""
-    monkeypatch.setattr("client.train.recovery.history.History.certified", lambda self, at: None)
-    async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
-        _, late = await beside_an_invented_majority(swarm)
-        await swarm.until(lambda: era(late) == FALSE.era)
-
-
-async def test_a_newcomer_that_sees_the_chain_trains_with_the_others(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
-        honest = await pair(swarm)
-        await swarm.until(lambda: all(certified(v) >= EVERY for v in honest))
-        late = await swarm.add(1)
-        late.held_stages.allow_training()
-        await swarm.until(lambda: late.engine.commits and late.engine.commits[-1].counted)
-        own = late.engine.commits[-1]
-        await swarm.until(lambda: honest[1].step(1) >= own.version)
-        made = {c.version: c.hash for c in honest[1].engine.commits}
-        assert made[own.version] == own.hash
-        began = certified(late)
-        await swarm.until(lambda: certified(late) > began)
-
-
-async def test_the_chain_is_on_disk_for_the_next_process(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_the_chain_is_on_disk_for_the_next_process(tmp_path: Path) -> None:
     file = tmp_path / "chain"
     async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
         honest = await pair(swarm)
@@ -142,16 +108,3 @@ async def test_the_chain_is_on_disk_for_the_next_process(
         damaged = await swarm.add()
         damaged.engine.waypoints.keep_in(file)
         assert certified(damaged) == 0
-
-
-async def test_a_founder_without_a_stage_signs_the_first_waypoint(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
-        founder = await swarm.add(founder=True)
-        training = [await swarm.add(0), await swarm.add(1)]
-        swarm.start()
-        await swarm.until(lambda: all(certified(v) >= EVERY for v in (founder, *training)))
-        swarm.vanish(founder)
-        then = max(map(certified, training))
-        await swarm.until(lambda: all(certified(v) > then for v in training))

@@ -24,17 +24,6 @@ def test_a_curve_is_bounded_ordered_and_ends_with_the_newest(steps: int, asked: 
     assert found[-1:] == ([steps - 1] if steps else [])
 
 
-def test_few_steps_are_all_there_and_many_are_even() -> None:
-    curve = Curve(most=64)
-    for step in range(40):
-        curve.note(step, 0.0, 1.0, 2.0)
-    assert [point.step for point in curve.points(500)] == list(range(40))
-    for step in range(40, 1000):
-        curve.note(step, 0.0, 1.0, 2.0)
-    found = [point.step for point in curve.points(500)][:-1]
-    assert {b - a for a, b in itertools.pairwise(found)} == {found[1]}
-
-
 def kept(path: Path, most: int = 64) -> Curve:
     return Curve(most, path)
 

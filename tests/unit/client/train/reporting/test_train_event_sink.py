@@ -83,34 +83,24 @@ class TestLastError:
         assert event_sink.last_error is None
 
 
-class TestWhoWent:
-    def gone(self, told: list[Event]) -> PeerChanged:
-        changes = [event for event in told if isinstance(event, PeerChanged)]
-        return changes[-1]
-
-    def test_what_it_served_is_told(self, event_sink: EventSink, told: list[Event]) -> None:
-        event_sink.serves(PEER, (0, 2))
-        event_sink.peer(PEER, "down", "silent")
-        assert self.gone(told).stages == (0, 2)
-
-    def test_also_of_one_that_gave_its_stages_up_before_it_left(
-        self, event_sink: EventSink, told: list[Event], clock: list[float]
-    ) -> None:
-        event_sink.serves(PEER, (1,))
-        event_sink.serves(PEER, ())
-        clock[0] += LATELY_S / 2
+@pytest.mark.parametrize(("gone_s", "told_of"), [(LATELY_S / 2, (1,)), (LATELY_S + 1, ())])
+def test_of_who_leaves_it_is_told_what_it_served_lately(
+    event_sink: EventSink,
+    told: list[Event],
+    clock: list[float],
+    gone_s: float,
+    told_of: tuple[int, ...],
+) -> None:
+    def left() -> tuple[int, ...]:
         event_sink.peer(PEER, "down", "leaves")
-        assert self.gone(told).stages == (1,)
+        return [event for event in told if isinstance(event, PeerChanged)][-1].stages
 
-    def test_but_not_what_it_served_long_ago(
-        self, event_sink: EventSink, told: list[Event], clock: list[float]
-    ) -> None:
-        event_sink.serves(PEER, (1,))
-        event_sink.serves(PEER, ())
-        clock[0] += LATELY_S + 1
-        event_sink.serves(PEER, ())
-        event_sink.peer(PEER, "down", "leaves")
-        assert self.gone(told).stages == ()
+    event_sink.serves(PEER, (0, 2))
+    assert left() == (0, 2)
+    event_sink.serves(PEER, (1,))
+    event_sink.serves(PEER, ())  # it gives them up before it leaves
+    clock[0] += gone_s
+    assert left() == told_of
 
 
 def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from client.compute import saving
 from client.compute.checkpoint import verify
@@ -40,9 +39,7 @@ def newest(volunteer: Volunteer, stage: int) -> int:
     return max((info.version for info in found), default=-1)
 
 
-async def test_one_of_two_leaves_and_the_others_recover_nothing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_one_of_two_leaves_and_the_others_recover_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
         first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
         swarm.start()
@@ -62,7 +59,7 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(
 
 
 async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     final = StateSaver.final
 
@@ -75,27 +72,20 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
         first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
         swarm.start()
         await swarm.until(lambda: second.step(0) >= 3)
-        said: list[tuple[str, str]] = []
-        waited: dict[str, float] = {}
+        said = set[tuple[str, str]]()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish, second)
             while second.held_stages.held or not said:
                 await trio.sleep(0.005)
                 now = take_snapshot(second.engine, second.held_stages, 0.0, stopping=True)
-                for held in now.held:
-                    waited[held.state] = max(held.for_s, waited.get(held.state, 0.0))
-                    if held.waits_for and (held.state, now.reason) not in said:
-                        said.append((held.state, now.reason))
+                said |= {(held.state, now.reason) for held in now.held if held.for_s > 0.9}
         assert ("draining", "draining stage 0: its running step is brought to its end") in said
         assert ("saving", "saving stage 0: writing a last checkpoint") in said
-        assert waited["draining"] > 1.9
-        assert waited["saving"] > 0.9
-        assert take_snapshot(second.engine, second.held_stages, 0.0, stopping=True).held == []
         serving = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False).held
         assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
 
 
-async def test_all_leave_together_at_one_version(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_all_leave_together_at_one_version(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
         volunteers = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
         swarm.start()
@@ -108,9 +98,7 @@ async def test_all_leave_together_at_one_version(tmp_path: Path, autojump_clock:
         assert left[0] >= 3
 
 
-async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=12) as swarm, trio.open_nursery() as nursery:
         first, last = await swarm.add(0), await swarm.add(1)
         for volunteer in (first, last):
@@ -148,9 +136,7 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
     return held_stages.buddies
 
 
-async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
         first, last = await swarm.add(0), await swarm.add(1)
         swarm.start()
@@ -188,7 +174,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
-    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+    tmp_path: Path, disk: Disk
 ) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm, trio.open_nursery() as nursery:
         alone = await swarm.add(0)
@@ -202,6 +188,8 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
         assert "No space left on device" in now.reason
         assert "--discard" in now.reason
         assert "stage 0 stays in memory" in now.last_error
+        words = [one.event.words for one in alone.engine.event_sink.log.since(0).entries]
+        assert sum("stays in memory" in one for one in words) == 1, "it is said once"
         at = alone.step(0)
         disk.full = False
         await swarm.until(lambda: not alone.held_stages.held)
@@ -209,9 +197,7 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
         assert alone.held_stages.lost == []
 
 
-async def test_what_is_given_up_unsaved_is_told(
-    tmp_path: Path, autojump_clock: MockClock, disk: Disk
-) -> None:
+async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         alone = await swarm.add(0)
         swarm.start()
@@ -226,9 +212,7 @@ async def test_what_is_given_up_unsaved_is_told(
         assert "No space left on device" in said
 
 
-async def test_what_others_have_is_not_lost_on_a_full_disk(
-    tmp_path: Path, autojump_clock: MockClock, disk: Disk
-) -> None:
+async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         _, leaver = await swarm.add(0), await swarm.add(0)
         swarm.start()
@@ -243,7 +227,7 @@ async def test_what_others_have_is_not_lost_on_a_full_disk(
 
 
 async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
-    tmp_path: Path, autojump_clock: MockClock, disk: Disk
+    tmp_path: Path, disk: Disk
 ) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         alone = await swarm.add(0)
@@ -259,9 +243,7 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
         assert alone.held_stages.not_to_be_saved(folder) == ""
 
 
-async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         alone = await swarm.add(0)
         swarm.start()

@@ -16,8 +16,6 @@ from client.compute.requests import Failed
 from client.errors import UserError
 from client.train.stage.held_stage import (
     MAX_WORKER_RESTARTS,
-    UNSAVED_S,
-    Diverged,
     HeldStageDriver,
 )
 from client.train.stage.stage_context import StageContext
@@ -227,96 +225,6 @@ class TestItsEnd:
         held.seat.save_now.assert_called_once_with()
 
 
-class TestTheLastCheckpoint:
-    """It is written before a stage is given up, and where nobody else has it not without it."""
-
-    @staticmethod
-    def saving(*problems: str, others_have_it: bool = False) -> Held:
-        """One that drains, and whose disk has these problems one after the other."""
-        held, left = Held(state=State.DRAINING), list(problems)
-        held.around.owner.now.side_effect = trio.current_time
-        held.of.save_when_drained(None)
-        held.of.machine.stand_still(0.0)
-
-        async def final(step: Any) -> None:
-            await trio.lowlevel.checkpoint()
-            assert step() == 7
-            held.saver.problem = left.pop(0) if left else ""
-            held.saver.saved_version = 0 if held.saver.problem else 7
-            lost = held.saver.problem and not others_have_it
-            held.seat.at_stake.return_value = 7 if lost else None
-
-        held.saver.final = Mock(side_effect=final)
-        return held
-
-    async def test_a_full_disk_is_tried_again_until_it_takes_it(
-        self, autojump_clock: trio.testing.MockClock
-    ) -> None:
-        held = self.saving("full", "full", "full")
-        began = trio.current_time()
-        await held.of._save()
-        assert held.saver.final.call_count == 4
-        assert trio.current_time() - began == pytest.approx(3 * UNSAVED_S)
-        assert held.of.machine.state is State.GONE
-        (said,) = held.told()
-        words = "stage 0 stays in memory, because nobody else has it: full"
-        assert said == Explain("transfer", words, "error"), "once"
-        assert held.of.lost == ""
-        assert held.of._life.cancel_called
-
-    async def test_an_owner_who_lets_it_go_waits_no_longer(
-        self, autojump_clock: trio.testing.MockClock
-    ) -> None:
-        held = self.saving(*["full"] * 99)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(held.of._save)
-            await trio.sleep(UNSAVED_S + 1)
-            assert held.of.machine.state is State.SAVING
-            assert held.of.machine.keeps
-            held.of.let_go()
-        assert trio.current_time() == pytest.approx(UNSAVED_S + 1)
-        assert held.of.machine.state is State.GONE
-        assert held.of.lost == "version 7 of stage 0 could not be saved: full"
-
-    async def test_where_others_have_it_a_full_disk_costs_nothing(
-        self, autojump_clock: trio.testing.MockClock
-    ) -> None:
-        held = self.saving("full", others_have_it=True)
-        await held.of._save()
-        assert held.saver.final.call_count == 1
-        (said,) = held.told()
-        assert said.level == "warning"
-        assert said.words == (
-            "stage 0 is left without a checkpoint of version 7: full; others have it, so nothing "
-            "is lost"
-        )
-        assert held.of.machine.state is State.GONE
-
-    @pytest.mark.parametrize("copied", [True, False])
-    async def test_a_neighbour_keeps_a_copy_of_it_before_it_goes(
-        self, autojump_clock: trio.testing.MockClock, copied: bool
-    ) -> None:
-        held, copies = self.saving(), list[tuple[int, str]]()
-
-        async def copy(version: int) -> None:
-            await trio.lowlevel.checkpoint()
-            copies.append((version, held.of.machine.waits_for))
-
-        held.of.save_when_drained(copy if copied else None)
-        await held.of._save()
-        words = "saving stage 0: waiting until a neighbour keeps a copy"
-        assert copies == ([(7, words)] if copied else [])
-        assert held.told() == []
-        assert held.of.machine.state is State.GONE
-
-    async def test_without_a_seat_there_is_nothing_to_save(self) -> None:
-        held = self.saving()
-        held.of.driver = None
-        await held.of._save()
-        assert not held.saver.final.called
-        assert held.of.machine.state is State.GONE
-
-
 class TestFaults:
     @pytest.mark.parametrize(
         ("kind", "anew"),
@@ -332,23 +240,6 @@ class TestFaults:
         assert held.told() == [Explain("round", words, "warning")]
         assert held.of.driver is None
         assert held.of._failure is None
-
-    def test_a_run_that_diverges_on_our_own_samples_twice_is_paused(self) -> None:
-        held = serving()
-        held.of.fault(Fault("diverged", "the loss is absurd"))
-        held.serves()
-        held.of.fault(Fault("diverged", "the loss is absurd"))
-        assert isinstance(held.of._failure, Diverged)
-        assert "the loss is absurd" in held.of._failure.message
-
-    def test_without_memory_it_is_not_tried_again(self) -> None:
-        held = serving()
-        held.of.fault(Fault("memory", "no sequence fits"))
-        assert isinstance(held.of._failure, UserError)
-        assert held.of.machine.state is State.GONE
-        first = held.of._failure
-        held.of._fail(UserError("later", ""))
-        assert held.of._failure is first
 
     def test_a_worker_that_dies_is_replaced_and_not_without_end(self) -> None:
         held, death = serving(), WorkerDied(-9, ("killed",))
@@ -392,22 +283,9 @@ class TestMessages:
 
 
 class TestItsLife:
-    async def test_who_cannot_hold_it_says_so_and_gives_its_memory_back(self) -> None:
-        held, refused = Held(), UserError("it does not fit", "")
-
-        async def take(stage: int) -> None:
-            await trio.lowlevel.checkpoint()
-            raise refused
-
-        held.around.memory_budget.take = take
-        with pytest.raises(UserError, match="does not fit"):
-            await held.of.run()
-        assert held.of.machine.state is State.GONE
-        held.around.memory_budget.release.assert_called_once_with(STAGE)
-
     @pytest.mark.parametrize("answers", [True, False])
     async def test_a_worker_that_hangs_is_noticed_before_it_gets_the_next_seat(
-        self, autojump_clock: trio.testing.MockClock, answers: bool
+        self, answers: bool
     ) -> None:
         held, worker = serving(), Mock()
         held.around.owner.now.side_effect = trio.current_time
@@ -427,7 +305,7 @@ class TestItsLife:
             assert trio.current_time() >= 30.0
 
     async def test_an_attempt_that_fails_is_made_again_after_a_pause(
-        self, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         held, acquisition = Held(), Mock()
         acquisition.open = Mock(side_effect=RequestFailed(Failed(kind="disk", message="full")))

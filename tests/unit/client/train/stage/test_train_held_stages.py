@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
-from trio.testing import MockClock
 
 from client.node.status import take_snapshot
 from client.train.workers.opening import stage_need
@@ -40,21 +38,7 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     return first, dual
 
 
-async def test_a_dual_homed_volunteer_trains_exactly(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=14) as swarm:
-        first, dual = await dual_home(swarm)
-        assert [seat.stage for seat in dual.held_stages.seats()] == [1, 0]
-        await swarm.until_done()
-        assert counted(first, 0)
-        assert counted(dual, 0)
-        swarm.assert_exact()
-
-
-async def test_the_status_shows_every_stage_and_worker(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, stages=3, steps=20) as swarm:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
@@ -70,9 +54,7 @@ async def test_the_status_shows_every_stage_and_worker(
         assert shares == pytest.approx(2 / 3 * now.tokens_per_s, rel=0.2), "two of three stages"
 
 
-async def test_giving_the_second_stage_up_loses_nothing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_giving_the_second_stage_up_loses_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
@@ -88,7 +70,7 @@ async def test_giving_the_second_stage_up_loses_nothing(
 
 
 async def test_a_hand_over_that_takes_too_long_is_made_good(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "DRAIN_S", 0.0)
     async with open_swarm(tmp_path, steps=12) as swarm:
@@ -103,29 +85,8 @@ async def test_a_hand_over_that_takes_too_long_is_made_good(
         swarm.assert_exact()
 
 
-@pytest.mark.long
-async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
-    async with open_swarm(
-        tmp_path, steps=24, microbatches=12, sequences=12, processes=True
-    ) as swarm:
-        first, dual = await dual_home(swarm)
-        worker = dual.held(0).worker
-        assert worker is not None
-        await swarm.until(lambda: has_work(dual, 0))
-        dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.held_stages.held)
-        assert not psutil.pid_exists(worker.pid), "its memory is free"
-        await swarm.until_done()
-        assert counted(first, 0)
-        assert counted(dual, 0)
-        assert replayed(swarm) == 0
-        swarm.assert_exact()
-
-
 @pytest.mark.parametrize(("old", "new"), usual(1, [(0, 1), (1, 2), (1, 0)]))
-async def test_a_move_while_training_loses_nothing(
-    tmp_path: Path, autojump_clock: MockClock, old: int, new: int
-) -> None:
+async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new: int) -> None:
     async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
         for stage in range(3):
             await swarm.add(stage)
@@ -144,24 +105,7 @@ async def test_a_move_while_training_loses_nothing(
         swarm.assert_exact()
 
 
-async def test_a_dead_worker_concerns_its_stage_only(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=24) as swarm:
-        first, dual = await dual_home(swarm)
-        home, worker = dual.held(1).driver, dual.held(0).worker
-        next(w for w in dual.workers if w is worker).die()
-        await swarm.until(lambda: dual.held(0).worker_restarts)
-        await swarm.until(lambda: dual.engine.served.count(0) == 2)
-        assert dual.held(1).driver is home
-        assert first.step(0) < 24, "it serves again while there is something to do"
-        await swarm.until_done()
-        swarm.assert_exact()
-
-
-async def test_a_second_stage_that_does_not_fit_is_refused(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_second_stage_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
         small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
@@ -176,9 +120,7 @@ async def test_a_second_stage_that_does_not_fit_is_refused(
         swarm.assert_exact()
 
 
-async def test_a_first_stage_that_does_not_fit_ends_the_node(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_first_stage_that_does_not_fit_ends_the_node(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         small = await swarm.add(memory_bytes=1000)
         small.assign(0)
@@ -187,9 +129,7 @@ async def test_a_first_stage_that_does_not_fit_ends_the_node(
         assert small.engine.given_up == {}
 
 
-async def test_unassigned_while_fetching_nothing_is_left(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_unassigned_while_fetching_nothing_is_left(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=10) as swarm:
         first, dual = await swarm.add(0), await swarm.add(1)
         swarm.start()
@@ -200,38 +140,5 @@ async def test_unassigned_while_fetching_nothing_is_left(
         dual.unassign(0)
         await swarm.until(lambda: 0 not in dual.held_stages.held)
         assert [seat.stage for seat in dual.held_stages.seats()] == [1]
-        await swarm.until_done()
-        swarm.assert_exact()
-
-
-async def test_assigned_again_while_leaving_it_stays(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=14) as swarm:
-        _, dual = await dual_home(swarm)
-        await swarm.until(lambda: has_work(dual, 0))
-        dual.unassign(0)
-        assert dual.held(0).machine.drains
-        dual.assign(0)
-        assert not dual.held(0).machine.drains
-        assert dual.engine.served[-1] == 0, "the matching hears of it"
-        before = counted(dual, 0)
-        await swarm.until_done()
-        assert counted(dual, 0) > before
-        swarm.assert_exact()
-
-
-async def test_one_process_stands_by_and_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
-        await swarm.add(2)
-        first, dual = await dual_home(swarm)
-        await swarm.until(lambda: first.held_stages.workers.idle and dual.held_stages.workers.idle)
-        assert len(first.workers) == 2
-        assert len(dual.workers) == 3
-        spare = dual.held_stages.workers.idle
-        dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.held_stages.held)
-        dual.assign(0)
-        await swarm.until(lambda: dual.held(0).worker is spare)
         await swarm.until_done()
         swarm.assert_exact()

@@ -14,30 +14,11 @@ from client.compute.requests import Failed, Save, Saved
 from client.config import Settings
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
-from protocol.effects import Effect, Explain
-from protocol.ids import PeerId
-from protocol.wire.messages import BlobOffer, BlobQuery, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 from tests.support.protocol_examples import peer
+from tests.support.recording_ports import RecordingPorts
 
 ASKER = peer(1)
-
-
-class Ports:
-    """Keeps what was sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.said: list[Explain] = []
-
-    def now(self) -> float:
-        return trio.current_time()
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self.sent.append(message)
-
-    def perform(self, effect: Effect) -> None:
-        if isinstance(effect, Explain):
-            self.said.append(effect)
 
 
 class Writer:
@@ -66,7 +47,7 @@ class Writer:
 
 
 def saver_of(
-    worker: Writer, folder: Path, ports: Ports, shelf: Shelf, nursery: trio.Nursery
+    worker: Writer, folder: Path, ports: RecordingPorts, shelf: Shelf, nursery: trio.Nursery
 ) -> StateSaver:
     terms = Mock(ports=ports, shelf=shelf, settings=Settings())
     terms.folders.checkpoints, terms.folders.snapshots = folder / "checkpoints", folder
@@ -75,10 +56,8 @@ def saver_of(
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_newcomer_is_told_if_it_is_not_written(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, version: int
-) -> None:
-    ports, worker = Ports(), Writer()
+async def test_a_newcomer_is_told_if_it_is_not_written(tmp_path: Path, version: int) -> None:
+    ports, worker = RecordingPorts(), Writer()
     shelf = Shelf(ports)
     async with trio.open_nursery() as nursery:
         saver = saver_of(worker, tmp_path, ports, shelf, nursery)
@@ -86,15 +65,15 @@ async def test_a_newcomer_is_told_if_it_is_not_written(
         saver.snapshot(version)
         assert len(worker.asked) == 1
         shelf.query(ASKER, BlobQuery("state", 0, version))
-        assert [type(message) for message in ports.sent] == ([NoBlob] if version == 5 else [])
+        assert [type(message) for message in ports.messages()] == ([NoBlob] if version == 5 else [])
         worker.go.set()
         await saver.settled()
         shelf.query(ASKER, BlobQuery("state", 0, 4))
-        assert isinstance(ports.sent[-1], BlobOffer)
+        assert isinstance(ports.messages()[-1], BlobOffer)
 
 
 async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Path) -> None:
-    ports, worker = Ports(), Writer()
+    ports, worker = RecordingPorts(), Writer()
     worker.go.set()
     async with trio.open_nursery() as nursery:
         saver = saver_of(worker, tmp_path, ports, Shelf(cast(Any, ports)), nursery)
@@ -102,6 +81,6 @@ async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Pa
             saver.checkpoint(version)
             await saver.settled()
             assert bool(saver.problem) == worker.full
-    complaint, _, over = ports.said
+    complaint, _, over = ports.told()
     assert complaint.words.startswith("could not save version 5: disk: No space left")
     assert over.over == complaint.words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,8 +17,12 @@ from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.store.boundaries import BoundaryStore
 from client.train.stage.seat_driver import SeatDriver
-from protocol.audit.commitment import CONTENTS, root_of
-from protocol.effects import Explain
+from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
+from protocol.audit.commitment import CONTENTS, contents, root_of
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -47,12 +51,12 @@ from protocol.seat.effects import (
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Commitment, Goodbye
+from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
 from tests.support.seat_context import seat_context
 
 ME, OTHER = peer(1), peer(2)
-STEP = 3
+SIZE, STEP = 300, 3
 KEY = PayloadKey(STEP, "input", 12)
 
 
@@ -71,7 +75,11 @@ class Driven:
     """A driver of a seat; the owner, the network and the seat's answers are written down."""
 
     def __init__(
-        self, stage: int = 1, stages: int = 3, nursery: trio.Nursery | None = None
+        self,
+        stage: int = 1,
+        stages: int = 3,
+        nursery: trio.Nursery | None = None,
+        **terms: Any,
     ) -> None:
         self.store, self.ports, self.worker = BoundaryStore(2**20, 0), Mock(), Mock(pid=0)
         self.ports.now.return_value = 100.0
@@ -79,19 +87,29 @@ class Driven:
         self.nursery = nursery or Mock()
         seat = Seat(
             Place(ME, stage, stages, 4),
-            size=300,
+            size=SIZE,
             steps=9,
             tokens_per_step=1,
             step=STEP,
             serving=True,
         )
-        self.around = seat_context(ME, manifest(stages=stages), self.ports)
+        self.around = seat_context(ME, manifest(stages=stages, **terms), self.ports)
         self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
         self.of._payloads, self.of._samples = self.store, None
         self.saver = Mock(saved_version=0, problem="")
         self.of.saver = self.saver
         self.computed = Mock(return_value=[])
         seat.computed = self.computed  # type: ignore[method-assign]
+
+    def see(self, *stages: Sequence[PeerId]) -> None:
+        """Let those serve each stage."""
+        self.of.update_view(
+            SwarmView.of([[Replica(one, STEP, True) for one in held] for held in stages])
+        )
+
+    def blamed(self) -> list[Penalise]:
+        effects = [one.args[0] for one in self.ports.perform.mock_calls]
+        return [effect for effect in effects if isinstance(effect, Penalise)]
 
     def outcomes(self) -> list[Outcome]:
         return [one.args[1] for one in self.computed.mock_calls]
@@ -166,15 +184,10 @@ def test_a_version_is_at_stake_that_nobody_else_has(
     stage = [Replica(ME, STEP, True), *others]
     driven.of.update_view(SwarmView.of([[], stage]))
     assert driven.of.at_stake() == (STEP if lost else None)
-    driven.of.seat.serving = False
-    assert driven.of.at_stake() is None
-
-
-def test_a_version_is_not_lost_that_others_have_gone_on_from() -> None:
-    """Their heartbeats come after the commit of a step that was closed without it."""
-    driven = Driven()
-    assert driven.of.at_stake() == STEP
     driven.of.seat.member = Mock(is_left_out=True)
+    assert driven.of.at_stake() is None, "others have gone on from it"
+    driven.of.seat.member.is_left_out = False
+    driven.of.seat.serving = False
     assert driven.of.at_stake() is None
 
 
@@ -363,7 +376,7 @@ class TestTheWorker:
     @pytest.mark.parametrize("closed", [False, True])
     @pytest.mark.parametrize("ends", ["hangs", "dies", "fails"])
     async def test_what_becomes_of_a_task_is_told_while_the_seat_is_there(
-        self, autojump_clock: trio.testing.MockClock, closed: bool, ends: str
+        self, closed: bool, ends: str
     ) -> None:
         driven = Driven()
         errors = {
@@ -422,7 +435,7 @@ class Samples:
 
 @pytest.mark.parametrize("over", [False, True])
 async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, over: bool
+    nursery: trio.Nursery, over: bool
 ) -> None:
     driven, samples = Driven(stage=0, nursery=nursery), Samples()
     driven.of._samples = cast(Any, samples)
@@ -445,3 +458,72 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
     assert not driven.of._awaiting
     driven.of._has_read(TASK)
     assert samples.told == [("begin", 12), ("end", 12)]
+
+
+# --- payloads of others ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
+@pytest.mark.parametrize("message", [Segment(1, STEP, 1, 0), Reduced(1, STEP, 1, 1, 0.5)])
+def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment | Reduced) -> None:
+    driven = Driven(stages=2, averaging_codec=codec)
+    driven.see([], [ME, OTHER])
+    whole = Header(cast(Any, codec), "average", (SIZE,)).size_bytes
+    driven.of.receive(OTHER, message, bytes(whole + 1))
+    assert driven.store._memory_bytes == 0
+    assert driven.blamed() == [Penalise(OTHER, "shard-of-wrong-size", 20)]
+    driven.of.receive(OTHER, message, bytes(whole))
+    assert driven.store._memory_bytes == whole
+    assert len(driven.blamed()) == 1
+
+
+def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
+    """A stage in the middle has no use for tokens: passed on, they would be its own fault."""
+    driven, terms = Driven(), manifest()
+    count = terms.sequences_per_microbatch * (terms.model.context + 1)
+    highest = (terms.model.vocab - 1).to_bytes(2, "little")
+    driven.see([OTHER], [ME], [peer(3)])
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 2 * count, again=False)  # not run yet
+    outside = highest * (count - 1) + terms.model.vocab.to_bytes(2, "little")
+    driven.of.receive(OTHER, message, outside + b"tensor")
+    assert driven.store._memory_bytes == 0
+    assert driven.blamed() == [Penalise(OTHER, "malformed-forward", 20)]
+    driven.of.receive(OTHER, message, highest * count + b"tensor")
+    assert driven.store._memory_bytes == 2 * count + len(b"tensor")
+    assert len(driven.blamed()) == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them(packed: bool) -> None:
+    terms = manifest()
+    context, size = terms.model.context, 4 * (40 * terms.model.context + 1)
+    answers = Answers(context, 100, True) if packed else Answers(context, 100)
+    data = DataSpec("talk", size, "0" * 64, answers=answers)
+    driven = Driven(stages=3, data=data)
+    driven.see([OTHER], [ME], [peer(3)])
+    count = terms.sequences_per_microbatch * (context + 1)
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 4 * count, again=False)
+    learned, border = BEGINS.to_bytes(4, "little"), (BEGINS | NOT_LEARNED).to_bytes(4, "little")
+    driven.of.receive(OTHER, message, learned + bytes(4 * count - 4) + b"tensor")
+    assert len(driven.blamed()) == 1  # a border whose token is learned is never one
+    driven.of.receive(OTHER, message, border + bytes(4 * count - 4) + b"tensor")
+    assert len(driven.blamed()) == (1 if packed else 2)
+    assert bool(driven.store._memory_bytes) is packed
+
+
+def longest_list(microbatches: int) -> bytes:
+    """The list of one who has counted all of a late step, at a stage that shows most of each."""
+    first = (MAX_STEP - 1) * microbatches
+    digests = {first + m: (b"d" * 32,) * 5 for m in range(microbatches)}
+    return contents(digests)
+
+
+def test_the_longest_list_of_an_audit_is_taken_and_no_longer_one() -> None:
+    many = MAX_MICROBATCHES_PER_STEP
+    driven = Driven(stages=3, microbatches_per_step=many, audit_percent=3)
+    driven.see([], [ME, OTHER], [])
+    shown = longest_list(many)
+    driven.of.receive(OTHER, AuditReply(1, STEP, 1, "list", 0), shown)
+    assert not driven.blamed()
+    driven.of.receive(OTHER, AuditReply(1, STEP, 1, "list", 0), shown + bytes(2**16))
+    assert driven.blamed() == [Penalise(OTHER, "audit-of-wrong-size", 20)]

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from client.config import Settings
-from client.store.persisted import Persisted
 from client.train.machine import capacity
 from client.train.machine.capacity import (
-    HOUSEHOLD_BYTES_PER_S,
     Line,
     kept_line,
-    line_rates,
     save_line,
 )
 from client.train.swarm.advert_updater import AdvertUpdater
@@ -21,33 +18,13 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.views import matching_members
 from protocol.effects import Publish
-from protocol.errors import RemoteProtocolError
-from protocol.ids import Stage
-from protocol.membership.advert import encode_advert, parse_advert
+from protocol.membership.advert import parse_advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat
 
 RUN = manifest(stages=2)
-
-
-@pytest.mark.parametrize(
-    ("line", "limit", "upload"),
-    [
-        (Line(), 0, HOUSEHOLD_BYTES_PER_S),
-        (Line(), 1_000_000, 1e6),
-        (Line(5e7, 3.0), 0, 5e7),
-        (Line(5e7, 3.0), 2_000_000, 2e6),
-        (Line(1e6, 10.0), 0, HOUSEHOLD_BYTES_PER_S),  # perhaps the other side was slow
-        (Line(1e6, 31.0), 0, 1e6),
-        (Line(float("nan"), 99.0), 0, HOUSEHOLD_BYTES_PER_S),
-    ],
-)
-def test_a_measured_line_replaces_the_household_and_the_owners_limit_caps_it(
-    line: Line, limit: int, upload: float
-) -> None:
-    assert line_rates(line, Settings(upload_limit_bytes_per_s=limit))[0] == upload
 
 
 def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
@@ -77,15 +54,19 @@ class Node:
     def wall(self) -> float:
         return 1.8e9 + self.time
 
+    def downloads(self) -> None:
+        """Two megabytes come, twenty times a second, for five seconds."""
+        for n in range(100):
+            self.measuring.incoming.begin(peer(1), n / 20)
+            self.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+
 
 def test_the_updater_tells_what_our_line_has_shown(tmp_path: Path) -> None:
     node = Node()
     node.time = 50.0
     node.own_advert.enter(advert(), {})
     updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path, here)
-    for n in range(100):
-        node.measuring.incoming.begin(peer(1), n / 20)
-        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    node.downloads()
     node.time = 650.0
     updater.update()
     node.time = 710.0
@@ -109,9 +90,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     updater = AdvertUpdater(
         node.measuring, node.own_advert, Settings(download_limit_bytes_per_s=limit), tmp_path, here
     )
-    for n in range(100):
-        node.measuring.incoming.begin(peer(1), n / 20)
-        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    node.downloads()
     updater.update()
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(kept, rel=0.02)
 
@@ -121,37 +100,6 @@ def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node.own_advert.enter(advert(), {})
     updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path / "gone", here)
     updater.update()
-
-
-class Clock:
-    """The world's."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> float:
-        return self._world.now
-
-    def wall(self) -> float:
-        return self._world.wall
-
-
-def test_what_we_cannot_serve_reaches_the_matching_of_others() -> None:
-    world = World(2, stages=2)
-    world.link_all()
-    told: list[MembershipEffect] = []
-    own_advert = OwnAdvert(world.members[peer(1)], Clock(world), told.extend)
-    own_advert.enter(advert(), {Stage(0): "no text"})
-    world.perform(peer(1), told)
-    world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
-    assert view[0].ineligible == {Stage(0)}
-    told.clear()
-    own_advert.set_unable({})
-    world.perform(peer(1), told)
-    world.run(2)
-    view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring)
-    assert view[0].ineligible == frozenset()
 
 
 def test_seats_become_home_second_and_fetching() -> None:
@@ -165,14 +113,6 @@ def test_seats_become_home_second_and_fetching() -> None:
     member = next(m for m in view if m.peer == peer(1))
     assert (member.home, member.second, member.fetching) == (1, 2, {2})
     assert member.seats == 2
-
-
-@pytest.mark.parametrize("unable", [(0, 0), (1, 0), (2,), (255,)])
-def test_absurd_lists_of_what_it_cannot_serve_are_refused(unable: tuple[int, ...]) -> None:
-    body = encode_advert(advert(unable=unable))
-    with pytest.raises(RemoteProtocolError):
-        parse_advert(body, peer(0), peer(0), 2)
-    assert parse_advert(encode_advert(advert(unable=(0, 1))), peer(0), peer(0), 2).unable == (0, 1)
 
 
 def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
@@ -213,12 +153,6 @@ def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
     said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
     assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
     assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
-
-
-def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
-    for damaged in (b"", b'{"device":"\xff"}'):
-        (tmp_path / capacity.FILE_NAME).write_bytes(damaged)
-        assert Persisted(tmp_path / capacity.FILE_NAME, capacity.Capacity).peek() is None
 
 
 def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:

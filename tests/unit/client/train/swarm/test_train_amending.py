@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from trio.testing import MockClock
 
 from client.store.persisted import SET_ASIDE
 from client.train.swarm.amending import Amending
 from protocol import limits
 from protocol.amendments.amendment import Amendment, sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.effects import Effect, Explain
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Message, Statements
+from protocol.wire.messages import Statements
 from tests.support.protocol_examples import manifest
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 SWARM = SwarmId("ab" * 32)
@@ -32,31 +31,17 @@ def signed(number: int, before: bytes = b"", steps: int = 200) -> Envelope:
     return sign_amendment(FOUNDER, said, SWARM)
 
 
-class Desk:
+class Desk(RecordingPorts):
     """The amendments of one volunteer that is linked with two others."""
 
     def __init__(self, path: Path) -> None:
-        self.sent: list[tuple[PeerId, Message]] = []
-        self.said: list[Explain] = []
+        super().__init__()
         self.changes = 0
         self.amending = Amending(self, RUN, SWARM, lambda: [ONE, TWO], self._changed)
         self.amending.keep_in(path)
 
     def _changed(self) -> None:
         self.changes += 1
-
-    def now(self) -> float:
-        return 0.0
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self.sent.append((peer, message))
-
-    def sign(self, kind: str, body: bytes) -> Envelope:
-        raise AssertionError
-
-    def perform(self, effect: Effect) -> None:
-        assert isinstance(effect, Explain)
-        self.said.append(effect)
 
 
 def test_news_goes_to_all_but_its_bringer_and_once(tmp_path: Path) -> None:
@@ -65,7 +50,7 @@ def test_news_goes_to_all_but_its_bringer_and_once(tmp_path: Path) -> None:
     desk.amending.receive(TWO, news)
     assert desk.sent == [(TWO, Statements("amendments", tuple(news)))]
     assert desk.changes == 1
-    [said] = desk.said
+    [said] = desk.told()
     assert said.words == "the founder says: the run is extended from 100 to 200 steps"
 
 
@@ -84,7 +69,7 @@ def test_a_contradiction_is_told_to_the_owner_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "a")
     desk.amending.receive(ONE, [signed(1), signed(1, steps=300)])
     desk.amending.receive(ONE, [signed(1, steps=400)])
-    warnings = [one.words for one in desk.said if one.level == "warning"]
+    warnings = [one.words for one in desk.told() if one.level == "warning"]
     assert len(warnings) == 1
     assert "two different amendments 1: neither counts" in warnings[0]
     assert desk.amending.book.steps == 100
@@ -100,7 +85,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     path.write_bytes(b"nonsense")
     desk = Desk(path)
     assert desk.amending.book.steps == 100
-    assert [one.level for one in desk.said] == ["warning"]
+    assert [one.level for one in desk.told()] == ["warning"]
     assert path.with_name(path.name + SET_ASIDE).exists()
     assert not path.exists()
 
@@ -129,9 +114,7 @@ def books(swarm: TestSwarm) -> list[Amendments]:
 
 
 @pytest.mark.slow
-async def test_all_learn_of_it_and_agree_and_newcomers_too(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_all_learn_of_it_and_agree_and_newcomers_too(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=40, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         await swarm.add(1)
@@ -151,9 +134,7 @@ async def test_all_learn_of_it_and_agree_and_newcomers_too(
             assert volunteer.engine.error_boundary.internal_errors == 0
 
 
-async def test_what_is_not_the_founders_costs_its_bringer(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=2000, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         liar = await swarm.add(1)

@@ -35,9 +35,7 @@ async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:
     await swarm.until(lambda: a.engine.signer.peer in b.engine.handshake.admitted)
 
 
-async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         member = await swarm.add(ahead_s=0.0)
         wrong = await swarm.add(ahead_s=600.0)
@@ -54,9 +52,7 @@ async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(
         assert "the clocks agree now" in said_by(wrong)
 
 
-async def test_a_clock_that_is_a_little_off_goes_by_the_members(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_clock_that_is_a_little_off_goes_by_the_members(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         member = await swarm.add(ahead_s=0.0)
         other = await swarm.add(ahead_s=30.0)

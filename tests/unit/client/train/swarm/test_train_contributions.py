@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import trio
-
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.train.swarm.contributions import Contributions
@@ -35,9 +33,7 @@ async def done_by(swarm: TestSwarm, *stages: int) -> None:
     await swarm.until_done()
 
 
-async def test_all_replicas_of_a_stage_count_alike_and_truly(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_all_replicas_of_a_stage_count_alike_and_truly(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=STEPS) as swarm:
         await done_by(swarm, 0, 0, 0, 1)
         *first, last = swarm.volunteers
@@ -51,7 +47,7 @@ async def test_all_replicas_of_a_stage_count_alike_and_truly(
 
 
 async def test_a_restart_goes_on_where_it_was_and_who_is_expelled_is_left_out(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "kept"
     async with open_swarm(tmp_path, steps=STEPS) as swarm:

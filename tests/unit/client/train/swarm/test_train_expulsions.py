@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
-import trio
 
 from client.net.errors import DialError
-from client.net.network import Network
 from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
-from client.train.ports import Ports
 from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Effect, Explain, Publish, Send
+from protocol.effects import Explain, Publish, Send
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
-from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
 from protocol.wire.envelope import sign
@@ -36,6 +33,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import PlanMember, Proof, VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 
@@ -58,9 +56,7 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
     return found
 
 
-async def test_the_author_of_two_adverts_is_out_everywhere(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         honest = [await swarm.add() for _ in range(3)]
         liar = await swarm.add()
@@ -87,9 +83,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(
         assert late.engine.error_boundary.internal_errors == 0
 
 
-async def test_who_relays_evidence_of_another_run_is_banned(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_who_relays_evidence_of_another_run_is_banned(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         one, framed, framer = [await swarm.add() for _ in range(3)]
         await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 2)
@@ -102,9 +96,7 @@ async def test_who_relays_evidence_of_another_run_is_banned(
         assert len(one.engine.membership.verdicts) == 0
 
 
-async def test_our_own_adverts_rise_although_the_clock_is_set_back(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Path) -> None:
     """The home is the same, the process another one."""
     numbers = []
     async with open_swarm(tmp_path) as swarm:
@@ -118,72 +110,29 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(
     assert numbers == sorted(set(numbers))
 
 
-async def test_a_stage_goes_on_without_its_last_replica_once_somebody_takes_it(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path, steps=12) as swarm:
-        first, liar = await swarm.add(0), await swarm.add(1)
-        await swarm.until(lambda: first.serves(0) and liar.serves(1))
-        swarm.start()
-        await swarm.until(lambda: first.step(0) >= 3)
-        me, proof = liar.engine.signer.peer, two_faced(swarm, liar)
-        first.engine._members(first.engine.expulsions.contradicted(proof.first, proof.second))
-        await swarm.until(lambda: not swarm.hub.linked(me))
-        later = await swarm.add(1)
-        await swarm.until(lambda: later.serves(1))
-        await swarm.until(lambda: first.step(0) >= 12)
-        assert me in later.engine.membership.verdicts
-
-
 ME, LEADER, LIAR = peer(0), peer(1), peer(9)
 STAGE = 1
 
 
-class Expelling:
+class Expelling(RecordingPorts):
     """A volunteer's expulsions; what they do to its network and its membership is written down."""
 
     def __init__(self) -> None:
-        self.time, self.peer_id = 100.0, ME
-        self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
+        super().__init__()
         self.cut_off, self.members = list[tuple[PeerId, str]](), {LIAR: True}
         self.verdicts = Verdicts()
-        made = cast(Ports, self), cast(Network, _Network(self)), cast(Membership, self)
-        self.of = Expulsions(*made, SWARM)
+        self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
+        self.membership.roster.member = self._member
+        self.membership.expel = lambda of: [("forgotten", of)]
+        network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
+        self.of = Expulsions(self, network, self.membership, SWARM)
 
-    def now(self) -> float:
-        return self.time
-
-    def send(self, to: PeerId, message: object) -> None:
-        self.sent.append((to, message))
-
-    def perform(self, effect: Effect) -> None:
-        self.done.append(effect)
-
-    @property
-    def roster(self) -> Expelling:
-        return self
-
-    def member(self, of: PeerId) -> Any:
-        return _Member(self.members[of]) if of in self.members else None
-
-    def expel(self, of: PeerId) -> list[Any]:
-        return [("forgotten", of)]
-
-    def saved(self, file: Path) -> KeptEvidence | None:
-        return Persisted(file, KeptEvidence).read()
+    def _member(self, of: PeerId) -> Any:
+        return Mock(linked=self.members[of]) if of in self.members else None
 
 
-class _Network:
-    def __init__(self, of: Expelling) -> None:
-        self._of, self.peer_id = of, ME
-
-    def expel(self, culprit: PeerId, words: str) -> None:
-        self._of.cut_off.append((culprit, words))
-
-
-class _Member:
-    def __init__(self, linked: bool) -> None:
-        self.linked = linked
+def saved(file: Path) -> KeptEvidence | None:
+    return Persisted(file, KeptEvidence).read()
 
 
 def proof_of(number: int, swarm: str = SWARM) -> Proof:
@@ -226,10 +175,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer.of.link_up(peer(2))
     assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
     volunteer.of.link_down(LEADER)
-    volunteer.of.receive(
-        LEADER,
-        proof_of(8),
-    )
+    volunteer.of.receive(LEADER, proof_of(8))
     assert peer(8) not in volunteer.of.verdicts, "only a link brings proofs"
     volunteer.of.receive(peer(2), proof_of(8))
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
@@ -251,7 +197,7 @@ def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path)
     assert volunteer.cut_off == []
     volunteer.of.voted_out(verdict_of(voted_out()))
     assert [who for who, _ in volunteer.cut_off] == [LIAR]
-    assert volunteer.saved(file) == KeptEvidence((), (voted_out(),))
+    assert saved(file) == KeptEvidence((), (voted_out(),))
 
 
 def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
@@ -282,12 +228,12 @@ def test_the_disk_is_written_at_once_and_then_now_and_then(tmp_path: Path) -> No
     for at, proof in ((100.0, proofs[1]), (100.5, proofs[2])):
         volunteer.time = at
         volunteer.of.contradicted(proof.first, proof.second)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    assert saved(file) == KeptEvidence(tuple(proofs[:2]))
     assert volunteer.of.next_deadline() == 100.0 + SAVE_EVERY_S
     volunteer.of.tick(100.0 + SAVE_EVERY_S - 0.1)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs[:2]))
+    assert saved(file) == KeptEvidence(tuple(proofs[:2]))
     volunteer.of.tick(100.0 + SAVE_EVERY_S)
-    assert volunteer.saved(file) == KeptEvidence(tuple(proofs))
+    assert saved(file) == KeptEvidence(tuple(proofs))
     assert volunteer.of.next_deadline() is None
 
 
@@ -311,16 +257,12 @@ def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) ->
         assert {who for who, _ in volunteer.sent[told:]} != set(to), "of each statement others"
 
 
-def test_what_others_state_of_the_stage_is_not_kept() -> None:
-    volunteer = Expelling()
-    assert volunteer.of.stated(peer(5), plan(by=5), lambda _: siblings(3)) == []
-    assert volunteer.sent == []
-
-
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
     volunteer, there = Expelling(), (lambda _: siblings(3))
     other = plan(members=3)
     passed = sign(signer(1), "plan", body_of(other), SWARM)
+    assert volunteer.of.stated(peer(5), plan(by=5), there) == [], "it does not lead"
+    assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan(), there)
     assert volunteer.of.passed_on(peer(7), passed, there) == [], "it is no sibling"
     assert volunteer.cut_off == []

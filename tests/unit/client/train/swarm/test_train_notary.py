@@ -13,10 +13,9 @@ from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
-from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId
 from protocol.membership.contacts import LOST_AFTER_S
-from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Statements, Vote
+from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -189,9 +188,7 @@ def test_an_elector_whose_file_is_damaged_stays_out_too(tmp_path: Path) -> None:
     assert isinstance(other.elector.answer(SECOND, QUESTION), Vote)
 
 
-async def test_a_leader_that_tells_its_members_two_things_is_out(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path) -> None:
     """Three replicas of one stage: the leader tells the other two something else each."""
     async with open_swarm(tmp_path) as swarm:
         replicas = [await swarm.add(1) for _ in range(3)]
@@ -224,62 +221,6 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(
 
 def _another(message: Plan) -> Plan:
     return replace(message, electors=[*message.electors[1:], *message.electors[:1]])
-
-
-async def test_honest_swarms_pass_on_and_expel_nobody(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passed: list[Statements] = []
-    async with open_swarm(tmp_path) as swarm:
-        replicas = [await swarm.add(1) for _ in range(3)]
-        await swarm.add(0)
-        for one in replicas:
-            handler = one.engine.on_statements
-
-            def note(sender: PeerId, message: Statements, then=handler) -> None:  # type: ignore[no-untyped-def]
-                if message.kind == "decision":
-                    passed.append(message)
-                then(sender, message)
-
-            monkeypatch.setattr(one.engine, "on_statements", note)
-        seen = [one.held_stages for one in swarm.volunteers]
-        await swarm.until(lambda: all(len(held.view.serving(1)) == 3 for held in seen))
-        swarm.start()
-        await swarm.until_done()
-        assert passed
-        for one in swarm.volunteers:
-            assert not len(one.engine.membership.verdicts)
-            assert not one.engine.penalties
-    swarm.assert_exact()
-
-
-async def test_nothing_is_kept_of_who_holds_no_seat_in_the_stage(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or sixty-four strangers could displace what siblings were told."""
-    async with open_swarm(tmp_path) as swarm:
-        one, stranger = await swarm.add(1), await swarm.add()
-        await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: one.step(1) >= 1)
-        me = one.engine.signer.peer
-        await swarm.until(lambda: me in stranger.engine.handshake.admitted)
-        heard: list[Message] = []
-        handler = one.engine.on_statements
-
-        def hear(sender: PeerId, message: Statements) -> None:
-            heard.append(message)
-            handler(sender, message)
-
-        monkeypatch.setattr(one.engine, "on_statements", hear)
-        signed = Notary(signer(9), swarm.file.swarm, lambda _: None).signed(PLAN)
-        assert signed is not None
-        envelope = envelope_of(peer(9), signed)
-        assert envelope is not None
-        stranger.engine.send(me, signed)
-        stranger.engine.send(me, Statements("decision", (envelope,)))
-        await swarm.until(lambda: heard)
-        assert peer(9) not in one.engine.expulsions._heard._said
 
 
 def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_a_line_is_a_households_until_it_was_measured() -> None:
         (slow, SLOW_AFTER_S - 1, usual),
         (slow, SLOW_AFTER_S, 6.2e6),
         (1e16, 100.0, usual),
+        (float("nan"), 100.0, usual),
     ):
         assert line_rates(Line(rate, seconds, rate, seconds), settings) == (found, found), rate
     settings.upload_limit_bytes_per_s = 1e6

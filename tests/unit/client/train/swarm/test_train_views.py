@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Iterable
 
 import pytest
@@ -112,19 +111,13 @@ def test_the_matching_knows_whom_the_newest_waypoint_names() -> None:
     assert [member.peer for member in members if member.certified] == [peer(2)]
 
 
+def test_the_matching_knows_what_a_member_cannot_serve() -> None:
+    roster = linked_as_wanted({peer(n): n % 2 for n in range(2)})
+    roster.advertise(peer(1), advert(unable=(0,)), 2)
+    members = matching_members(roster, ME, Measuring(ME, manifest(), None))
+    assert {m.peer: m.ineligible for m in members} == {peer(0): frozenset(), peer(1): {0}}
+
+
 def test_who_is_unproven_decides_nothing_and_still_counts() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}
-
-
-def test_the_seats_view_costs_no_more_where_thousands_are_told_of() -> None:
-    def cost_s(members: int) -> float:
-        roster = Roster(ME)
-        roster.heard(ME, [seat(0, 27)])
-        for number in range(1, members):
-            roster.advertise(peer(number), advert(serves=(seat(number % 2, 27),)), 1)
-        for number in range(1, 5):
-            link(roster, peer(number), number % 2)
-        return min(timeit.repeat(lambda: swarm_view(roster, {}, ME, 2, 0), number=20, repeat=10))
-
-    assert cost_s(3000) < 5 * cost_s(10)

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from client.net.network import Network
 from client.train.ports import Ports
@@ -66,9 +66,7 @@ def request(index: int) -> ChunkRequest:
     return ChunkRequest("state", 0, 5, index)
 
 
-async def test_five_hundred_requests_read_one_chunk_at_a_time(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_five_hundred_requests_read_one_chunk_at_a_time(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     lines.rate_bytes_per_s[peer(1)] = 0.1
     for index in range(500):
@@ -78,9 +76,7 @@ async def test_five_hundred_requests_read_one_chunk_at_a_time(
     assert len(lines.penalties) == 500 - MAX_ASKED
 
 
-async def test_each_is_served_in_order_and_once(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_each_is_served_in_order_and_once(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     for index in (3, 1, 3, 2, 1):
         lines.server.ask(peer(1), request(index))
@@ -95,7 +91,7 @@ async def test_each_is_served_in_order_and_once(
 
 @pytest.mark.parametrize("rate", [0.1, 20_000.0])
 async def test_slow_readers_do_not_keep_others_from_their_state(
-    nursery: trio.Nursery, autojump_clock: MockClock, rate: float
+    nursery: trio.Nursery, rate: float
 ) -> None:
     lines = Lines(nursery)
     slow = [peer(number) for number in range(10, 10 + 3 * PLACES)]
@@ -113,9 +109,7 @@ async def test_slow_readers_do_not_keep_others_from_their_state(
     assert lines.most_in_memory <= PLACES * CHUNK_BYTES
 
 
-async def test_a_slow_line_is_served_while_there_is_room(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_slow_line_is_served_while_there_is_room(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     lines.rate_bytes_per_s[peer(1)] = 8_000.0
     for index in range(3):
@@ -125,9 +119,7 @@ async def test_a_slow_line_is_served_while_there_is_room(
     assert not lines.cut
 
 
-async def test_nothing_is_read_for_a_link_that_has_ended(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_nothing_is_read_for_a_link_that_has_ended(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     for index in range(10):
         lines.server.ask(peer(1), request(index))
@@ -137,9 +129,7 @@ async def test_nothing_is_read_for_a_link_that_has_ended(
     assert len(lines.served) == 1
 
 
-async def test_links_may_end_while_their_requests_wait_for_a_place(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_links_may_end_while_their_requests_wait_for_a_place(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     for number in range(2 * PLACES):
         lines.rate_bytes_per_s[peer(number)] = 100_000.0

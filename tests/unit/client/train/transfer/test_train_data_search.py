@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 
-from client.train.ports import Ports
 from client.train.transfer.data_search import (
     ASK_AGAIN_S,
     LIE_POINTS,
@@ -16,34 +13,25 @@ from client.train.transfer.data_search import (
     DataSearch,
 )
 from model_zoo.specs.data import DataSpec
-from protocol.effects import Effect, Explain, Penalise
+from protocol.effects import Penalise
 from protocol.ids import PeerId, Stage
 from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobOffer, NoBlob
 from tests.support.protocol_examples import peer
+from tests.support.recording_ports import RecordingPorts
 
 DATA = DataSpec("novel.txt", 4_200_000, "ab" * 32)
 ONE, OTHER, *MANY = (peer(n) for n in range(8))
 STAGE_0 = Stage(0)
 
 
-class Asked:
+class Asked(RecordingPorts):
     """A clock, the members that are linked, and what becomes of all questions."""
 
     def __init__(self, data: DataSpec = DATA) -> None:
-        self.time, self.linked = 100.0, {ONE, OTHER}
-        self.sent, self.done = list[tuple[PeerId, Any]](), list[Effect]()
-        self.changes = 0
-        self.search = DataSearch(cast(Ports, self), data, lambda: self.linked, self._changed)
-
-    def now(self) -> float:
-        return self.time
-
-    def send(self, to: PeerId, message: object) -> None:
-        self.sent.append((to, message))
-
-    def perform(self, effect: Effect) -> None:
-        self.done.append(effect)
+        super().__init__()
+        self.linked, self.changes = {ONE, OTHER}, 0
+        self.search = DataSearch(self, data, lambda: self.linked, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -57,8 +45,7 @@ class Asked:
         return found
 
     def warnings(self) -> list[str]:
-        said = [one for one in self.done if isinstance(one, Explain)]
-        return [one.words for one in said if one.level == "warning"]
+        return [one.words for one in self.told() if one.level == "warning"]
 
 
 @pytest.fixture
@@ -114,11 +101,11 @@ def test_the_owner_is_told_once_after_the_first_question(asked: Asked) -> None:
     assert asked.search.problem == words
     assert asked.search.unable() == {STAGE_0: words}
     asked.offers(ONE)
-    (said,) = [one for one in asked.done if isinstance(one, Explain) and one.members]
+    (said,) = [one for one in asked.told() if one.members]
     assert (said.members, said.level) == ((ONE,), "info")
     assert asked.search.problem == ""
     asked.offers(OTHER)
-    assert len([one for one in asked.done if isinstance(one, Explain)]) == 2
+    assert len(asked.told()) == 2
 
 
 def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:

@@ -11,67 +11,31 @@ import pytest
 from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.leftovers import sweep_copies
-from protocol.effects import Effect
-from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 from tests.support.protocol_examples import peer
+from tests.support.recording_ports import RecordingPorts
 
 ASKER = peer(1)
 
 
-class Ports:
-    """Keeps what was sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[Message, bytes]] = []
-
-    def now(self) -> float:
-        return 0.0
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self.sent.append((message, payload))
-
-    def perform(self, effect: Effect) -> None:
-        raise AssertionError(effect)
-
-
-def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
-    ports = Ports()
-    shelf = Shelf(ports)
-    blob = blob_of_file("state", 0, 5, path)
-    shelf.put(blob, path, temporary=False)
-    query, request = BlobQuery("state", 0, None), ChunkRequest("state", 0, 5, 0)
-
-    shelf.closed_because = lambda: "the quota"
-    shelf.query(ASKER, query)
-    shelf.request(ASKER, request)
-    assert [message for message, _ in ports.sent] == [
-        NoBlob("state", 0, None, "the quota"),
-        NoBlob("state", 0, 5, "the quota"),
-    ]
-    assert shelf.served_bytes == 0
-
-    ports.sent.clear()
-    shelf.closed_because = lambda: ""
-    shelf.query(ASKER, query)
-    shelf.request(ASKER, request)
-    (offered, _), (chunk, payload) = ports.sent
-    assert isinstance(offered, BlobOffer)
-    assert (offered, chunk, payload) == (blob.offer, Chunk("state", 0, 5, 0), b"weights")
+@pytest.fixture
+def ports() -> RecordingPorts:
+    return RecordingPorts()
 
 
 @pytest.fixture
-def ports() -> Ports:
-    return Ports()
-
-
-@pytest.fixture
-def shelf(ports: Ports) -> Shelf:
+def shelf(ports: RecordingPorts) -> Shelf:
     return Shelf(ports)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of a state."""
+    made = tmp_path / "state"
+    made.write_bytes(b"weights")
+    return made
 
 
 def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
@@ -80,18 +44,32 @@ def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobO
     return blob.offer
 
 
-def replies(ports: Ports, shelf: Shelf, index: int, version: int = 5) -> list[str]:
+def replies(ports: RecordingPorts, shelf: Shelf, index: int, version: int = 5) -> list[str]:
     """Ask for a chunk; the kinds of the answers."""
-    ports.sent.clear()
+    ports.forget()
     shelf.request(ASKER, ChunkRequest("state", 0, version, index))
-    return [type(message).__name__ for message, _ in ports.sent]
+    return [type(message).__name__ for message in ports.messages()]
+
+
+def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
+    path: Path, ports: RecordingPorts, shelf: Shelf
+) -> None:
+    offer = put(shelf, path, temporary=False)
+    for reason in ("the quota", ""):
+        ports.forget()
+        shelf.closed_because = lambda: reason  # noqa: B023
+        shelf.query(ASKER, BlobQuery("state", 0, None))
+        shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
+        refused = [NoBlob("state", 0, version, reason) for version in (None, 5)]
+        given = [offer, Chunk("state", 0, 5, 0)]
+        assert ports.messages() == (refused if reason else given)
+        assert ports.payloads[1] == (b"" if reason else b"weights")
+        assert bool(shelf.served_bytes) is not bool(reason)
 
 
 def test_a_chunk_that_does_not_exist_delists_nothing(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     put(shelf, path, temporary=False)
     for index in (1, MAX_CHUNKS - 1):
         assert replies(ports, shelf, index) == ["NoBlob"]
@@ -100,10 +78,8 @@ def test_a_chunk_that_does_not_exist_delists_nothing(
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_file_that_cannot_be_read_now_is_served_later(
-    tmp_path: Path, ports: Ports, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Path, ports: RecordingPorts, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     put(shelf, path, temporary=False)
 
     def fails(*_: object) -> None:
@@ -117,7 +93,7 @@ def test_a_file_that_cannot_be_read_now_is_served_later(
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
-    tmp_path: Path, ports: Ports, shelf: Shelf, *, gone: bool
+    tmp_path: Path, ports: RecordingPorts, shelf: Shelf, *, gone: bool
 ) -> None:
     def snapshot(version: int) -> Path:
         path = tmp_path / f"snapshot-{version}"
@@ -143,7 +119,7 @@ def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
 
 
 def test_a_snapshot_of_what_is_served_already_goes_at_once(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
     for path in (lasting, snapshot):
@@ -156,7 +132,7 @@ def test_a_snapshot_of_what_is_served_already_goes_at_once(
 
 
 def test_a_snapshot_made_twice_under_one_name_stays(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     path = tmp_path / "snapshot"
     for bytes_ in (b"weights", b"weights", b"others"):
@@ -188,34 +164,31 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert sweep_copies(tmp_path, version=6) == 1, "nobody goes on with it"
 
 
-def test_who_waits_for_a_state_that_is_not_written_is_told(tmp_path: Path) -> None:
-    path, ports = tmp_path / "state", Ports()
-    path.write_bytes(b"weights")
-    shelf = Shelf(ports)
+def test_who_waits_for_a_state_that_is_not_written_is_told(
+    path: Path, ports: RecordingPorts, shelf: Shelf
+) -> None:
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     assert ports.sent == []  # it may be on its way
     shelf.skip(0, 7)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     shelf.query(ASKER, BlobQuery("state", 0, 8))
-    [(answer, _)] = ports.sent
+    [answer] = ports.messages()
     assert answer == NoBlob("state", 0, 7, "another version was being written")
     shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
-    assert isinstance(ports.sent[-1][0], BlobOffer)
+    assert isinstance(ports.messages()[-1], BlobOffer)
 
 
-def asked(ports: Ports, shelf: Shelf, *query: object) -> list[Message]:
+def asked(ports: RecordingPorts, shelf: Shelf, *query: object) -> list[Message]:
     """What is answered to a query for a kind, a stage and a version."""
-    ports.sent.clear()
+    ports.forget()
     shelf.query(ASKER, BlobQuery(*query))  # type: ignore[arg-type]
-    return [message for message, _ in ports.sent]
+    return ports.messages()
 
 
 def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     offers = {v: put(shelf, path, temporary=False, version=v) for v in (3, 9, 5)}
     shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
     assert asked(ports, shelf, "state", 0, None) == [offers[9]]
@@ -231,9 +204,9 @@ def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
     assert shelf.offer(1, 20) is None
 
 
-def test_what_is_no_state_is_here_or_is_not(tmp_path: Path, ports: Ports, shelf: Shelf) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"words")
+def test_what_is_no_state_is_here_or_is_not(
+    path: Path, ports: RecordingPorts, shelf: Shelf
+) -> None:
     for version in (None, 0):
         answer = NoBlob("data", 0, version, "it is not here")
         assert asked(ports, shelf, "data", 0, version) == [answer]
@@ -255,26 +228,24 @@ class Leaves:
         return b"leaf" if index == 1 else b""
 
 
-def test_leaves_are_given_one_by_one(ports: Ports, shelf: Shelf) -> None:
+def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> None:
     none = NoBlob("data", 0, LEAVES, "it is not here")
     assert asked(ports, shelf, "data", 0, LEAVES) == [none]
     offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
     for offered, answer in ((None, none), (offer, offer)):
         shelf.leaves = Leaves(offered)
         assert asked(ports, shelf, "data", 0, LEAVES) == [answer]
-    ports.sent.clear()
+    ports.forget()
     for index in (1, 0, None):
         shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
-    assert ports.sent == [
-        (Chunk("data", 0, LEAVES, 1), b"leaf"),
-        (Chunk("data", 0, LEAVES, 0), b""),
-        (NoBlob("data", 0, LEAVES, "the manifest proves each leaf"), b""),
-    ]
+    given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
+    assert ports.messages() == [*given, NoBlob("data", 0, LEAVES, "the manifest proves each leaf")]
+    assert ports.payloads == [b"leaf", b"", b""]
     assert shelf.served_bytes == 4
 
 
 def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
-    tmp_path: Path, ports: Ports, shelf: Shelf
+    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     path, rest = tmp_path / "state", b"the rest"
     path.write_bytes(bytes(CHUNK_BYTES) + rest)
@@ -282,19 +253,17 @@ def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     shelf.put(blob, path, temporary=False)
     for index in (None, 0, 1, 2):
         shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
-    assert [payload for _, payload in ports.sent] == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
-    assert ports.sent[3][0] == NoBlob("state", 0, 5, "it has no such chunk")
+    assert ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
+    assert ports.messages()[3] == NoBlob("state", 0, 5, "it has no such chunk")
     assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
-    ports.sent.clear()
+    ports.forget()
     shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
-    assert isinstance(ports.sent[0][0], NoBlob)
+    assert isinstance(ports.messages()[0], NoBlob)
 
 
 def test_a_file_that_is_larger_than_any_blob_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"weights")
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 7)
     assert blob_of_file("state", 0, 5, path).offer.size_bytes == 7
     monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 6)

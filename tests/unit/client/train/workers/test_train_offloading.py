@@ -1,4 +1,4 @@
-"""Where vectors are offloaded to, and when: after all else was tried, or always, or never."""
+"""Where vectors are offloaded to, and when, and what several devices may share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from client.config import Settings
-from client.errors import UserError
+from client.errors import ExitCode, UserError
 from client.train.machine.memory_budget import MemoryBudget
-from client.train.workers.devices import PINNED, Devices, devices_now
+from client.train.workers.devices import ONE, PINNED, Devices, devices_now
 from client.train.workers.opening import (
     Fit,
     advertised_bytes,
@@ -129,3 +129,30 @@ def test_a_machine_without_a_card_offloads_nothing() -> None:
     with_card = devices_now(Settings(offload="on"), has_host=True)
     assert with_card.can_offload(1)
     assert not devices_now(Settings(offload="off"), has_host=True).can_offload(1)
+
+
+# --- several devices -----------------------------------------------------------------------------
+
+
+def test_devices_do_not_share_a_local_round() -> None:
+    local = replace(TWO, local_rounds=LocalRounds(4))
+    assert all(check_fits(local, 1 << 40, devices=ONE))
+    with pytest.raises(UserError, match="2 devices cannot share one") as caught:
+        check_fits(local, 1 << 40, devices=Devices(2))
+    assert "a volunteer for each device" in caught.value.next_step
+
+
+def test_what_would_help_is_said() -> None:
+    def said(devices: Devices, swarm: Manifest = TWO) -> str:
+        with pytest.raises(UserError) as caught:
+            fit_stage(swarm, 0, 1000, devices=devices)
+        assert caught.value.exit_code is ExitCode.CONFIG
+        return f"{caught.value}; {caught.value.next_step}"
+
+    assert "join a swarm with more stages" in said(ONE)
+    assert "MiB of memory of each device" in said(Devices(2, 10**12))
+
+
+def test_the_settings_name_the_devices() -> None:
+    assert devices_now(Settings(device="cpu:0,cpu:1"), has_host=False) == Devices(2, 0, "auto")
+    assert devices_now(Settings(device="0,1"), has_host=True).host_bytes > 0
