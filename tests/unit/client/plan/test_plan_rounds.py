@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from client.plan.model import HOST_BYTES_PER_S, Load, Machine, Run, fits, own_step_s, predict
 from client.plan.rounds import gap_percent, paced, wanted_microbatches
