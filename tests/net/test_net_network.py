@@ -166,6 +166,26 @@ async def test_a_cancelled_send_leaves_the_network_usable(networks: Networks) ->
 # --- coming and going -----------------------------------------------------------------------
 
 
+async def test_crossing_dials_end_in_one_link(networks: Networks) -> None:
+    for _ in range(10):
+        async with networks() as a, networks() as b:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(a.connect, b.addresses[0])
+                nursery.start_soon(b.connect, a.addresses[0])
+            for number in range(20):
+                await a.send(b.peer_id, Goodbye(str(number)))
+                await b.send(a.peer_id, Goodbye(str(number)))
+            for network, other in ((a, b), (b, a)):
+                assert await network.events.receive() == PeerUp(other.peer_id)
+                for number in range(20):
+                    event = await network.events.receive()
+                    assert isinstance(event, Inbound)
+                    assert event.message == Goodbye(str(number))
+            while len(_carriers(a)) + len(_carriers(b)) > 2:
+                await trio.sleep(0.01)
+            assert len(a.events) == len(b.events) == 0  # and no PeerDown
+
+
 async def test_a_wanted_peer_comes_back_after_its_restart(networks: Networks) -> None:
     seed = os.urandom(32)
     async with networks() as a:

@@ -42,6 +42,24 @@ async def test_who_also_holds_the_stage_takes_over_at_once(tmp_path: Path, stage
         swarm.assert_exact()
 
 
+@pytest.mark.slow
+async def test_a_split_that_lasts_heals(tmp_path: Path) -> None:
+    """Both sides hold the other for dead long before they can reach each other again."""
+    async with open_swarm(tmp_path, steps=60) as swarm:
+        first, *rest, cut = [await swarm.add(stage) for stage in (0, 0, 1, 0)]
+        swarm.start()
+        await swarm.until(lambda: min(first.step(0), cut.step(0)) >= 2)
+        alone = cut.engine.signer.peer
+        swarm.hub.partition([alone], [v.engine.signer.peer for v in (first, *rest)])
+        await swarm.until(lambda: first.engine.membership.roster.member(alone) is None)
+        step = first.step(0)
+        await swarm.until(lambda: first.step(0) >= step + 3)
+        swarm.hub.heal()
+        await swarm.until(lambda: first.engine.membership.roster.member(alone) is not None)
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
 async def test_who_could_go_on_without_us_is_on_disk(tmp_path: Path) -> None:
     """A member that comes back alone can tell whether the others may have continued without it."""
     async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
