@@ -40,13 +40,6 @@ def test_nothing_has_no_root() -> None:
         root([])
 
 
-def test_order_and_number_of_leaves_count() -> None:
-    one, two = leaf_digest(b"one"), leaf_digest(b"two")
-    roots = [root(leaves) for leaves in ([one], [one, one], [one, two], [two, one])]
-    assert len(set(roots)) == 4
-    assert root([root([one, two]), one]) == root([one, two, one])  # peaks are what RFC 6962 joins
-
-
 def test_a_leaf_is_no_inner_node() -> None:
     one, two = leaf_digest(b"one"), leaf_digest(b"two")
     assert leaf_digest(one + two) != root([one, two])

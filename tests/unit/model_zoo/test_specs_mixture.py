@@ -100,18 +100,6 @@ def test_a_window_over_the_end_of_a_leaf_needs_both() -> None:
     assert (0, 1) in needed
 
 
-def test_ten_terabytes_of_many_parts_are_exact() -> None:
-    tokens = 5 * 10**12 // MOST_PARTS
-    mixture = Mixture([part(n, tokens, 1 + n) for n in range(MOST_PARTS)], 2, 4096)
-    total = MOST_PARTS * (MOST_PARTS + 1) // 2
-    schedule = Schedule(range(1, 1 + MOST_PARTS))
-    for sample in (10**9, 10**12 + 1, 10**15 + 7):
-        number, within = schedule(sample)
-        assert abs(within * total - sample * (1 + number)) < total
-        begin = mixture.training_start(sample, seed=1) - number * tokens
-        assert 0 <= begin <= tokens - 4097
-
-
 def test_a_part_needs_a_window_to_train_on_and_one_to_hold_out() -> None:
     data = mixed(part(1, 1000, 1), part(2, 32, 1))
     assert not data.holds_samples(16)
@@ -132,13 +120,6 @@ def test_the_loss_weight_is_that_of_the_samples_that_are_seen() -> None:
     data = mixed(*parts, answers=Answers(16, 560))
     assert data.loss_weight == 1 / (0.5 * 1 + 0.5 * 0.25)
     assert mixed(part(1, 161, 1), part(2, 1601, 1)).loss_weight == 1
-
-
-def test_what_is_no_mixture_has_no_parts() -> None:
-    plain = DataSpec("book", 10_000, "0" * 64)
-    assert plain.parts == ()
-    assert plain.part_of(3) is None
-    assert plain.epochs(100, 16) == []
 
 
 @pytest.mark.parametrize(

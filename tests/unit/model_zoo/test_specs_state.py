@@ -26,19 +26,6 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
         assert size(layout) == flat.values.numel()
 
 
-@pytest.mark.parametrize(
-    ("state", "sections"),
-    [
-        (StateSpec(), ("", "first_moment/", "second_moment/")),
-        (StateSpec("lion"), ("", "momentum/")),
-        (StateSpec("sgd"), ("",)),
-    ],
-)
-def test_sections(state: StateSpec, sections: tuple[str, ...]) -> None:
-    assert state.sections == sections
-    assert state.bytes_per_parameter == 4 * len(sections)
-
-
 def test_tensors_come_section_by_section(spec: ModelSpec) -> None:
     layout, state = stage_layout(spec, whole_slice(spec)), StateSpec()
     names = [name for name, _ in state.tensors(layout)]

@@ -65,20 +65,6 @@ def test_the_words_for_the_end_of_a_text_are_plain_text_in_it() -> None:
     assert tokenizer.decode(0) == b""
 
 
-def test_training_twice_gives_the_same_file() -> None:
-    assert train([TEXT], 300).data == _trained().data
-
-
-def test_a_small_text_has_fewer_tokens_than_asked_for() -> None:
-    assert 257 <= train(["aaa"], 5000).vocab < 300
-
-
-def test_the_manifest_names_the_library() -> None:
-    spec = _trained().spec()
-    assert (spec.vocab, spec.size_bytes) == (_trained().vocab, len(_trained().data))
-    assert spec.library.count(".") >= 1
-
-
 def test_bytes_that_fall_back_are_read() -> None:
     """As in the files of Llama 2: a mark for spaces, and words for bytes."""
     words = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
