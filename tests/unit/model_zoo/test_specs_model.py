@@ -46,6 +46,8 @@ MIXTRAL = replace(LLAMA, architecture="mixtral", experts=Experts(4, 2))
         (LLAMA, {"window": 8, "local_theta": 1.0}, "local_theta must lie"),
         (LLAMA, {"rope": Rope(dims=4)}, "rotates heads whole"),
         (LLAMA, {"architecture": "mixtral"}, "mixtral is a mixture of experts"),
+        (MIXTRAL, {"experts": Experts(4, 2, "all")}, "only shares of the chosen"),
+        (MIXTRAL, {"window": 4}, "mixtral has no window"),
         (GPT, {"experts": Experts(4, 2)}, "gpt has no experts"),
         (LLAMA, {"layers": 1024, "experts": Experts(64, 2)}, "experts in all layers are above"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from model_zoo.flat import FlatParameters
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import slices, stage_tensors, whole_slice
+from model_zoo.specs.slices import slices, stage_parameter_count, stage_tensors, whole_slice
 from model_zoo.specs.state import StateSpec, size, stage_layout
 from model_zoo.stages import build_stage
 
@@ -23,7 +23,7 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
         flat = FlatParameters(stage)
         layout = stage_layout(spec, part)
         assert layout == tuple((s.name, tuple(s.shape)) for s in flat.layout)
-        assert size(layout) == flat.values.numel()
+        assert size(layout) == flat.values.numel() == stage_parameter_count(spec, part)
 
 
 def test_tensors_come_section_by_section(spec: ModelSpec) -> None:
