@@ -168,27 +168,22 @@ def test_the_number_of_processes_does_not_matter(
     path = written(tmp_path / "a.jsonl", *rows)
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    ways = [
-        (1, path, False),
-        (2, path, False),
-        (3, packed, False),
-        (1, path, True),
-        (2, path, True),
-    ]
-    made = [
-        build(
+    made = {
+        (fits, n): build(
             [source],
-            tmp_path / f"out{n}{fits}",
+            tmp_path / f"{fits} {n}",
             tokenizer=chosen(model),
             context=80,
             packed=fits,
             workers=n,
         )
-        for n, source, fits in ways
-    ]
-    assert [len({folder.index.root for folder in of}) for of in (made[:3], made[3:])] == [1, 1]
-    assert made[0].index.tally.texts == 40
-    assert open_folder(tmp_path / "out2False").index == made[1].index
+        for fits in (False, True)
+        for n, source in ((1, path), (2, path), (3, packed))
+    }
+    roots = {(fits, folder.index.root) for (fits, _), folder in made.items()}
+    assert len(roots) == 2
+    assert made[False, 1].index.tally.texts == 40
+    assert open_folder(tmp_path / "False 2").index == made[False, 2].index
 
 
 def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path: Path) -> None:
