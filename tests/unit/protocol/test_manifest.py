@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 
 import msgspec
 import pytest
@@ -62,85 +63,25 @@ def edited(path: str, value: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def test_round_trip_and_id() -> None:
-    encoded = encode_manifest(manifest())
-    assert decode_manifest(encoded) == manifest()
-    assert len(swarm_id(encoded)) == 64
-    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest(seed=8)))
-
-
-DEFAULTS = {
-    "Manifest.boundary_codec": "s8",
-    "Manifest.averaging_codec": "s8",
-    "Manifest.policy": Policy(),
-    "Manifest.compute": "fp32",
-    "Manifest.aggregation": "sum",
-    "Policy.redundancy": 2,
-    "Policy.checkpoint_every": 50,
-    "Policy.dual_homing": True,
-    "ModelSpec.vocab": 256,
-    "ModelSpec.rope_theta": 10_000.0,
-    "ModelSpec.norm_eps": 1e-5,
-    "ModelSpec.gelu": "exact",
-    "ModelSpec.rope": Rope(),
-    "Rope.kind": "default",
-    "Rope.factor": 1.0,
-    "Rope.low": 1.0,
-    "Rope.high": 4.0,
-    "Rope.original": 8192,
-    "Scales.embedding": 1.0,
-    "Scales.residual": 1.0,
-    "Scales.logits": 1.0,
-    "Experts.shares": "chosen",
-    "Experts.balance": 0.001,
-    "Lora.base": "bf16",
-    "OptimizerSpec.lr": 1e-3,
-    "OptimizerSpec.min_lr": 1e-4,
-    "OptimizerSpec.warmup_steps": 100,
-    "OptimizerSpec.decay_steps": 2000,
-    "OptimizerSpec.beta1": 0.9,
-    "OptimizerSpec.beta2": 0.99,
-    "OptimizerSpec.eps": 1e-8,
-    "OptimizerSpec.weight_decay": 0.1,
-    "OptimizerSpec.clip": 1.0,
-    "OptimizerSpec.name": "adamw",
-    "OptimizerSpec.schedule": "cosine",
-}
-
-
 def test_defaults_are_part_of_the_protocol() -> None:
     """A field with its default is left out, so another default would make another run of the same
-    bytes: it needs another number of the protocol."""
+    bytes. Who changes one raises ``PROTOCOL`` and writes the new digest here."""
     document = json.loads(encode_manifest(manifest()))
     assert document.keys() == {
         *("created", "data", "founder", "microbatches_per_step", "model", "name", "optimizer"),
         *("protocol", "seed", "sequences_per_microbatch", "stages", "steps"),
     }
     described = (
-        Manifest,
-        Policy,
-        ModelSpec,
-        Rope,
-        Scales,
-        Experts,
-        Lora,
-        OptimizerSpec,
-        DataSpec,
-        Answers,
+        *(Manifest, Policy, ModelSpec, Rope, Scales, Experts, Lora, OptimizerSpec, DataSpec),
+        *(Answers, Part, TokenizerSpec, ChatFormat),
     )
     defaults = {
-        f"{part.__name__}.{field.name}": field.default
-        for part in (*described, DataSpec, Answers, Part, TokenizerSpec, ChatFormat)
+        f"{part.__name__}.{field.name}": msgspec.to_builtins(field.default)
+        for part in described
         for field in msgspec.structs.fields(part)
-        if field.default not in (msgspec.NODEFAULT, None, False, (), "")
+        if field.default is not msgspec.NODEFAULT
     }
-    assert defaults == DEFAULTS
-
-
-def test_a_purpose_has_one_spelling() -> None:
-    assert manifest().purpose == ""
-    refuse(edited("purpose", ""), "manifest-not-canonical")  # one run, one spelling
-    refuse(edited("purpose", "x" * 161), "manifest-malformed")
+    assert blake2b(json.dumps(defaults).encode(), digest_size=8).hexdigest() == "493923e8960f394a"
 
 
 def test_the_largest_manifest_fits() -> None:
@@ -159,11 +100,12 @@ def with_start(base: Manifest, **sizes: int) -> Manifest:
 @pytest.mark.parametrize(
     "other",
     [
+        manifest(seed=8),
         manifest(purpose="Haiku in Basque"),
         manifest(aggregation="centred-clipping"),
         with_start(manifest()),
     ],
-    ids=["purpose", "aggregation", "imported weights"],
+    ids=["seed", "purpose", "aggregation", "imported weights"],
 )
 def test_whatever_it_says_makes_another_swarm(other: Manifest) -> None:
     encoded = encode_manifest(other)
@@ -188,6 +130,7 @@ def test_imported_weights_fit_the_stages() -> None:
         ("protocol", 2),
         ("name", ""),
         ("name", "x" * 65),
+        ("purpose", "x" * 161),
         ("seed", -1),
         ("seed", 1.5),
         ("seed", True),
@@ -239,18 +182,6 @@ def mixture(*names: str, tokens: int = 5000) -> DataSpec:
     return DataSpec("mixed", 2 * tokens * len(names), "0" * 64, parts=parts)
 
 
-def test_only_a_mixture_has_parts() -> None:
-    assert encode_manifest(manifest(data=tokens())).count(b"parts") == 0
-    plain = msgspec.json.encode(tokens(), order="sorted")
-    assert plain == (
-        b'{"digest":"' + b"0" * 64 + b'","name":"book","size_bytes":10000,'
-        b'"tokenizer":{"digest":"' + b"1" * 64 + b'","library":"0.23.3","size_bytes":5000,'
-        b'"vocab":256}}'
-    )
-    encoded = encode_manifest(manifest(data=mixture("a", "b")))
-    assert decode_manifest(encoded) == manifest(data=mixture("a", "b"))
-
-
 def test_the_largest_mixture_fits_a_manifest() -> None:
     large = manifest(data=mixture(*(f"{n:02}" + "\U0001f3b5" * 38 for n in range(64))))
     assert len(encode_manifest(large)) < MAX_MANIFEST_BYTES // 2
@@ -265,11 +196,8 @@ def test_the_largest_mixture_fits_a_manifest() -> None:
         ("weight", 1.5),
         ("weight", 65_536),
         ("weight", 4),  # both have a common divisor
-        ("size_bytes", 9998),
         ("name", "x" * 41),
         ("digest", "no"),
-        ("digest", f"{1:064x}"),
-        ("learned", 5),
         ("surprise", 5),
     ],
 )
@@ -384,40 +312,19 @@ def test_the_tokens_of_narrow_models_fit_a_frame_as_well(sequences: int, fits: b
         decode_manifest(encode_manifest(changed(fields)))
 
 
-LLAMA = {"architecture": "llama", "heads": 8, "kv_heads": 8}
-
-
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("model.kv_heads", 2, "gpt needs kv_heads == heads"),
         ("model.heads", 3, "width 64 is not a multiple of heads"),
-        ("model.width", 65_540, "width must be"),
         ("model.vocab", 2**20 + 1, "vocab must be"),
-        ("model", LLAMA | {"kv_heads": 3}, "multiple of kv_heads"),
-        ("model", LLAMA | {"heads": 64, "kv_heads": 64}, "even head width"),
-        ("model", LLAMA | {"rope_theta": 1.0}, "rope_theta"),
-        ("model", LLAMA | {"bias": True}, "no biases"),
-        ("optimizer.lr", 11.0, "lr <= 10"),
         ("optimizer.min_lr", 0.002, "min_lr <= lr"),
-        ("optimizer.warmup_steps", 2001, "warmup_steps <= decay_steps"),
-        ("optimizer.eps", 2.0, "eps <= 1"),
-        ("optimizer.weight_decay", 11.0, "weight_decay <= 10"),
         ("optimizer.name", "pickle", "unknown"),
-        (
-            "data",
-            msgspec.to_builtins(tokens()) | {"tokenizer": "other"},
-            "Expected `object | null`",
-        ),
         ("data", msgspec.to_builtins(tokens()) | {"size_bytes": 10_001}, "within a token"),
     ],
 )
 def test_what_no_worker_could_open_is_refused(path: str, value: object, words: str) -> None:
-    if isinstance(value, dict) and path == "model":
-        value = msgspec.to_builtins(manifest().model) | value
-    encoded = edited(path, value)
     with pytest.raises(RemoteProtocolError, match=words):
-        decode_manifest(encoded)
+        decode_manifest(edited(path, value))
 
 
 def test_a_stage_without_a_layer_is_refused() -> None:
@@ -426,11 +333,10 @@ def test_a_stage_without_a_layer_is_refused() -> None:
         decode_manifest(encode_manifest(changed({"stages": stages})))
 
 
-@pytest.mark.parametrize("claimed", [1, 116_000])
-def test_parameters_are_those_of_the_model(claimed: int) -> None:
+def test_parameters_are_those_of_the_model() -> None:
     """The fit of a stage and the time of its download are computed from them."""
     first, last = manifest().stages
-    stages = first, msgspec.structs.replace(last, parameters=claimed)
+    stages = first, msgspec.structs.replace(last, parameters=last.parameters - 1)
     with pytest.raises(RemoteProtocolError, match=f"stage 1 has {last.parameters} parameters"):
         decode_manifest(encode_manifest(changed({"stages": stages})))
 
@@ -449,7 +355,7 @@ def test_only_the_canonical_spelling_is_accepted() -> None:
     [
         *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8")),
         *(("evaluation", None), ("audit_percent", 0), ("compute", "fp32"), ("start", [])),
-        *(("policy.private", False), ("data.answers", None)),
+        *(("policy.private", False), ("data.answers", None), ("purpose", "")),
         *(("model.bias", False), ("model.norm_eps", 1e-5), ("model.vocab", 256)),
         *(("model.gelu", "exact"), ("optimizer.name", "adamw"), ("optimizer.lr", 0.001)),
         *(("optimizer.z_loss", 0.0), ("optimizer.eps", 1e-8)),
@@ -470,26 +376,16 @@ def test_garbage_is_refused(encoded: bytes) -> None:
         decode_manifest(encoded)
 
 
-def test_the_founder_signs() -> None:
+def test_only_the_founders_signature_counts() -> None:
     encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
     assert verify_manifest(encoded, signature) == manifest(peer(1))
-
-
-def test_nobody_signs_for_another_founder() -> None:
-    with pytest.raises(LocalProtocolError):
-        signer(2).sign_manifest(manifest(peer(1)))
-
-
-def test_wrong_and_missing_signatures_are_refused() -> None:
-    encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
     other, _ = signer(1).sign_manifest(manifest(peer(1), seed=8))
     forged = signer(2).sign("manifest", encoded, swarm_id(encoded)).signature
-    flipped = bytes([signature[0] ^ 1]) + signature[1:]
-    for bad in (b"", b"\0" * 64, signature[:63], signature + b"\0", forged, flipped):
+    for text, bad in ((encoded, b""), (encoded, forged), (other, signature)):
         with pytest.raises(RemoteProtocolError, match="bad-signature"):
-            verify_manifest(encoded, bad)
-    with pytest.raises(RemoteProtocolError, match="bad-signature"):
-        verify_manifest(other, signature)
+            verify_manifest(text, bad)
+    with pytest.raises(LocalProtocolError):
+        signer(2).sign_manifest(manifest(peer(1)))
 
 
 def test_a_founder_that_is_no_peer_id_is_refused() -> None:
