@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.membership.advert import Advert, encode_advert, parse_advert
+from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -88,6 +88,7 @@ def test_forged_adverts_change_nothing() -> None:
     refuse(replace(good, body=good.body + b"\0"), "record-malformed")
     other_swarm = seal(signer(1), "advert", open_record(good), OTHER_SWARM)
     refuse(other_swarm, "bad-signature")
+    refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
     for_another = seal(signer(2), "advert", open_record(good), SWARM)
     refuse(for_another, "advert-forged")
 
@@ -127,12 +128,6 @@ def test_adverts_out_of_range_are_refused(changes: dict[str, object]) -> None:
     refuse(raw_advert(1, fields_of(**changes)), "advert-malformed")
 
 
-def test_adverts_of_wrong_shape_are_refused() -> None:
-    refuse(raw_advert(1, []), "advert-malformed")
-    refuse(raw_advert(1, [*fields_of(), 0]), "advert-malformed")
-    refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -154,14 +149,7 @@ def test_our_own_nonsense_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
         encode_advert(advert(flops=float("nan")))
     with pytest.raises(LocalProtocolError):
-        encode_loss(LossSaid(-1, 0.0))
-    with pytest.raises(LocalProtocolError):
         seal(signer(1), "advert", Record("x", 1, int(WALL), 601, b""), SWARM)
-
-
-def test_whole_numbers_are_made_floats_before_signing() -> None:
-    body = encode_advert(advert(flops=1))
-    assert parse_advert(body, peer(1), peer(1), STAGES).flops == 1.0
 
 
 def shared(
@@ -178,10 +166,8 @@ def test_postings_of_stages_that_do_not_exist(subject: str) -> None:
 
 def test_nobody_writes_under_anothers_name() -> None:
     refuse(shared(1, author=2), "posting-forged")
-
-
-def test_a_shared_record_without_an_author_is_refused() -> None:
-    refuse(seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM), "posting-forged")
+    unsigned = seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM)
+    refuse(unsigned, "posting-forged")
 
 
 def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:
