@@ -83,12 +83,6 @@ class World:
         return [effect.words for _, effect in self.told if isinstance(effect, Explain)]
 
 
-def test_links_that_are_heard_need_nothing() -> None:
-    world = World(A, B, C)
-    assert world.run(120) == []
-    assert world.machine.words(world.now) == ""
-
-
 def test_a_silent_link_is_asked_and_then_its_peer_is_dialled_beside_it() -> None:
     world = World(A, B, C)
     world.run(10)

@@ -75,14 +75,6 @@ def test_three_members_of_different_prefixes_have_to_agree() -> None:
     assert world.machine.standings()[0].probers == 3
 
 
-def test_whom_nobody_reaches_is_private() -> None:
-    world = World()
-    world.ask()
-    world.answer(False, False, False)
-    world.ask()
-    assert world.verdict() is Verdict.PRIVATE
-
-
 def test_of_one_liar_three_others_are_believed() -> None:
     world = World(members=5)
     world.ask()

@@ -82,11 +82,6 @@ def test_members_of_one_prefix_get_the_same_of_it() -> None:
     assert got[PeerId("elsewhere")] == pytest.approx(30 * RATE, rel=0.05)
 
 
-def test_one_alone_gets_the_whole_rate() -> None:
-    got = run({PeerId("a"): 1}, lambda _: MAX_PIECE_BYTES, 10.0)
-    assert got[PeerId("a")] == pytest.approx(10 * RATE, rel=0.03)
-
-
 def test_a_members_circuits_take_turns() -> None:
     shares = Shares(RATE, 0.0)
     many = [shares.ask(PeerId("a"), "long", 1000) for _ in range(5)]

@@ -84,11 +84,6 @@ def test_a_claim_far_above_the_measurement_is_lowered_after_two_minutes(
     assert belief.measured_s < 300, "still capped by the matching"
 
 
-def test_who_does_more_than_it_says_is_believed_after_five_minutes() -> None:
-    assert belief_of(report(4, 299), report(4, 600)).flops == CLAIM.flops
-    assert belief_of(report(4, 300), report(4, 600)).flops == 4 * F
-
-
 def test_two_stages_add_up() -> None:
     both = frozenset({Stage(1), Stage(2)})
     halves = [report(1), report(1), report(1, stage=2), report(1, stage=2)]

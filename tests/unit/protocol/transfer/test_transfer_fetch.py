@@ -116,15 +116,6 @@ def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]], flavour: int = 0
     return result
 
 
-def test_one_donor_serves_everything_within_its_window() -> None:
-    fetch = begin(A)
-    requests = asked(list(fetch.offered(A, offer(10), 0.0)))
-    assert requests == [(A, i) for i in range(WINDOW)]
-    assert sorted(serve_all(fetch, requests)) == list(range(10))
-    assert fetch.done
-    assert fetch.progress == (10, 10)
-
-
 def test_chunks_are_striped_over_agreeing_donors() -> None:
     fetch = begin(A, B)
     requests = asked([*fetch.offered(A, offer(20), 0.0), *fetch.offered(B, offer(20), 0.0)])
@@ -232,21 +223,6 @@ def test_a_list_of_too_few_digests_costs_the_donor() -> None:
     assert blamed(fetch.chunk(A, LISTED, LISTS[wrong.root], wrong.root, 1.0)) == [A]
     assert fetch.hopeless
     assert not fetch.done
-
-
-def test_a_list_that_nobody_asked_for_is_ignored() -> None:
-    fetch = begin(A)
-    requests = asked(fetch.offered(A, offer(3), 0.0))
-    assert Fetch.chunk(fetch, A, LISTED, b"", digest(9), 1.0) == []
-    assert sorted(serve_all(fetch, requests)) == [0, 1, 2]
-
-
-def test_an_offer_after_the_only_donor_lied_is_taken() -> None:
-    fetch = begin(A, B)
-    requests = asked(fetch.offered(A, offer(3, flavour=1), 0.0))
-    assert blamed(fetch.chunk(A, chunk(requests[0][1]), digest(7, 7), 1.0)) == [A]
-    assert sorted(serve_all(fetch, asked(fetch.offered(B, offer(3), 2.0)))) == [0, 1, 2]
-    assert fetch.done
 
 
 def test_a_donor_that_disagrees_is_not_asked() -> None:
@@ -396,6 +372,11 @@ def test_what_an_earlier_attempt_left_is_not_asked_for_again() -> None:
     for index in (1, 2, 4):
         assert stored(fetch.chunk(A, chunk(index), digest(index), 0.1)) == [index]
     assert fetch.done
+    whole = Told(QUERY, [A])
+    whole.resume({index: digest(index) for index in range(5)})
+    whole.start(0.0)
+    assert asked(whole.offered(A, offer(5), 0.0)) == []
+    assert whole.done
 
 
 def test_an_offer_before_the_question_chooses_nothing() -> None:
@@ -405,14 +386,6 @@ def test_an_offer_before_the_question_chooses_nothing() -> None:
     fetch.start(0.0)
     fetch.offered(A, offer(5), 0.0)
     assert fetch.progress == (1, 5)
-
-
-def test_with_everything_there_nothing_is_asked_for() -> None:
-    fetch = Told(QUERY, [A])
-    fetch.resume({index: digest(index) for index in range(5)})
-    fetch.start(0.0)
-    assert asked(fetch.offered(A, offer(5), 0.0)) == []
-    assert fetch.done
 
 
 def test_what_two_blobs_share_is_fetched_once() -> None:
