@@ -14,7 +14,7 @@ from model_zoo.flat import FlatParameters
 from model_zoo.huggingface.adapters import export_adapters, merge_adapters
 from model_zoo.models.lora import FrozenLinear, multiply
 from model_zoo.models.packed import pack, packed_shape, unpack
-from model_zoo.specs.architecture import BASES, Experts, Lora
+from model_zoo.specs.architecture import BASES, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import (
     frozen_bytes,
@@ -206,12 +206,6 @@ def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], words: str
     usual = {"rank": 4, "alpha": 8.0, "targets": tuple(LLAMA.facts.linears(LLAMA))}
     with pytest.raises(ValueError, match=words):
         replace(LLAMA, lora=Lora(**(usual | changes)))
-
-
-def test_a_mixture_of_experts_has_no_adapters() -> None:
-    spec = ModelSpec("mixtral", 3, 32, 4, 2, 24, context=16, experts=Experts(4, 2))
-    with pytest.raises(ValueError, match="a mixture of experts cannot"):
-        adapted(spec, "self_attn.q_proj")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

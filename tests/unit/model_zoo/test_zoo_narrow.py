@@ -16,7 +16,7 @@ from model_zoo.models.boundaries import Sender
 from model_zoo.specs.architecture import Lora, Scales
 from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.narrow import MAX_VOCAB, Narrow, joined
+from model_zoo.specs.narrow import MAX_VOCAB, Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import (
     cut_problem,
@@ -130,12 +130,6 @@ def test_the_reference_trains_the_same_model_cut_or_not(corpus: Corpus, name: st
     assert uncut.losses == pytest.approx(cut.losses, rel=1e-5)
     assert shapes == {(2, 16, 8)}
     assert uncut.losses[-1] < uncut.losses[0] - 0.5
-
-
-def test_codes_have_full_rows() -> None:
-    assert joined(3, 16, 8) == (3, 1, 128)
-    assert joined(3, 16, 64) == (3, 8, 128)
-    assert joined(3, 16, 256) == (3, 16, 256)
 
 
 @pytest.mark.parametrize(
