@@ -48,7 +48,6 @@ def test_no_cut_has_a_cheaper_dearest_stage(whole_costs: list[int], data: st.Dat
 @pytest.mark.parametrize(
     ("costs", "stages", "message"),
     [
-        (None, 0, "1 to 4 stages"),
         (None, 5, "1 to 4 stages"),
         ([1.0] * 5, 2, "need 6 costs"),
         ([1.0] * 5 + [-1.0], 2, "costs >= 0"),

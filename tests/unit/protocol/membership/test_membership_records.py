@@ -105,16 +105,10 @@ def fields_of(**changes: object) -> list[object]:
     "changes",
     [
         {"flops": [float("nan"), 0.0, 0.0]},
-        {"flops": [-1.0, 0.0, 0.0]},
-        {"flops": [float("inf"), 0.0, 0.0]},
         {"flops": [1, 0.0, 0.0]},  # an integer where the canonical form is a float
-        {"upload_bytes_per_s": float("nan")},
         {"upload_bytes_per_s": -1.0},
-        {"upload_bytes_per_s": float("inf")},
-        {"memory_bytes": -1},
         {"memory_bytes": 2**63},
         {"seats": 5},
-        {"joined": -1},
         {"leaving": 1},
         {"addresses": ["x"] * 9},
         {"addresses": ["x" * 257]},
