@@ -13,7 +13,7 @@ from model_zoo.specs.architecture import Lora
 from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
-from model_zoo.specs.slices import whole_slice
+from model_zoo.specs.slices import slices, whole_slice
 from model_zoo.stages import build_stage, summed_loss
 
 GPT = ModelSpec("gpt", 2, 32, 4, 4, 64, context=16, vocab=50)
@@ -51,6 +51,11 @@ def test_a_window_leaves_less_to_look_at() -> None:
         assert fewer >= 0
     whole = msgspec.structs.replace(plain, window=context)
     assert forward_flops_per_token(whole, part) == full
+
+
+def test_flops_add_up_over_the_stages(spec: ModelSpec) -> None:
+    parts = slices((1, 2, 1))
+    assert sum(flops_per_token(spec, p) for p in parts) == flops_per_token(spec, whole_slice(spec))
 
 
 def test_beside_adapters_only_the_inputs_are_differentiated() -> None:

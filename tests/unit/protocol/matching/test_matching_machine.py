@@ -239,15 +239,6 @@ def test_a_record_is_no_message_and_a_message_no_record() -> None:
     assert matching.postings(NOW) == {}
 
 
-def test_a_crowd_of_liars_cannot_fill_the_board() -> None:
-    matching = machine(count=3)
-    first = candidates(3)[0]
-    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
-    for number in range(100, 200):
-        matching.receive_record(peer(number), "posting", bodies.encode_body(POSTING), NOW)
-    assert matching.postings(NOW)[Stage(0)].author == first
-
-
 def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
     """Their mandate does not matter: a later one counts more only among possible stewards."""
     matching = machine(count=40)

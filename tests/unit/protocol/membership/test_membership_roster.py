@@ -19,10 +19,8 @@ from protocol.membership.roster import (
     HASH_NEIGHBOURS,
     HOLDERS_OF_FAR_STAGES,
     MAX_LOST,
-    MOST_GUESTS,
     PIPELINE_NEIGHBOURS,
     Roster,
-    guests_for,
 )
 from protocol.membership.view import MemberDown, MemberUp
 from protocol.rounds.quorum import Quorum
@@ -370,12 +368,6 @@ def test_no_crowd_takes_the_places_of_members_that_work_has_proven(count: int) -
     assert more < set(roster.neighbours())
     roster.trust(None, GUESTS)
     assert len(set(roster.neighbours()) - proven) > GUESTS
-
-
-def test_runs_of_many_stages_have_places_for_those_that_hold_the_far_ones() -> None:
-    assert guests_for(1) == guests_for(3) == GUESTS
-    assert guests_for(8) >= GUESTS + 5 * 2 * HOLDERS_OF_FAR_STAGES
-    assert guests_for(1000) == MOST_GUESTS >= GUESTS + FAR_NEIGHBOURS
 
 
 def test_versions_are_heard_of_peers_without_an_advert_too() -> None:

@@ -127,15 +127,6 @@ def test_who_was_silent_has_saved_nothing() -> None:
     assert 8 <= len(back) <= 12
 
 
-def test_tags_do_not_pile_up() -> None:
-    shares = Shares(0, 0.0)
-    for number in range(1000):
-        shares.ask(PeerId(f"member {number}"), 1, 1000)
-        shares.granted(float(number))
-    assert not shares._prefixes
-    assert not shares._turns
-
-
 def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:
     shares, now = Shares(RATE, 0.0), 0.0
     for number in range(1000):

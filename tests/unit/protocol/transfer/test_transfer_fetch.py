@@ -293,15 +293,6 @@ def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
     assert now < 5 * 40 * every[B]
 
 
-def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
-    fetch = begin(A, B)
-    requests = asked([*fetch.offered(A, offer(12), 0.0), *fetch.offered(B, offer(12), 20.0)])
-    effects = list(fetch.tick(WINDOW * CHUNK_S))
-    assert A not in fetch._donors
-    of_b = [(peer, index) for peer, index in requests if peer == B] + asked(effects)
-    assert sorted(serve_all(fetch, of_b)) == list(range(12))
-
-
 @pytest.mark.parametrize("bytes_per_s", [100e3, 1e6 / 8 / 4])
 def test_a_slow_line_is_not_a_silent_one(bytes_per_s: float) -> None:
     """At 100 kB/s the last of four chunks comes 84 s after it was asked for; of 1 Mbit/s a quarter
