@@ -51,12 +51,6 @@ def test_bytes_that_are_no_text_are_read_as_python_reads_them(theirs: Any, data:
     assert theirs.decode(list(data)) == data.decode(errors="replace")
 
 
-def test_each_of_the_256_bytes_has_its_id(theirs: Any) -> None:
-    words = theirs.convert_ids_to_tokens(range(256))
-    assert len(set(words)) == len(theirs) == 256
-    assert theirs.convert_tokens_to_ids(words) == list(range(256))
-
-
 @pytest.mark.parametrize("spec", [GPT, LLAMA], ids=["gpt", "llama"])
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer(), None], ids=["bytes", "tokens"])
 def test_a_pipeline_writes_what_we_write(
