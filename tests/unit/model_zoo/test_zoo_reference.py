@@ -1,16 +1,14 @@
-"""The reference trainer learns, agrees with the flat optimizer, and simulates the wire."""
+"""The reference trainer learns, and agrees with the flat optimizer."""
 
 from dataclasses import replace
 
 import msgspec
 import pytest
 import torch
-from torch import Tensor
 
 from client.compute.replica import squared_norm, step_scale
 from client.lab.reference import (
     TrainingPlan,
-    WireContext,
     evaluate,
     train_reference,
 )
@@ -21,7 +19,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.whole import load_whole
 
 OPTIMIZER = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
 
@@ -40,40 +38,6 @@ def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
     model = load_whole(spec, run.state)
     held_out = evaluate(model, corpus, batches=3, sequences=4, context=spec.context)
     assert held_out == pytest.approx(run.losses[-1], abs=0.5)
-
-
-def test_the_wire_sees_every_boundary_tensor_once(corpus: Corpus) -> None:
-    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
-    seen: list[WireContext] = []
-
-    def wire(x: Tensor, place: WireContext) -> Tensor:
-        assert x.shape == (3, 16, 32)
-        seen.append(place)
-        return x.clone()
-
-    train_reference(plan_for(spec, (1, 2, 1), steps=2), corpus, wire=wire)
-    expected = []
-    for microbatch in range(4):
-        step = microbatch // 2
-        expected += [WireContext(step, microbatch, b, "forward") for b in (0, 1)]
-        expected += [WireContext(step, microbatch, b, "backward") for b in (1, 0)]
-    assert seen == expected
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_lossy_wire_is_felt(corpus: Corpus, direction: str) -> None:
-    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
-
-    def silence(x: Tensor, place: WireContext) -> Tensor:
-        return torch.zeros_like(x) if place.direction == direction else x.clone()
-
-    plan = plan_for(spec, steps=1)
-    start = build_whole(spec, plan.seed).state_dict()
-    state = train_reference(plan, corpus, wire=silence).state
-    before_the_cut = "transformer.h.0.attn.c_attn.weight"
-    no_decay = 1 - learning_rate(OPTIMIZER, 0) * OPTIMIZER.weight_decay
-    moved = not torch.allclose(state[before_the_cut], start[before_the_cut] * no_decay, atol=1e-7)
-    assert moved == (direction == "forward")
 
 
 @pytest.mark.parametrize("change", [{}, {"clip": 0.0, "eps": 1e-3}], ids=["clip", "large-eps"])
