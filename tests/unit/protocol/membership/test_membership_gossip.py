@@ -41,6 +41,14 @@ def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
     return Gossip(peer(number), store)
 
 
+def linked(*others: int, held: int = 0, body: bytes = b"x") -> Gossip:
+    """The gossip of peer 0 with links to others."""
+    gossip = gossip_of(0, held, body)
+    for number in others:
+        gossip.link_up(peer(number), 0.0)
+    return gossip
+
+
 def sent(effects: list[object]) -> list[Send]:
     return [effect for effect in effects if isinstance(effect, Send)]
 
@@ -73,9 +81,7 @@ def test_at_rest_only_heartbeats_and_one_digest_per_interval() -> None:
 
 
 def test_nothing_is_sent_back_to_its_sender_or_author_or_twice() -> None:
-    gossip = gossip_of(0)
-    for number in (1, 2, 3):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(1, 2, 3)
     result = gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
     assert [send.peer for send in sent(result.effects)] == [peer(3)]
     again = gossip.receive_records(peer(3), Records([record_of(2)]), 0.0, WALL)
@@ -83,9 +89,7 @@ def test_nothing_is_sent_back_to_its_sender_or_author_or_twice() -> None:
 
 
 def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
-    gossip = gossip_of(0)
-    for number in (1, 2, 3):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(1, 2, 3)
     passed_on = 0
     for seq in range(1, 400):
         flood = Records([record_of(4, seq, b"x" * 15_000)])
@@ -97,9 +101,7 @@ def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
 
 
 def test_records_are_pushed_over_all_links_about_equally_often() -> None:
-    gossip = gossip_of(0)
-    for number in range(1, 22):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(*range(1, 22))
     records = Records([record_of(number) for number in range(1000, 1200)])
     pushed = Counter[str]()
     for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL).effects):
@@ -110,8 +112,7 @@ def test_records_are_pushed_over_all_links_about_equally_often() -> None:
 
 
 def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
-    gossip = gossip_of(0)
-    gossip.link_up(peer(1), 0.0)
+    gossip = linked(1)
     good = record_of(2)
     forged = Envelope(good.signer, good.kind, good.body, bytes(64))
     result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), 0.0, WALL)
@@ -121,8 +122,7 @@ def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
 
 @pytest.mark.parametrize(("held", "size"), [(1300, 1), (200, 4000), (10, 15_000)])
 def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> None:
-    giver, taker = gossip_of(0, held, b"x" * size), gossip_of(1)
-    giver.link_up(peer(1), 0.0)
+    giver, taker = linked(1, held=held, body=b"x" * size), gossip_of(1)
     taker.link_up(peer(0), 0.0)
     now = 0.0
     for _ in range(10):
@@ -138,9 +138,7 @@ def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> N
 
 
 def test_the_parts_of_a_digest_list_every_slot_once_and_take_turns() -> None:
-    gossip = gossip_of(0, held=1300)
-    for number in (1, 2):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(1, 2, held=1300)
     whole = [send.message for send in sent(gossip.open_digest(peer(1)))]
     assert all(isinstance(part, RecordDigest) for part in whole)
     assert all(0 < len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in whole)
@@ -160,8 +158,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
 ) -> None:
     """Somebody may choose keys that fall into one part."""
     monkeypatch.setattr(limits, "MAX_DIGEST_ENTRIES", 5)
-    giver, taker = gossip_of(0, held=9), gossip_of(1, held=9)
-    giver.link_up(peer(1), 0.0)
+    giver, taker = linked(1, held=9), gossip_of(1, held=9)
     (ask,) = sent(taker.open_digest(peer(0)))
     (again,) = sent(giver.receive_digest(peer(1), ask.message, 1.0))
     assert len(again.message.records) == 4
@@ -169,8 +166,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
 
 
 def test_a_digest_is_no_lever_for_traffic() -> None:
-    gossip = gossip_of(0, held=1300, body=b"x" * 4000)
-    gossip.link_up(peer(1), 0.0)
+    gossip = linked(1, held=1300, body=b"x" * 4000)
     ask = RecordDigest([], want_reply=True)
     answered = 0
     for _ in range(3000):

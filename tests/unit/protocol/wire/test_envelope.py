@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import RemoteProtocolError
 from protocol.ids import base58_encode
-from protocol.wire.envelope import Signer, sign, transcript, verify
+from protocol.wire.envelope import sign, transcript, verify
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
@@ -66,9 +66,3 @@ def test_the_zero_key_signs_nothing() -> None:
 def test_parts_of_the_transcript_cannot_shift() -> None:
     assert transcript("ab", b"c", "d") != transcript("a", b"bc", "d")
     assert transcript("a", b"", "bc") != transcript("c", b"", "ab")
-
-
-@pytest.mark.parametrize("size", [0, 31, 33, 64])
-def test_seeds_of_other_lengths_are_refused(size: int) -> None:
-    with pytest.raises(LocalProtocolError):
-        Signer(b"s" * size)
