@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import RemoteProtocolError
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import base58_encode
-from protocol.wire.envelope import sign, transcript, verify
+from protocol.wire.envelope import Signer, sign, transcript, verify
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
@@ -66,3 +66,8 @@ def test_the_zero_key_signs_nothing() -> None:
 def test_parts_of_the_transcript_cannot_shift() -> None:
     assert transcript("ab", b"c", "d") != transcript("a", b"bc", "d")
     assert transcript("a", b"", "bc") != transcript("c", b"", "ab")
+
+
+def test_a_seed_of_another_length_is_refused() -> None:
+    with pytest.raises(LocalProtocolError):
+        Signer(b"s" * 31)
