@@ -116,14 +116,6 @@ def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]], flavour: int = 0
     return result
 
 
-def test_chunks_are_striped_over_agreeing_donors() -> None:
-    fetch = begin(A, B)
-    requests = asked([*fetch.offered(A, offer(20), 0.0), *fetch.offered(B, offer(20), 0.0)])
-    assert [peer for peer, _ in requests].count(B) == WINDOW
-    assert len({index for _, index in requests}) == 2 * WINDOW
-    assert sorted(serve_all(fetch, requests)) == list(range(20))
-
-
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 3))
 def test_every_chunk_is_stored_once_whatever_happens(seed: int, chunks: int, honest: int) -> None:
     """Losses of donors, wrong bytes, repeats and strangers, in any order, as long as one of the
@@ -232,31 +224,6 @@ def test_a_donor_that_disagrees_is_not_asked() -> None:
     assert fetch.chunk(B, chunk(5), digest(5, 1), 1.0) == []
 
 
-def test_the_first_offer_may_be_a_lie() -> None:
-    """A liar that offers first and then serves nothing must not keep the others from serving."""
-    fetch = begin(A, B, C)
-    fetch.offered(A, offer(9, flavour=1), 0.0)
-    fetch.offered(B, offer(3), 0.0)
-    fetch.offered(C, offer(3), 0.0)
-    assert fetch.progress == (0, 9)
-    effects = list(fetch.tick(WINDOW * CHUNK_S))
-    assert fetch.progress == (0, 3)
-    assert {peer for peer, _ in asked(effects)} == {B, C}
-    assert sorted(serve_all(fetch, asked(effects))) == [0, 1, 2]
-    assert fetch.done
-
-
-def test_chunks_of_a_lie_do_not_count_for_the_truth() -> None:
-    fetch = begin(A, B)
-    requests = asked(list(fetch.offered(A, offer(6, flavour=1), 0.0)))
-    fetch.offered(B, offer(6), 0.0)
-    first = list(fetch.chunk(A, chunk(requests[0][1]), digest(requests[0][1], 1), 1.0))
-    assert stored(first) == [0]
-    effects = list(fetch.lost(A, 2.0))
-    assert fetch.progress == (0, 6)
-    assert sorted(serve_all(fetch, asked(effects))) == list(range(6))
-
-
 def test_the_most_offered_blob_is_tried_next() -> None:
     fetch = begin(A, STRANGER, B, C)
     fetch.offered(A, offer(2, flavour=1), 0.0)
@@ -331,17 +298,6 @@ def test_hopeless_when_every_donor_is_gone() -> None:
     fetch.lost(B, 0.0)
     assert fetch.hopeless
     assert not fetch.done
-
-
-def test_done_stays_done_when_donors_go() -> None:
-    fetch = begin(A, B)
-    requests = asked(list(fetch.offered(A, offer(2), 0.0)))
-    fetch.offered(B, offer(2, flavour=1), 0.0)
-    serve_all(fetch, requests)
-    fetch.lost(A, 2.0)
-    assert fetch.done
-    assert fetch.offer == offer(2)
-    assert fetch.tick(100.0) == []
 
 
 def test_any_version_will_do_without_one_in_the_query() -> None:
