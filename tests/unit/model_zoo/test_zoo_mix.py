@@ -256,13 +256,6 @@ def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path)
         open_folder(tmp_path / "m")
 
 
-def test_a_part_without_two_windows_is_named(made: Path, tmp_path: Path) -> None:
-    corpus = Corpus.from_folder(mix(chosen(made, "web", "talk"), tmp_path / "m"))
-    corpus.check(4096)
-    with pytest.raises(DataError, match=r"the part talk of .* and a sample needs 8193"):
-        corpus.check(8192)
-
-
 def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> None:
     """Over a cycle of whole epochs the weighted targets are as many as all targets."""
     for name, answer in (("short", "a"), ("long", "abcdefgh")):

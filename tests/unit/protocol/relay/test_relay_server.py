@@ -43,16 +43,6 @@ def open_circuit(machine: RelayServer, number: int, asker: PeerId, *, member: bo
     assert machine.agreed(number, True, 0.0)[-1] == Join(number)
 
 
-def test_a_circuit_comes_about() -> None:
-    machine = relay()
-    assert machine.asked(connect(1, A), 1.0) == [AskTarget(1, B, Stop(A))]
-    assert machine.agreed(1, True, 2.0) == [Answer(1, Status("ok")), Join(1)]
-    machine.moved(1, 1000, 3.0)
-    assert (machine.circuits, machine.passed_bytes) == (1, 1000)
-    machine.ended(1)
-    assert machine.circuits == 0
-
-
 def test_a_member_is_told_where_the_other_end_of_its_circuit_is() -> None:
     machine = relay()
 
@@ -105,12 +95,6 @@ def test_who_is_refused(asked: Asked, code: str, blamed: bool) -> None:
     assert machine.circuits == 0
 
 
-def test_who_does_not_relay_takes_no_reservations() -> None:
-    machine = RelayServer(RELAY)
-    (answer,) = machine.asked(Asked(1, A, Reserve(), True), 0.0)
-    assert answer == Answer(1, Status("not-offered"))
-
-
 def test_ten_thousand_reservations_are_bounded() -> None:
     machine = relay(reserved=())
     for number in range(10_000):
@@ -121,19 +105,6 @@ def test_ten_thousand_reservations_are_bounded() -> None:
     (renewed,) = machine.asked(Asked(1, held, Reserve(), True), 1.0)  # in its own place
     assert isinstance(renewed, Answer)
     assert isinstance(renewed.message, Reserved)
-
-
-def test_one_peer_holds_one_reservation_and_is_blamed_for_a_storm() -> None:
-    machine = relay(reserved=())
-    effects = [
-        effect
-        for number in range(1000)
-        for effect in machine.asked(Asked(number, A, Reserve(), True), 0.0)
-    ]
-    assert machine.reservations == {A}
-    blamed = [effect for effect in effects if isinstance(effect, Penalise)]
-    assert len(blamed) == 1000 - machine.limits.asks.burst
-    assert {effect.peer for effect in blamed} == {A}
 
 
 def test_a_target_is_not_flooded_by_many_askers_together() -> None:
