@@ -476,14 +476,6 @@ def test_standard_library_order_and_skipping(tmp_path: Path) -> None:
 # --- samples -------------------------------------------------------------------------------------
 
 
-def test_samples_follow_seed_id_and_row_only(corpus: Corpus) -> None:
-    one = corpus.sample(5, 4, 12, seed=9)
-    assert np.array_equal(one, corpus.sample(5, 4, 12, seed=9))
-    assert not np.array_equal(one, corpus.sample(6, 4, 12, seed=9))
-    assert not np.array_equal(one, corpus.sample(5, 4, 12, seed=8))
-    assert len({row.tobytes() for row in one}) > 1
-
-
 def _corpus(source: Path) -> Corpus:
     return open_source(str(source))
 
