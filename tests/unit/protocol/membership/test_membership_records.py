@@ -263,16 +263,6 @@ def test_a_flood_displaces_only_itself_and_memory_is_bounded() -> None:
         assert held.get("note", peer(number)) is not None
 
 
-def test_the_largest_share_gives_way_to_a_newcomer_from_elsewhere() -> None:
-    held = notes(4)
-    for number in range(1000, 1010):
-        held.offer(note(number), peer(666), WALL)
-    offer = held.offer(note(1), peer(101), WALL)
-    assert offer.displaced is not None
-    assert offer.displaced.introducer == peer(666)
-    assert offer.displaced.signer == peer(1003)  # its latest that was stored
-
-
 def test_a_linked_peer_always_finds_room() -> None:
     held = notes(4, protected=frozenset({peer(5)}))
     for number in range(1000, 1004):
