@@ -99,24 +99,6 @@ def test_a_document_to_a_sequence_changes_no_bit(shape: ModelSpec) -> None:
     assert torch.equal(model(tokens, begins_of([[16]] * 4)), model(tokens))
 
 
-def test_attention_has_the_bits_of_documents_alone() -> None:
-    draw = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn(4, 2, 16, 8, generator=draw) for _ in range(3))
-    found = documents_of(begins_of(LENGTHS), CPU)
-    assert found is not None
-    rows = [part.transpose(1, 2) for part in (q, k, v)]
-    alone = [
-        causal(*(each.transpose(1, 2) for each in parts)).transpose(1, 2)
-        for parts in zip(*map(documents, rows), strict=True)
-    ]
-    mixed = documents(found.attend(causal, q, k, v).transpose(1, 2))
-    assert all(torch.equal(a, b) for a, b in zip(mixed, alone, strict=True))
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 def test_a_sequence_always_begins_a_document() -> None:
     assert documents_of(None, CPU) is None
     assert documents_of(torch.zeros(2, 6, dtype=torch.bool), CPU) is None
