@@ -218,3 +218,17 @@ def test_a_change_ends_without_those_who_do_not_come_back() -> None:
     world.run(SETTLE_S + 2)
     (words,) = world.words()
     assert "linked again with 1 of 3 after 30 s" in words
+
+
+def test_a_second_change_during_the_first_is_told_as_one() -> None:
+    world = World(A, B)
+    world.look(Surroundings())
+    world.run(4)
+    world.look(CABLE)
+    for peer in (A, B):
+        world.link(peer, "10.0.0.7")
+    world.run(2)
+    (words,) = world.words()
+    assert words.startswith("the network changed (192.168.1.2 is gone and 10.0.0.7 is new); linked")
+    assert "again with 2 of 2 after 4." in words
+    assert world.run(60) == []

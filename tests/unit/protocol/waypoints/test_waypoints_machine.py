@@ -235,6 +235,12 @@ class TestMaking:
         world.close(EVERY, "false", only=[2])
         assert world.versions() == {0}
 
+    def test_six_stages_are_certified_by_their_neighbours(self) -> None:
+        world = WaypointWorld([[s, 10 + s] for s in range(1, 7)])
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        assert world.versions() == {2 * EVERY}
+
     def test_a_later_lineage_goes_on_with_the_chain(self) -> None:
         world = two_by_two()
         world.close(2 * EVERY)
