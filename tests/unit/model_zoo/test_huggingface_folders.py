@@ -42,52 +42,22 @@ def configure(folder: Path, **changes: Any) -> None:
     ("changes", "message"),
     [
         ({"model_type": "qwen3_next"}, r"'qwen3_next' is unknown; the nearest is qwen3"),
-        ({"model_type": "olmo3"}, "the nearest is olmo"),
         ({"model_type": "falcon"}, "'falcon' is unknown; known are "),
-        ({"model_type": None}, "is unknown"),
         ({"hidden_size": None}, "hidden_size should be an integer"),
         ({"hidden_size": 1 << 40}, "width must be"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
-        ({"rope_scaling": 3}, "should be an object"),
         ({"partial_rotary_factor": 0.5}, "rotates heads whole"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
         ({"vocab_size": 300}, r"embed_tokens.weight should have the shape \(300, 16\)"),
         ({"num_hidden_layers": 3}, "layers.2.input_layernorm.weight is missing"),
         ({"num_hidden_layers": 1}, "layers.1.* is not one of the model's"),
+        ({"model_type": "mixtral"}, "layers.0.block_sparse_moe.gate.weight is missing"),
     ],
 )
 def test_a_configuration_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     configure(folder, **changes)
-    refused(folder, message)
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("mixtral", {"num_experts_per_tok": 9}, "active must lie between 1 and count"),
-        ("mixtral", {"num_local_experts": 1 << 50}, "count must lie between 2 and 512"),
-        ("mixtral", {"num_local_experts": "8"}, "num_local_experts should be an integer"),
-        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
-        ("mixtral", {"sliding_window": 4}, "sliding_window"),
-        ("mixtral", {"router_aux_loss_coef": -1.0}, "balance must lie between 0 and 1"),
-        ("mixtral", {}, "layers.0.block_sparse_moe.gate.weight is missing"),
-        (
-            "qwen3_moe",
-            {"moe_intermediate_size": None},
-            "moe_intermediate_size should be an integer",
-        ),
-        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step"),
-        ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
-        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window"),
-        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
-    ],
-)
-def test_a_mixture_is_refused(
-    folder: Path, kind: str, changes: dict[str, Any], message: str
-) -> None:
-    configure(folder, **{"model_type": kind, "moe_intermediate_size": 8} | changes)
     refused(folder, message)
 
 
@@ -98,12 +68,22 @@ PLAIN = {
     "intermediate_size": 96,
     "max_position_embeddings": 32,
     "vocab_size": 100,
+    "moe_intermediate_size": 8,
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
+        ("mixtral", {"num_experts_per_tok": 9}, "active must lie between 1 and count"),
+        ("mixtral", {"num_local_experts": 1 << 50}, "count must lie between 2 and 512"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
+        ("mixtral", {"sliding_window": 4}, "sliding_window"),
+        ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size should be"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
         ("llama", {"rope_theta": 10**400}, "rope_theta should be a number"),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 1e9}}, "factor must lie"),
         (
@@ -118,16 +98,12 @@ PLAIN = {
         ),
         ("phi3", {"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
         ("phi3", {"partial_rotary_factor": float("inf")}, "should be a number"),
-        ("phi3", {"partial_rotary_factor": 1.5}, "out of range"),
         ("phi3", {"partial_rotary_factor": 0.45}, "even head width"),
         ("phi3", {"head_dim": 10**400}, "out of range"),
         ("granite", {"logits_scaling": 0}, "scales.logits must lie"),
-        ("granite", {"attention_multiplier": "1"}, "should be a number"),
         ("starcoder2", {"use_bias": False}, "use_bias"),
         ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual"),
-        ("gpt_neox", {"hidden_act": "gelu_fast"}, "hidden_act"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "out of range"),
-        ("gemma2", {"query_pre_attn_scalar": -4}, "out of range"),
         ("gemma2", {"layer_types": ["full_attention"]}, "a word for every layer"),
         (
             "gemma2",

@@ -35,18 +35,6 @@ def test_the_left_half_is_a_power_of_two(count: int) -> None:
     assert root(iter(leaves)) == _by_definition(leaves)
 
 
-def test_nothing_has_no_root() -> None:
-    with pytest.raises(ValueError, match="needs a leaf"):
-        root([])
-
-
-def test_order_and_number_of_leaves_count() -> None:
-    one, two = leaf_digest(b"one"), leaf_digest(b"two")
-    roots = [root(leaves) for leaves in ([one], [one, one], [one, two], [two, one])]
-    assert len(set(roots)) == 4
-    assert root([root([one, two]), one]) == root([one, two, one])  # peaks are what RFC 6962 joins
-
-
 def test_a_leaf_is_no_inner_node() -> None:
     one, two = leaf_digest(b"one"), leaf_digest(b"two")
     assert leaf_digest(one + two) != root([one, two])
@@ -102,7 +90,3 @@ def test_a_leaf_is_proven_for_its_place_only() -> None:
         ]
         for wrong in (leaf[:-1], leaf + b"x", b"x" + leaf[1:], leaf[:-1] + b"x", b""):
             assert not is_proven(wrong, index, *of)
-
-
-def test_ten_terabytes_need_less_than_a_kilobyte_of_path() -> None:
-    assert proven_size(5, 10 * 10**12) - LEAF_BYTES == 26 * 32

@@ -85,31 +85,10 @@ def test_every_window_of_a_part_comes_once_before_any_twice_and_held_out_ones_ne
         assert not out & set(had)
 
 
-def test_no_window_has_tokens_of_two_parts() -> None:
-    """The first two parts end with tokens that fill no window."""
-    mixture = Mixture([part(1, 50, 1), part(2, 45, 1), part(3, 49, 1)], 2, 16)
-    starts = {mixture.training_start(n, seed=1) for n in range(60)}
-    starts |= {mixture.held_out_start(n) for n in range(60)}
-    assert starts == {0, 16, 32, 50, 66, 95, 111, 127}
-    assert list(mixture.leaves_of(0, 1, 2)) == [0]
-
-
 def test_a_window_over_the_end_of_a_leaf_needs_both() -> None:
     mixture = Mixture([part(1, 131_072 - 10, 1), part(2, 1000, 99)], 2, 16)
     needed = {tuple(mixture.leaves_of(n, 1, 2)) for n in range(100)}
     assert (0, 1) in needed
-
-
-def test_ten_terabytes_of_many_parts_are_exact() -> None:
-    tokens = 5 * 10**12 // MOST_PARTS
-    mixture = Mixture([part(n, tokens, 1 + n) for n in range(MOST_PARTS)], 2, 4096)
-    total = MOST_PARTS * (MOST_PARTS + 1) // 2
-    schedule = Schedule(range(1, 1 + MOST_PARTS))
-    for sample in (10**9, 10**12 + 1, 10**15 + 7):
-        number, within = schedule(sample)
-        assert abs(within * total - sample * (1 + number)) < total
-        begin = mixture.training_start(sample, seed=1) - number * tokens
-        assert 0 <= begin <= tokens - 4097
 
 
 def test_a_part_needs_a_window_to_train_on_and_one_to_hold_out() -> None:
@@ -124,21 +103,6 @@ def test_epochs_are_counted_in_what_is_not_held_out() -> None:
     data = mixed(part(1, 161, 3), part(2, 1601, 1))
     assert data.epochs(360, 16) == [30.0, 1.0]
     assert [data.part_of(n) for n in range(2)] == [data.parts[0], data.parts[0]]  # type: ignore[index]
-
-
-def test_the_loss_weight_is_that_of_the_samples_that_are_seen() -> None:
-    """Half of what is seen is of the small part, where all is learned; of the other a quarter."""
-    parts = part(1, 161, 1, 160), part(2, 1601, 1, 400)
-    data = mixed(*parts, answers=Answers(16, 560))
-    assert data.loss_weight == 1 / (0.5 * 1 + 0.5 * 0.25)
-    assert mixed(part(1, 161, 1), part(2, 1601, 1)).loss_weight == 1
-
-
-def test_what_is_no_mixture_has_no_parts() -> None:
-    plain = DataSpec("book", 10_000, "0" * 64)
-    assert plain.parts == ()
-    assert plain.part_of(3) is None
-    assert plain.epochs(100, 16) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The layout of a state without torch is that of the modules and the flat buffers."""
+"""The layout of a state without torch is that of the modules and the flat buffers, whose views and
+gradients stay in place."""
 
 from __future__ import annotations
 
@@ -6,12 +7,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch import Tensor
 
 from model_zoo.flat import FlatParameters
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import slices, stage_tensors, whole_slice
+from model_zoo.specs.slices import slices, stage_parameter_count, stage_tensors, whole_slice
 from model_zoo.specs.state import StateSpec, size, stage_layout
-from model_zoo.stages import build_stage
+from model_zoo.stages import build_stage, summed_loss
+from model_zoo.whole import build_whole
 
 
 @pytest.mark.parametrize("cut", [(4,), (1, 3), (2, 1, 1)])
@@ -23,20 +27,52 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
         flat = FlatParameters(stage)
         layout = stage_layout(spec, part)
         assert layout == tuple((s.name, tuple(s.shape)) for s in flat.layout)
-        assert size(layout) == flat.values.numel()
+        assert size(layout) == flat.values.numel() == stage_parameter_count(spec, part)
 
 
-@pytest.mark.parametrize(
-    ("state", "sections"),
-    [
-        (StateSpec(), ("", "first_moment/", "second_moment/")),
-        (StateSpec("lion"), ("", "momentum/")),
-        (StateSpec("sgd"), ("",)),
-    ],
-)
-def test_sections(state: StateSpec, sections: tuple[str, ...]) -> None:
-    assert state.sections == sections
-    assert state.bytes_per_parameter == 4 * len(sections)
+def test_layout_covers_the_buffer_with_matrices_first(spec: ModelSpec) -> None:
+    flat = FlatParameters(build_whole(spec, seed=0))
+    offset = 0
+    for segment in flat.layout:
+        assert segment.offset == offset
+        assert (len(segment.shape) >= 2) == (offset < flat.decay_size)
+        offset += segment.size
+    assert offset == flat.values.numel() == spec.parameter_count
+
+
+def test_values_and_model_are_the_same_memory(spec: ModelSpec, tokens: Tensor) -> None:
+    model = build_whole(spec, seed=0)
+    before = model(tokens[:, :-1])
+    flat = FlatParameters(model)
+    assert torch.equal(model(tokens[:, :-1]), before)
+    flat.values.zero_()
+    assert torch.count_nonzero(model(tokens[:, :-1])) == 0
+
+
+def test_gradients_accumulate_in_the_flat_buffer(spec: ModelSpec, tokens: Tensor) -> None:
+    plain, flattened = build_whole(spec, seed=0), build_whole(spec, seed=0)
+    flat = FlatParameters(flattened)
+    for _ in range(2):
+        summed_loss(plain(tokens[:, :-1]), tokens[:, 1:]).backward()
+        summed_loss(flattened(tokens[:, :-1]), tokens[:, 1:]).backward()
+    expected = dict(plain.named_parameters())
+    for s in flat.layout:
+        found = flat.gradients[s.offset : s.offset + s.size].view(s.shape)
+        assert torch.equal(found, expected[s.name].grad)
+    flattened.zero_grad(set_to_none=True)
+    flat.zero_gradients()
+    summed_loss(flattened(tokens[:, :-1]), tokens[:, 1:]).backward()
+    assert torch.count_nonzero(flat.gradients) > 0
+    flat.zero_gradients()
+    assert all(p.grad is not None and not p.grad.any() for p in flattened.parameters())
+
+
+def test_state_names_every_parameter(spec: ModelSpec) -> None:
+    stage = build_stage(spec, slices((2, 2))[1], seed=5)
+    expected = {name: tensor.clone() for name, tensor in stage.state_dict().items()}
+    state = FlatParameters(stage).state()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
 def test_tensors_come_section_by_section(spec: ModelSpec) -> None:

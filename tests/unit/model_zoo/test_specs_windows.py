@@ -33,19 +33,6 @@ def test_it_is_the_same_in_every_release() -> None:
     assert Permutation(10**15, "volunteer")(123_456_789) == FAR
 
 
-def test_keys_make_different_orders() -> None:
-    one, other = Permutation(1000, "one"), Permutation(1000, "other")
-    assert sum(one(place) == other(place) for place in range(1000)) < 10
-
-
-def test_neighbours_are_spread() -> None:
-    """The mean distance of two random places is a third of all."""
-    order = Permutation(100_000, "any")
-    found = [order(place) for place in range(5001)]
-    mean = sum(abs(a - b) for a, b in pairwise(found)) / 5000
-    assert 0.97 < mean / (100_000 / 3) < 1.03
-
-
 @pytest.mark.parametrize("place", [-1, 10, 11])
 def test_other_places_are_refused(place: int) -> None:
     with pytest.raises(ValueError, match="not one of 10"):

@@ -102,24 +102,18 @@ def _words(corpus: Corpus, tokens: np.ndarray[Any, Any]) -> str:
 
 
 def test_answers_and_their_ends_are_learned_and_nothing_else(model: Path, tmp_path: Path) -> None:
-    rows = written(tmp_path / "talk.jsonl", {"messages": TALK}, {"messages": TALK[1:3]})
-    folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=160)
-    first, second = learned_texts(folder)
-    assert first == "sehr gut, «danke»<E>\nja<E>\n"
-    assert second == "sehr gut, «danke»<E>\n"
-    assert folder.index.tally.texts == 2
-
-
-def test_texts_of_answers_come_back(model: Path, tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "it is four"}]
     rows = written(
         tmp_path / "talk.jsonl",
+        {"messages": TALK[1:3]},
         {"messages": talk},
         {"prompt": talk[:1], "completion": talk[1:]},
         {"prompt": "2+2=", "completion": "four"},
     )
     folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=64)
-    assert learned_texts(folder) == ["it is four<E>\n", "it is four<E>\n", "four"]
+    said = ["sehr gut, «danke»<E>\n", "it is four<E>\n", "it is four<E>\n", "four"]
+    assert learned_texts(folder) == said
+    assert folder.index.tally.texts == 4
     last = Corpus.from_folder(folder)
     tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
     ends = plain_tokens(tokens[tokens < NOT_LEARNED])
@@ -155,6 +149,8 @@ def test_a_window_has_one_conversation_and_its_first_token_is_no_target(tmp_path
     folder = build([path], tmp_path / "out", context=16)
     corpus = Corpus.from_folder(folder)
     corpus.check(16)
+    with pytest.raises(DataError, match="cut for a context of 16, not of 8"):
+        corpus.check(8)
     samples = np.concatenate([corpus.sample(0, 7, 16, 3), corpus.held_out_batch(0, 1, 16)])
     inputs, targets = inputs_and_targets(samples)
     texts = sorted(corpus.text_of(row[:9]) for row in inputs)
@@ -172,13 +168,22 @@ def test_the_number_of_processes_does_not_matter(
     path = written(tmp_path / "a.jsonl", *rows)
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    made = [
-        build([source], tmp_path / f"out{n}", tokenizer=chosen(model), context=80, workers=n)
+    made = {
+        (fits, n): build(
+            [source],
+            tmp_path / f"{fits} {n}",
+            tokenizer=chosen(model),
+            context=80,
+            packed=fits,
+            workers=n,
+        )
+        for fits in (False, True)
         for n, source in ((1, path), (2, path), (3, packed))
-    ]
-    assert len({folder.index.root for folder in made}) == 1
-    assert made[0].index.tally.texts == 40
-    assert open_folder(tmp_path / "out2").index == made[1].index
+    }
+    roots = {(fits, folder.index.root) for (fits, _), folder in made.items()}
+    assert len(roots) == 2
+    assert made[False, 1].index.tally.texts == 40
+    assert open_folder(tmp_path / "False 2").index == made[False, 2].index
 
 
 def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path: Path) -> None:
@@ -196,9 +201,9 @@ def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path
 
 
 BAD_ROWS = [
-    ("not json", "line 3, is not JSON"),
-    ([1], "line 3, is no JSON object"),
-    ({"text": "x"}, 'line 3, has neither "messages" or'),
+    ("not json", "is not JSON"),
+    ([1], "is no JSON object"),
+    ({"text": "x"}, 'has neither "messages" or'),
     ({"prompt": "x", "completion": ""}, "there is no answer to learn"),
     ({"messages": []}, 'has no messages in "messages"'),
     ({"messages": [{"role": "user", "content": "x"}]}, "has no answer"),
@@ -212,7 +217,7 @@ BAD_ROWS = [
     ({"conversations": [{"from": "call", "value": "x"}]}, "message 1 from 'call', which has no"),
     ({"messages": [{"role": "user", "content": "<|im_end|>"}, TALK[2]]}, "has <|im_end|> in its"),
     ({"prompt": "x", "completion": "<|im_start|>"}, "stands for a special token"),
-    ('{"prompt": "x", "completion": "\\ud800"}', "line 3"),
+    ('{"prompt": "x", "completion": "\\ud800"}', ""),
 ]
 
 
@@ -261,17 +266,13 @@ def test_rows_that_are_no_conversations_can_be_left_out(model: Path, tmp_path: P
         zip(folder.index.skipped_rows, BAD_ROWS, strict=True), start=2
     ):
         assert name.startswith(f"{path}, line {number}, ")
-        assert words.removeprefix("line 3, ").removeprefix("line 3") in name
+        assert words in name
 
 
-@pytest.mark.parametrize(("row", "words"), BAD_ROWS)
-def test_bad_rows_are_refused_by_their_number(
-    model: Path, tmp_path: Path, row: Any, words: str
-) -> None:
-    path = written(tmp_path / "a.jsonl", {"messages": TALK}, "", row)
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3,") as caught:
+def test_a_bad_row_is_refused_by_its_number(model: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", {"messages": TALK}, "", {"messages": []})
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3, has no messages"):
         build([path], tmp_path / "out", tokenizer=chosen(model), context=64)
-    assert words in str(caught.value)
 
 
 def test_what_no_conversations_can_be_made_of(model: Path, tmp_path: Path) -> None:
@@ -385,13 +386,6 @@ def test_losses_and_bytes_count_answers_alone(tmp_path: Path) -> None:
     assert summed_loss(logits, targets).item() * shown_share(targets) / 64 == pytest.approx(mean)
 
 
-def test_another_context_is_refused(tmp_path: Path) -> None:
-    rows = [{"prompt": "p", "completion": "c"} for _ in range(4)]
-    folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
-    with pytest.raises(DataError, match="cut for a context of 16, not of 8"):
-        Corpus.from_folder(folder).check(8)
-
-
 # --- packed --------------------------------------------------------------------------------------
 
 
@@ -417,6 +411,7 @@ def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
     assert sorted(one.rstrip(b"\n") for one in found) == sorted(
         bytes(row.astype(np.uint8)).rstrip(b"\n") for row in rows_of(alone)
     )
+    assert [folder.index.spec().packed for folder in (alone, packed)] == [False, True]
     one, other = alone.index.tally, packed.index.tally
     assert other.learned == one.learned
     assert other.texts == one.texts == len(SHORT)
@@ -458,25 +453,6 @@ def test_a_packed_model_is_evaluated_as_on_conversations_alone(tmp_path: Path) -
     assert one == other
 
 
-def test_packing_depends_on_nothing_but_the_rows(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "PIECE_BYTES", 1 << 12)
-    source = written(tmp_path / "a.jsonl", *({"messages": TALK[n % 3 :]} for n in range(100)))
-    roots = {
-        build(
-            [source],
-            tmp_path / f"out{n}",
-            tokenizer=chosen(model),
-            context=400,
-            packed=True,
-            workers=n,
-        ).index.root
-        for n in (1, 2)
-    }
-    assert len(roots) == 1
-
-
 @pytest.mark.parametrize(
     ("lengths", "windows"),
     [
@@ -489,13 +465,3 @@ def test_packing_depends_on_nothing_but_the_rows(
 )
 def test_conversations_are_fitted(lengths: list[int], windows: list[list[int]]) -> None:
     assert fitted(lengths, 8) == windows
-
-
-def test_a_manifest_says_that_data_is_packed_and_is_as_before_if_not(tmp_path: Path) -> None:
-    rows = written(tmp_path / "a.jsonl", *SHORT)
-    said = [
-        build([rows], tmp_path / f"{packed}", context=64, packed=packed).index.spec()
-        for packed in (False, True)
-    ]
-    assert [spec.packed for spec in said] == [False, True]
-    assert [b"packed" in msgspec.msgpack.encode(spec) for spec in said] == [False, True]

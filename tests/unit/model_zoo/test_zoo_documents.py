@@ -75,14 +75,6 @@ def test_documents_are_computed_as_if_alone(shape: ModelSpec) -> None:
         torch.testing.assert_close(gradient, apart[name], rtol=1e-5, atol=CLOSE_GRADIENT)
 
 
-def test_without_borders_documents_bleed(shape: ModelSpec) -> None:
-    """What the test above compares does differ."""
-    model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
-    apart = (model(tokens, begins_of(LENGTHS)) - model(tokens)).abs().amax(dim=(1, 2))
-    assert apart[1] == 0  # one document
-    assert all(apart[row] > 1e-3 for row in (0, 2, 3))
-
-
 def test_other_documents_change_no_bit(shape: ModelSpec) -> None:
     model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
     begins = begins_of(LENGTHS)
@@ -105,33 +97,6 @@ def test_stages_with_borders_equal_the_whole(shape: ModelSpec) -> None:
 def test_a_document_to_a_sequence_changes_no_bit(shape: ModelSpec) -> None:
     model, (tokens, _) = build_whole(shape, seed=1), batch(shape)
     assert torch.equal(model(tokens, begins_of([[16]] * 4)), model(tokens))
-
-
-def test_attention_has_the_bits_of_documents_alone() -> None:
-    draw = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn(4, 2, 16, 8, generator=draw) for _ in range(3))
-    found = documents_of(begins_of(LENGTHS), CPU)
-    assert found is not None
-    rows = [part.transpose(1, 2) for part in (q, k, v)]
-    alone = [
-        causal(*(each.transpose(1, 2) for each in parts)).transpose(1, 2)
-        for parts in zip(*map(documents, rows), strict=True)
-    ]
-    mixed = documents(found.attend(causal, q, k, v).transpose(1, 2))
-    assert all(torch.equal(a, b) for a, b in zip(mixed, alone, strict=True))
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def test_documents_lie_where_they_are_said_to() -> None:
-    found = documents_of(begins_of([[2, 1, 3], [3, 3, 0]]), CPU)
-    assert found is not None
-    assert found.positions.tolist() == [[0, 1, 0, 0, 1, 2], [0, 1, 2, 0, 1, 2]]
-    assert found.groups == ((1, 1), (1, 2), (3, 3))
-    assert found.order.tolist() == [2, 0, 1, *range(3, 12)]
-    assert torch.equal(found.order[found.places], torch.arange(12))
 
 
 def test_a_sequence_always_begins_a_document() -> None:

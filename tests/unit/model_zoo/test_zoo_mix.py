@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 
 from model_zoo.data import DataError, inputs_and_targets
-from model_zoo.datasets import assembly
 from model_zoo.datasets import mix as mixing
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build
@@ -127,35 +124,14 @@ def test_a_killed_mixture_goes_on_where_it_was(made: Path, tmp_path: Path) -> No
         mix(chosen(made, "web:1", "code:3"), out)
 
 
-def test_a_full_disk_loses_nothing(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append, calls = assembly.append, Counter[str]()
-
-    def full(path: Path, data: bytes) -> None:
-        calls[path.name] += 1
-        if calls[path.name] == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        append(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(assembly, "append", full)
-        with pytest.raises(DataError, match="full: free space and run the same command again"):
-            mix(chosen(made, "web", "code"), tmp_path / "m")
-    assert not is_data_folder(tmp_path / "m")
-    found = mix(chosen(made, "web", "code"), tmp_path / "m")
-    assert _bytes(found.path) == _bytes(made / "web") + _bytes(made / "code")
-
-
 @pytest.mark.parametrize("name", ["shard-00000.bin", "leaves.bin"])
-@pytest.mark.parametrize("kept_bytes", [0, 31])
 def test_what_was_noted_and_is_lost_is_not_filled_with_zeros(
-    made: Path, tmp_path: Path, name: str, kept_bytes: int
+    made: Path, tmp_path: Path, name: str
 ) -> None:
     out = mix(chosen(made, "web", "code"), tmp_path / "m").path
     (out / "index.json").unlink()
     lost = out / name
-    lost.write_bytes(lost.read_bytes()[:kept_bytes])
+    lost.write_bytes(lost.read_bytes()[:31])
     with pytest.raises(DataError, match="has lost what was written: remove"):
         mix(chosen(made, "web", "code"), out)
     lost.unlink()
@@ -271,8 +247,6 @@ def test_folders_that_do_not_go_together(made: Path, tmp_path: Path) -> None:
         mix([parse_choice(str(found.path)), parse_choice(f"{made}/talk")], tmp_path / "n")
     with pytest.raises(DataError, match="is one of the folders"):
         mix(chosen(made, "web", "code"), made / "code")
-    with pytest.raises(DataError, match="is not empty"):
-        mix(chosen(made, "web", "code"), tmp_path)
 
 
 def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path) -> None:
@@ -280,13 +254,6 @@ def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path)
     index.write_text(index.read_text().replace('"size_bytes":', '"size_bytes":1', 1))
     with pytest.raises(DataError, match="damaged: the parts do not add up"):
         open_folder(tmp_path / "m")
-
-
-def test_a_part_without_two_windows_is_named(made: Path, tmp_path: Path) -> None:
-    corpus = Corpus.from_folder(mix(chosen(made, "web", "talk"), tmp_path / "m"))
-    corpus.check(4096)
-    with pytest.raises(DataError, match=r"the part talk of .* and a sample needs 8193"):
-        corpus.check(8192)
 
 
 def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> None:

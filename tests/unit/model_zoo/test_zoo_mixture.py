@@ -70,15 +70,6 @@ def test_the_loss_of_balance_is_that_of_transformers() -> None:
         torch.testing.assert_close(actual, expected)
 
 
-def test_equally_busy_experts_are_best() -> None:
-    chosen = torch.tensor([[0, 1], [2, 3]]).view(1, 2, 2)
-    even = torch.full((1, 2, 4), 0.25)
-    assert imbalance(even, chosen).tolist() == [2.0]
-    one = F.one_hot(torch.zeros(1, 2, dtype=torch.int64), 4).float()
-    assert imbalance(one, chosen[..., :1]).tolist() == [2.0]
-    assert imbalance(one, torch.zeros(1, 2, 1, dtype=torch.int64)).tolist() == [4.0]
-
-
 def loss_of(model: Stage, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy, and what the routers' choices say of balance, worked out anew: the
     mean over the layers for each sequence, times its tokens."""
@@ -132,33 +123,6 @@ def test_sequences_are_independent() -> None:
 
     x = hidden(4)
     torch.testing.assert_close(gradient([x]), gradient([x[:1], x[1:]]), rtol=1e-4, atol=1e-4)
-
-
-def test_training_on_balance_makes_experts_equally_busy() -> None:
-    ffn, x = mixture(balance=1.0), hidden(8)
-    with torch.no_grad():
-        x[..., 0] = 3.0
-        ffn.gate.weight[0, 0] = 1.0  # one expert is everybody's favourite
-
-    def found() -> float:
-        probabilities = ffn.gate(x).softmax(-1)
-        return imbalance(probabilities, probabilities.topk(ACTIVE).indices).mean().item()
-
-    before = found()
-    for _ in range(60):
-        ffn.zero_grad()
-        (ffn(x) * 0).sum().backward()
-        with torch.no_grad():
-            ffn.gate.weight -= 0.05 * ffn.gate.weight.grad  # type: ignore[operator]
-    assert before > 1.3 * ACTIVE
-    assert found() < 1.05 * ACTIVE + 0.1
-
-
-def test_what_transformers_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="only shares of the chosen"):
-        replace(SPEC, experts=Experts(COUNT, ACTIVE, "all"))
-    with pytest.raises(ValueError, match="mixtral has no window"):
-        replace(SPEC, window=4)
 
 
 def test_two_backward_passes_give_the_same_bits() -> None:

@@ -1,44 +1,31 @@
-"""The reference trainer learns, repeats itself bit for bit, and simulates the wire."""
+"""The reference trainer learns, and agrees with the flat optimizer."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from torch import Tensor, nn
 
 from client.compute.replica import squared_norm, step_scale
 from client.lab.reference import (
-    ReferenceRun,
     TrainingPlan,
-    WireContext,
     evaluate,
     train_reference,
 )
-from model_zoo.data import DataError
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW
-from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.whole import load_whole
 
-SPEC = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
 OPTIMIZER = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
 
 
 def plan_for(spec: ModelSpec, cut: tuple[int, ...] = (2, 2), steps: int = 4) -> TrainingPlan:
     return TrainingPlan(spec, cut, OPTIMIZER, 11, steps, 2, 3)
-
-
-def identity(x: Tensor, place: WireContext) -> Tensor:
-    return x.clone()
 
 
 def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
@@ -51,58 +38,6 @@ def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
     model = load_whole(spec, run.state)
     held_out = evaluate(model, corpus, batches=3, sequences=4, context=spec.context)
     assert held_out == pytest.approx(run.losses[-1], abs=0.5)
-
-
-def test_repeats_itself_bit_for_bit(spec: ModelSpec, corpus: Corpus) -> None:
-    first, second = (train_reference(plan_for(spec), corpus, threads=1) for _ in range(2))
-    assert first.losses == second.losses
-    assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
-
-
-@pytest.mark.parametrize("cut", [(2, 2), (1, 2, 1), (1, 1, 1, 1)])
-def test_a_perfect_wire_changes_nothing(
-    spec: ModelSpec, corpus: Corpus, cut: tuple[int, ...]
-) -> None:
-    plan = plan_for(spec, cut, steps=8)
-    plain = train_reference(plan, corpus)
-    wired = train_reference(plan, corpus, wire=identity)
-    assert wired.losses == pytest.approx(plain.losses, rel=1e-6)
-    for name, tensor in plain.state.items():
-        torch.testing.assert_close(wired.state[name], tensor, rtol=1e-4, atol=1e-5)
-
-
-def test_the_wire_sees_every_boundary_tensor_once(corpus: Corpus) -> None:
-    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
-    seen: list[WireContext] = []
-
-    def wire(x: Tensor, place: WireContext) -> Tensor:
-        assert x.shape == (3, 16, 32)
-        seen.append(place)
-        return x.clone()
-
-    train_reference(plan_for(spec, (1, 2, 1), steps=2), corpus, wire=wire)
-    expected = []
-    for microbatch in range(4):
-        step = microbatch // 2
-        expected += [WireContext(step, microbatch, b, "forward") for b in (0, 1)]
-        expected += [WireContext(step, microbatch, b, "backward") for b in (1, 0)]
-    assert seen == expected
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_lossy_wire_is_felt(corpus: Corpus, direction: str) -> None:
-    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
-
-    def silence(x: Tensor, place: WireContext) -> Tensor:
-        return torch.zeros_like(x) if place.direction == direction else x.clone()
-
-    plan = plan_for(spec, steps=1)
-    start = build_whole(spec, plan.seed).state_dict()
-    state = train_reference(plan, corpus, wire=silence).state
-    before_the_cut = "transformer.h.0.attn.c_attn.weight"
-    no_decay = 1 - learning_rate(OPTIMIZER, 0) * OPTIMIZER.weight_decay
-    moved = not torch.allclose(state[before_the_cut], start[before_the_cut] * no_decay, atol=1e-7)
-    assert moved == (direction == "forward")
 
 
 @pytest.mark.parametrize("change", [{}, {"clip": 0.0, "eps": 1e-3}], ids=["clip", "large-eps"])
@@ -134,119 +69,3 @@ def test_stages_with_the_flat_optimizer_agree(
             adamw.step(flat.gradients, learning_rate(plan.optimizer, step), scale)
             flat.zero_gradients()
     assert losses == pytest.approx(expected, rel=1e-5)
-
-
-def in_rounds(*, name: str = "adamw", momentum: float = 0.0, lr: float = 1.0) -> TrainingPlan:
-    """Rounds of 8 microbatches, with an inner step after every 2."""
-    optimizer = msgspec.structs.replace(OPTIMIZER, name=name, schedule="constant", warmup_steps=0)
-    rounds = LocalRounds(2, outer_lr=lr, outer_momentum=momentum)
-    return TrainingPlan(SPEC, (2, 2), optimizer, 11, 3, 8, 1, local_rounds=rounds)
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_rounds_of_one_replica_are_smaller_steps(corpus: Corpus, name: str) -> None:
-    plan = in_rounds(name=name)
-    run = train_reference(plan, corpus)
-    plain = train_reference(
-        replace(plan, local_rounds=None, steps=12, microbatches_per_step=2), corpus
-    )
-    of_rounds = [sum(plain.losses[4 * step : 4 * step + 4]) / 4 for step in range(3)]
-    assert run.losses == pytest.approx(of_rounds, rel=1e-5)
-    for tensor, expected in zip(run.state.values(), plain.state.values(), strict=True):
-        torch.testing.assert_close(tensor, expected, rtol=1e-3, atol=1e-5)
-
-
-def test_the_last_inner_step_is_as_much_smaller_as_its_group(corpus: Corpus) -> None:
-    """Without momentum two groups of two and one of one move by 2.5 inner steps."""
-    optimizer = OptimizerSpec(0.1, 0.1, 0, 1, beta1=0, weight_decay=0, clip=0, name="sgd")
-    rounds = LocalRounds(2)
-    plan = TrainingPlan(SPEC, (4,), optimizer, 11, 1, 5, 1, local_rounds=rounds)
-    model = build_whole(SPEC, plan.seed)
-    flat = FlatParameters(model)
-    for group in ((0, 1), (2, 3), (4,)):
-        flat.values.sub_(0.1 * len(group) / 2 * mean_gradient(model, flat, corpus, group))
-    assert_state(train_reference(plan, corpus), flat)
-
-
-@pytest.mark.parametrize(("momentum", "lr"), [(0.0, 1.0), (0.0, 0.7), (0.6, 0.8)])
-def test_versions_move_by_the_mean_of_the_replicas_differences(
-    corpus: Corpus, momentum: float, lr: float
-) -> None:
-    """Against a plain reading: replicas that count unlike many microbatches, in orders of their
-    own, keep AdamW's moments between rounds; the outer update is Nesterov's."""
-    plan = in_rounds(momentum=momentum, lr=lr)
-    counted = [
-        [[5, 0, 3, 1, 7], [6, 2, 4]],
-        [[9, 8], [10, 15, 14, 11, 13, 12]],
-        [[], [*range(16, 24)]],
-    ]
-    run = train_reference(replace(plan, layers_per_stage=(4,)), corpus, dealt=counted.__getitem__)
-    model = build_whole(SPEC, plan.seed)
-    flat = FlatParameters(model)
-    inners = [FlatAdamW(flat.values, flat.decay_size, plan.optimizer) for _ in range(2)]
-    version, kept = flat.values.clone(), torch.zeros_like(flat.values)
-    for dealt in counted:
-        difference = torch.zeros_like(version)
-        for inner, microbatches in zip(inners, dealt, strict=True):
-            flat.values.copy_(version)
-            for first in range(0, len(microbatches), 2):
-                group = microbatches[first : first + 2]
-                gradient = mean_gradient(model, flat, corpus, group)
-                scale = min(1.0, plan.optimizer.clip / float(gradient.norm()))
-                inner.step(gradient, OPTIMIZER.lr * len(group) / 2, scale)
-            difference += (version - flat.values) * len(microbatches) / 8
-        kept = momentum * kept + difference
-        version -= lr * (difference + momentum * kept if momentum else difference)
-    flat.values.copy_(version)
-    assert_state(run, flat)
-
-
-def mean_gradient(
-    model: nn.Module, flat: FlatParameters, corpus: Corpus, microbatches: Sequence[int]
-) -> Tensor:
-    """Of single sequences."""
-    flat.zero_gradients()
-    for microbatch in microbatches:
-        tokens = torch.from_numpy(corpus.sample(microbatch, 1, 16, 11).astype("int64"))
-        summed_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
-    return flat.gradients / (16 * len(microbatches))
-
-
-def assert_state(run: ReferenceRun, flat: FlatParameters) -> None:
-    for name, expected in flat.state().items():
-        torch.testing.assert_close(run.state[name], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
-    path = tmp_path / "short"
-    path.write_bytes(b"short")
-    with pytest.raises(DataError, match="a sample needs 17"):
-        train_reference(plan_for(spec), open_source(str(path)))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"layers_per_stage": (2, 3)}, "do not add up to 4 layers"),
-        ({"layers_per_stage": (4, 0)}, "at least one layer"),
-        ({"steps": 0}, "steps must be"),
-        ({"microbatches_per_step": -1}, "microbatches_per_step must be"),
-        ({"sequences_per_microbatch": 0}, "sequences_per_microbatch must be"),
-    ],
-)
-def test_plan_refuses(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(plan_for(ModelSpec("gpt", 4, 32, 4, 4, 64, context=16), (4,)), **change)  # type: ignore[arg-type]
-
-
-def test_threads_are_given_back(corpus: Corpus) -> None:
-    spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8)
-    during: list[int] = []
-    train_reference(
-        plan_for(spec, (1,), steps=1),
-        corpus,
-        threads=2,
-        on_step=lambda step, loss: during.append(torch.get_num_threads()),
-    )
-    assert during == [2]
-    assert torch.get_num_threads() == 1

@@ -56,6 +56,8 @@ def test_invites_round_trip(peers: list[Address], ticket: bytes | None) -> None:
 def test_swarm_files_round_trip(ticket: bytes | None) -> None:
     original = swarm_file(ticket)
     assert parse_target(str(original)) == original
+    alone = replace(original, peers=())
+    assert parse_swarm_file(str(alone)) == alone
     assert parse_target(str(original.invite)) == Invite(original.swarm, (HERE, THERE), ticket)
 
 
@@ -84,39 +86,24 @@ def test_what_mail_programs_and_people_put_around_an_invite_is_no_part_of_it(
     assert parse_target("\ufeff" + str(original)) == original
 
 
-def test_a_swarm_file_may_name_nobody() -> None:
-    original = swarm_file()
-    alone = SwarmFile(original.manifest, original.encoded, original.signature, ())
-    assert parse_swarm_file(str(alone)) == alone
-
-
-def test_a_multiaddr_is_a_target() -> None:
-    assert parse_target(str(THERE)) == THERE
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "hello",
         "volunteer:",
         "volunteer:xyz?peer=" + str(HERE),
         f"volunteer:{SWARM}",
-        f"volunteer:{SWARM}?",
         f"volunteer:{SWARM}?peer={HERE} thanks",
         f"volunteer:{SWARM.upper()}?peer={HERE}",
-        f"volunteer:{SWARM}?peer=",
         f"volunteer:{SWARM}?peer=/ip4/1.2.3.4/tcp/1",
         f"volunteer:{SWARM}?peer=%ff%fe",
         f"volunteer:{SWARM}?peer={HERE}&exec=rm",
-        f"volunteer:{SWARM}?peer={HERE}&ticket=",
         f"volunteer:{SWARM}?peer={HERE}&ticket=AAAA",
         f"volunteer:{SWARM}?peer={HERE}&ticket=" + "!" * 43,
         f"volunteer:{SWARM}?peer={HERE}&ticket=" + "A" * 42 + "B",
         f"volunteer:{SWARM}?" + "&".join(f"peer={replace(HERE, port=n)}" for n in range(1, 18)),
         "volunteer:" + "a" * MAX_INVITE_CHARS,
         "/ip4/1.2.3.4/tcp/1",
-        "/home/somebody/example.swarm",
         "{",
         "{}",
         "[" * 100_000,
@@ -143,9 +130,6 @@ def test_a_swarm_file_that_is_not_genuine_is_refused(key: str, value: str) -> No
     document = json.loads(str(swarm_file()))
     with pytest.raises(RemoteProtocolError):
         parse_target(json.dumps(document | {key: value}))
-
-
-def test_a_swarm_file_with_an_altered_manifest_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="bad-signature"):
         parse_target(str(swarm_file()).replace('\\"seed\\":7', '\\"seed\\":8'))
 
@@ -167,33 +151,22 @@ def test_an_invite_names_every_member_once() -> None:
         "",
         "/",
         "ip4/1.2.3.4/tcp/1",
-        "/ip4/1.2.3/tcp/1",
-        "/ip4/1.2.3.256/tcp/1",
         "/ip4/1.2.3.04/tcp/1",
-        "/ip4/1.2.3.4/tcp/0",
         "/ip4/1.2.3.4/tcp/65536",
         "/ip4/1.2.3.4/tcp/+1",
         "/ip4/1.2.3.4/tcp/\u0661",
         "/ip4/1.2.3.4/tcp/1\n",
         "/ip4/1.2.3.4/udp/1",
         "/ip6/::ffff:1.2.3.4/tcp/1",
-        "/ip6/::ffff:102:304/tcp/1",
         "/ip6/fe80::1%eth0/tcp/1",
         "/ip6/1.2.3.4/tcp/1",
-        "/ip6/[::1]/tcp/1",
-        "/ip6/2001:db8::g/tcp/1",
         "/ip6/1:2:3:4:5:6:7:8:9/tcp/1",
         "/ip6/\u0661::1/tcp/1",
-        "/ip6//tcp/1",
         "/ip4/::1/tcp/1",
-        "/ip7/::1/tcp/1",
-        "/unix/etc/passwd",
         "/ip4/1.2.3.4/tcp/1/",
         "/ip4/1.2.3.4/tcp/1/p2p/x",
-        "/ip4/1.2.3.4/tcp/1/http",
         "/dns4//tcp/1",
         "/dns4/-x/tcp/1",
-        "/dns4/a..b/tcp/1",
         "/dns4/" + "a" * 64 + "/tcp/1",
         "/dns4/" + "a." * 100 + "a/tcp/1",
         "/dns4/ex\u00e4mple/tcp/1",

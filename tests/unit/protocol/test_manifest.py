@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from model_zoo.specs.architecture import Experts, Lora, Rope, Scales
 from model_zoo.specs.data import Answers, DataSpec
@@ -35,14 +37,16 @@ from tests.support.protocol_examples import manifest, peer, signer
 
 
 def changed(changes: dict[str, object]) -> Manifest:
-    """The example with these fields; `ffn`: a model whose first stage has 34,152,448 parameters and
-    8192 for each of so many, its last one 63,488 fewer."""
+    """The example with these fields; `shape`: of its model; `ffn`: a model whose first stage has
+    34,152,448 parameters and 8192 for each of so many, its last one 63,488 fewer."""
     fields = dict(changes)
+    shape = fields.pop("shape", None)
     if ffn := fields.pop("ffn", None):
-        large = {"width": 2048, "ffn_width": ffn}
-        fields["model"] = msgspec.structs.replace(manifest().model, **large)
+        shape = {"width": 2048, "ffn_width": ffn}
+    if isinstance(shape, dict):
+        fields["model"] = replace(manifest().model, **shape)
     costs = {"stages": fields.pop("stages")} if "stages" in fields else {}
-    return msgspec.structs.replace(manifest(**fields), **costs)
+    return replace(manifest(**fields), **costs)
 
 
 def refuse(encoded: bytes, reason: str) -> None:
@@ -62,85 +66,25 @@ def edited(path: str, value: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def test_round_trip_and_id() -> None:
-    encoded = encode_manifest(manifest())
-    assert decode_manifest(encoded) == manifest()
-    assert len(swarm_id(encoded)) == 64
-    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest(seed=8)))
-
-
-DEFAULTS = {
-    "Manifest.boundary_codec": "s8",
-    "Manifest.averaging_codec": "s8",
-    "Manifest.policy": Policy(),
-    "Manifest.compute": "fp32",
-    "Manifest.aggregation": "sum",
-    "Policy.redundancy": 2,
-    "Policy.checkpoint_every": 50,
-    "Policy.dual_homing": True,
-    "ModelSpec.vocab": 256,
-    "ModelSpec.rope_theta": 10_000.0,
-    "ModelSpec.norm_eps": 1e-5,
-    "ModelSpec.gelu": "exact",
-    "ModelSpec.rope": Rope(),
-    "Rope.kind": "default",
-    "Rope.factor": 1.0,
-    "Rope.low": 1.0,
-    "Rope.high": 4.0,
-    "Rope.original": 8192,
-    "Scales.embedding": 1.0,
-    "Scales.residual": 1.0,
-    "Scales.logits": 1.0,
-    "Experts.shares": "chosen",
-    "Experts.balance": 0.001,
-    "Lora.base": "bf16",
-    "OptimizerSpec.lr": 1e-3,
-    "OptimizerSpec.min_lr": 1e-4,
-    "OptimizerSpec.warmup_steps": 100,
-    "OptimizerSpec.decay_steps": 2000,
-    "OptimizerSpec.beta1": 0.9,
-    "OptimizerSpec.beta2": 0.99,
-    "OptimizerSpec.eps": 1e-8,
-    "OptimizerSpec.weight_decay": 0.1,
-    "OptimizerSpec.clip": 1.0,
-    "OptimizerSpec.name": "adamw",
-    "OptimizerSpec.schedule": "cosine",
-}
-
-
 def test_defaults_are_part_of_the_protocol() -> None:
     """A field with its default is left out, so another default would make another run of the same
-    bytes: it needs another number of the protocol."""
+    bytes. Who changes one raises ``PROTOCOL`` and writes the new digest here."""
     document = json.loads(encode_manifest(manifest()))
     assert document.keys() == {
         *("created", "data", "founder", "microbatches_per_step", "model", "name", "optimizer"),
         *("protocol", "seed", "sequences_per_microbatch", "stages", "steps"),
     }
     described = (
-        Manifest,
-        Policy,
-        ModelSpec,
-        Rope,
-        Scales,
-        Experts,
-        Lora,
-        OptimizerSpec,
-        DataSpec,
-        Answers,
+        *(Manifest, Policy, ModelSpec, Rope, Scales, Experts, Lora, OptimizerSpec, DataSpec),
+        *(Answers, Part, TokenizerSpec, ChatFormat),
     )
     defaults = {
-        f"{part.__name__}.{field.name}": field.default
-        for part in (*described, DataSpec, Answers, Part, TokenizerSpec, ChatFormat)
+        f"{part.__name__}.{field.name}": msgspec.to_builtins(field.default)
+        for part in described
         for field in msgspec.structs.fields(part)
-        if field.default not in (msgspec.NODEFAULT, None, False, (), "")
+        if field.default is not msgspec.NODEFAULT
     }
-    assert defaults == DEFAULTS
-
-
-def test_a_purpose_has_one_spelling() -> None:
-    assert manifest().purpose == ""
-    refuse(edited("purpose", ""), "manifest-not-canonical")  # one run, one spelling
-    refuse(edited("purpose", "x" * 161), "manifest-malformed")
+    assert blake2b(json.dumps(defaults).encode(), digest_size=8).hexdigest() == "493923e8960f394a"
 
 
 def test_the_largest_manifest_fits() -> None:
@@ -153,17 +97,18 @@ def with_start(base: Manifest, **sizes: int) -> Manifest:
     """The same run, but of an imported model in bf16; `first`: bytes of the first stage's start."""
     starts = [StageStart(2 * stage.parameters + 1000, "ab" * 32) for stage in base.stages]
     starts[0] = StageStart(sizes.get("first", starts[0].size_bytes), "cd" * 32)
-    return msgspec.structs.replace(base, start=tuple(starts))
+    return replace(base, start=tuple(starts))
 
 
 @pytest.mark.parametrize(
     "other",
     [
+        manifest(seed=8),
         manifest(purpose="Haiku in Basque"),
         manifest(aggregation="centred-clipping"),
         with_start(manifest()),
     ],
-    ids=["purpose", "aggregation", "imported weights"],
+    ids=["seed", "purpose", "aggregation", "imported weights"],
 )
 def test_whatever_it_says_makes_another_swarm(other: Manifest) -> None:
     encoded = encode_manifest(other)
@@ -175,46 +120,11 @@ def test_imported_weights_fit_the_stages() -> None:
     parameters = manifest().stages[0].parameters
     for size in (1, 2 * parameters, 4 * parameters + (3 << 20)):
         refuse(encode_manifest(with_start(manifest(), first=size)), "manifest-inconsistent")
-    short = msgspec.structs.replace(manifest(), start=with_start(manifest()).start[1:])
+    short = replace(manifest(), start=with_start(manifest()).start[1:])
     refuse(encode_manifest(short), "manifest-inconsistent")
     refuse(edited("start", [[4096, "g" * 64]]), "manifest-malformed")
     many = with_start(manifest(stages=MAX_IMPORTED_STAGES + 1))
     refuse(encode_manifest(many), "manifest-malformed")
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("protocol", 2),
-        ("name", ""),
-        ("name", "x" * 65),
-        ("seed", -1),
-        ("seed", 1.5),
-        ("seed", True),
-        ("stages", []),
-        ("model.architecture", "pickle"),
-        ("model.layers", 0),
-        ("model.width", 2**21),
-        ("model.rope_theta", 0),
-        ("optimizer.lr", -1),
-        ("optimizer.lr", 1e31),
-        ("optimizer.beta1", 1),
-        ("optimizer.clip", None),
-        ("data.source", "http"),
-        ("data.digest", "0" * 63),
-        ("data.digest", "0" * 64 + "\n"),
-        ("policy.redundancy", 0),
-        ("policy.dual_homing", 1),
-        ("microbatches_per_step", 16_385),
-        ("steps", 2**41),
-        ("compute", "fp16"),
-        ("compute", None),
-        ("surprise", 1),
-        ("model.code", "import os"),
-    ],
-)
-def test_values_out_of_range_are_refused(path: str, value: object) -> None:
-    refuse(edited(path, value), "manifest-malformed")
 
 
 def tokens(size: int = 10_000, vocab: int = 256) -> DataSpec:
@@ -239,16 +149,60 @@ def mixture(*names: str, tokens: int = 5000) -> DataSpec:
     return DataSpec("mixed", 2 * tokens * len(names), "0" * 64, parts=parts)
 
 
-def test_only_a_mixture_has_parts() -> None:
-    assert encode_manifest(manifest(data=tokens())).count(b"parts") == 0
-    plain = msgspec.json.encode(tokens(), order="sorted")
-    assert plain == (
-        b'{"digest":"' + b"0" * 64 + b'","name":"book","size_bytes":10000,'
-        b'"tokenizer":{"digest":"' + b"1" * 64 + b'","library":"0.23.3","size_bytes":5000,'
-        b'"vocab":256}}'
-    )
-    encoded = encode_manifest(manifest(data=mixture("a", "b")))
-    assert decode_manifest(encoded) == manifest(data=mixture("a", "b"))
+TALK = msgspec.to_builtins(talk())
+
+
+def parts(count: int = 2, **changes: object) -> dict[str, object]:
+    """A mixture of so many parts, of which the first one is changed."""
+    fields: dict[str, object] = msgspec.to_builtins(mixture("a", "b"))
+    first, other = fields["parts"]  # type: ignore[misc]
+    others = [other | {"digest": f"{number:064x}"} for number in range(1, count)]
+    return fields | {"parts": [first | changes, *others], "size_bytes": 10_000 * count}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("protocol", 2),
+        ("name", ""),
+        ("name", "x" * 65),
+        ("purpose", "x" * 161),
+        ("seed", 1.5),
+        ("stages", []),
+        ("model.architecture", "pickle"),
+        ("model.width", 2**21),
+        ("optimizer.lr", -1),
+        ("optimizer.lr", 1e31),
+        ("data.source", "http"),
+        ("data.digest", "0" * 64 + "\n"),
+        ("policy.dual_homing", 1),
+        ("microbatches_per_step", 16_385),
+        ("steps", 2**41),
+        ("compute", "fp16"),
+        ("surprise", 1),
+        ("model.code", "import os"),
+        ("model.heads", 3),
+        ("model.vocab", 2**20 + 1),
+        ("optimizer.min_lr", 0.002),
+        ("optimizer.name", "pickle"),
+        ("data", msgspec.to_builtins(tokens()) | {"size_bytes": 10_001}),  # within a token
+        ("data", TALK | {"size_bytes": 4 * 32 * 40}),  # no token after the last window
+        ("data", TALK | {"answers": {"context": 32, "learned": 39}}),  # a window without one
+        ("data", TALK | {"answers": {"context": 32, "learned": 1281}}),
+        ("data", TALK | {"answers": {"context": 1, "learned": 1280}}),
+        ("data", TALK | {"parts": [{}]}),
+        ("data", parts(1)),
+        ("data", parts(65)),
+        ("data", parts(weight=0)),
+        ("data", parts(weight=65_536)),
+        ("data", parts() | {"size_bytes": 19_998}),
+        ("data", parts(name="x" * 41)),
+        ("data", parts(digest="no")),
+        ("data", parts(surprise=5)),
+    ],
+)
+def test_values_out_of_range_are_refused(path: str, value: object) -> None:
+    refuse(edited(path, value), "manifest-malformed")
 
 
 def test_the_largest_mixture_fits_a_manifest() -> None:
@@ -257,52 +211,14 @@ def test_the_largest_mixture_fits_a_manifest() -> None:
     assert decode_manifest(encode_manifest(large)) == large
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("weight", 0),
-        ("weight", -1),
-        ("weight", 1.5),
-        ("weight", 65_536),
-        ("weight", 4),  # both have a common divisor
-        ("size_bytes", 9998),
-        ("name", "x" * 41),
-        ("digest", "no"),
-        ("digest", f"{1:064x}"),
-        ("learned", 5),
-        ("surprise", 5),
-    ],
-)
-def test_parts_that_contradict_themselves_are_refused(path: str, value: object) -> None:
-    fields = msgspec.to_builtins(mixture("a", "b"))
-    fields["parts"][1]["weight"] = 2
-    fields["parts"][0]["weight"] = 3
-    msgspec.convert(fields, DataSpec)
-    fields["parts"][0][path] = value
-    refuse(edited("data", fields), "manifest-malformed")
-
-
-@pytest.mark.parametrize("count", [0, 1, 65])
-def test_a_mixture_has_two_to_64_parts(count: int) -> None:
-    fields = msgspec.to_builtins(mixture("a", "b"))
-    fields["parts"] = [fields["parts"][1] | {"digest": f"{number:064x}"} for number in range(count)]
-    fields["size_bytes"] = 10_000 * max(1, count)
-    refuse(edited("data", fields), "manifest-malformed")
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("size_bytes", 4 * 32 * 40),  # no token after the last window
-        ("answers", {"context": 32, "learned": 39}),  # a window without one
-        ("answers", {"context": 32, "learned": 1281}),
-        ("answers", {"context": 1, "learned": 1280}),
-        ("parts", [{}]),
-    ],
-)
-def test_masked_data_that_contradict_themselves_are_refused(path: str, value: object) -> None:
-    fields = msgspec.to_builtins(talk())
-    refuse(edited("data", fields | {path: value}), "manifest-malformed")
+FIRST, LAST = manifest().stages
+LONG_DATA = DataSpec("long", 10**7, "0" * 64)
+LONG = {"shape": {"context": 2048, "width": 1024}, "data": LONG_DATA}
+THIN = {
+    "shape": {"width": 1, "heads": 1, "kv_heads": 1, "context": 131_072},
+    "data": LONG_DATA,
+}
+"""Beside a boundary of one fp32 number a token the two bytes of the token are a lot."""
 
 
 @pytest.mark.parametrize(
@@ -315,12 +231,12 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
         ({"data": mixture("a", "b", tokens=64)}, "shorter than one sample"),
         ({"data": DataSpec("../etc/passwd", 10_000, "0" * 64)}, "plain name"),
         ({"data": DataSpec(".hidden", 10_000, "0" * 64)}, "plain name"),
-        ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
-        (
-            {"model": msgspec.structs.replace(manifest().model, narrow=Narrow(32, (1,)))},
-            "boundaries are not between the stages",
-        ),
-        ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
+        ({"shape": {"layers": 5}}, "add up"),
+        ({"shape": {"narrow": Narrow(32, (1,))}}, "boundaries are not between the stages"),
+        (LONG | {"sequences_per_microbatch": 4096}, "larger than a frame"),
+        (THIN | {"sequences_per_microbatch": 4096}, "larger than a frame"),
+        ({"stages": (replace(FIRST, layers=0), replace(FIRST, layers=4))}, "stages"),
+        ({"stages": (FIRST, replace(LAST, parameters=1))}, f"has {LAST.parameters} parameters"),
         ({"data": tokens(size=2 * 64)}, "shorter than one sample"),
         ({"data": tokens(vocab=257)}, "257 tokens, and the model's embedding 256"),
         ({"ffn": 911_359}, "too large to be averaged: take more stages"),
@@ -340,9 +256,6 @@ def test_masked_data_that_contradict_themselves_are_refused(path: str, value: ob
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
-    if changes.get("model", 1) is None:
-        changes["model"] = msgspec.structs.replace(manifest().model, context=2048, width=1024)
-        changes["data"] = DataSpec("long", 100_000, "0" * 64)
     with pytest.raises(RemoteProtocolError, match=words):
         decode_manifest(encode_manifest(changed(changes)))
 
@@ -357,6 +270,7 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
         {"data": mixture("a", "b", tokens=65)},
         {"data": mixture(*"abcdefgh", tokens=10**12)},
         {"ffn": 911_358},
+        THIN | {"sequences_per_microbatch": 4095},
     ],
 )
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
@@ -368,71 +282,6 @@ def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
 def test_the_state_of_the_largest_stage_can_be_copied(optimizer: str) -> None:
     size = StateSpec(optimizer).bytes_per_parameter * MAX_STAGE_PARAMETERS
     assert size + MAX_HEADER_BYTES <= MAX_BLOB_BYTES
-
-
-@pytest.mark.parametrize(("sequences", "fits"), [(4095, True), (4096, False)])
-def test_the_tokens_of_narrow_models_fit_a_frame_as_well(sequences: int, fits: bool) -> None:
-    """A token takes two bytes; beside a boundary of one fp32 number a token that is a lot."""
-    narrow = {"width": 1, "heads": 1, "kv_heads": 1, "context": 131_072}
-    model = msgspec.structs.replace(manifest().model, **narrow)
-    data = DataSpec("long", 10**7, "0" * 64)
-    fields = {"model": model, "sequences_per_microbatch": sequences, "data": data}
-    if fits:
-        assert decode_manifest(encode_manifest(changed(fields))).sequences_per_microbatch
-        return
-    with pytest.raises(RemoteProtocolError, match="larger than a frame"):
-        decode_manifest(encode_manifest(changed(fields)))
-
-
-LLAMA = {"architecture": "llama", "heads": 8, "kv_heads": 8}
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("model.kv_heads", 2, "gpt needs kv_heads == heads"),
-        ("model.heads", 3, "width 64 is not a multiple of heads"),
-        ("model.width", 65_540, "width must be"),
-        ("model.vocab", 2**20 + 1, "vocab must be"),
-        ("model", LLAMA | {"kv_heads": 3}, "multiple of kv_heads"),
-        ("model", LLAMA | {"heads": 64, "kv_heads": 64}, "even head width"),
-        ("model", LLAMA | {"rope_theta": 1.0}, "rope_theta"),
-        ("model", LLAMA | {"bias": True}, "no biases"),
-        ("optimizer.lr", 11.0, "lr <= 10"),
-        ("optimizer.min_lr", 0.002, "min_lr <= lr"),
-        ("optimizer.warmup_steps", 2001, "warmup_steps <= decay_steps"),
-        ("optimizer.eps", 2.0, "eps <= 1"),
-        ("optimizer.weight_decay", 11.0, "weight_decay <= 10"),
-        ("optimizer.name", "pickle", "unknown"),
-        (
-            "data",
-            msgspec.to_builtins(tokens()) | {"tokenizer": "other"},
-            "Expected `object | null`",
-        ),
-        ("data", msgspec.to_builtins(tokens()) | {"size_bytes": 10_001}, "within a token"),
-    ],
-)
-def test_what_no_worker_could_open_is_refused(path: str, value: object, words: str) -> None:
-    if isinstance(value, dict) and path == "model":
-        value = msgspec.to_builtins(manifest().model) | value
-    encoded = edited(path, value)
-    with pytest.raises(RemoteProtocolError, match=words):
-        decode_manifest(encoded)
-
-
-def test_a_stage_without_a_layer_is_refused() -> None:
-    stages = tuple(msgspec.structs.replace(manifest().stages[0], layers=n) for n in (0, 4))
-    with pytest.raises(RemoteProtocolError, match="stages"):
-        decode_manifest(encode_manifest(changed({"stages": stages})))
-
-
-@pytest.mark.parametrize("claimed", [1, 116_000])
-def test_parameters_are_those_of_the_model(claimed: int) -> None:
-    """The fit of a stage and the time of its download are computed from them."""
-    first, last = manifest().stages
-    stages = first, msgspec.structs.replace(last, parameters=claimed)
-    with pytest.raises(RemoteProtocolError, match=f"stage 1 has {last.parameters} parameters"):
-        decode_manifest(encode_manifest(changed({"stages": stages})))
 
 
 def test_only_the_canonical_spelling_is_accepted() -> None:
@@ -449,7 +298,7 @@ def test_only_the_canonical_spelling_is_accepted() -> None:
     [
         *(("policy", {}), ("policy.redundancy", 2), ("averaging_codec", "s8")),
         *(("evaluation", None), ("audit_percent", 0), ("compute", "fp32"), ("start", [])),
-        *(("policy.private", False), ("data.answers", None)),
+        *(("policy.private", False), ("data.answers", None), ("purpose", "")),
         *(("model.bias", False), ("model.norm_eps", 1e-5), ("model.vocab", 256)),
         *(("model.gelu", "exact"), ("optimizer.name", "adamw"), ("optimizer.lr", 0.001)),
         *(("optimizer.z_loss", 0.0), ("optimizer.eps", 1e-8)),
@@ -470,26 +319,16 @@ def test_garbage_is_refused(encoded: bytes) -> None:
         decode_manifest(encoded)
 
 
-def test_the_founder_signs() -> None:
+def test_only_the_founders_signature_counts() -> None:
     encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
     assert verify_manifest(encoded, signature) == manifest(peer(1))
-
-
-def test_nobody_signs_for_another_founder() -> None:
-    with pytest.raises(LocalProtocolError):
-        signer(2).sign_manifest(manifest(peer(1)))
-
-
-def test_wrong_and_missing_signatures_are_refused() -> None:
-    encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
     other, _ = signer(1).sign_manifest(manifest(peer(1), seed=8))
     forged = signer(2).sign("manifest", encoded, swarm_id(encoded)).signature
-    flipped = bytes([signature[0] ^ 1]) + signature[1:]
-    for bad in (b"", b"\0" * 64, signature[:63], signature + b"\0", forged, flipped):
+    for text, bad in ((encoded, b""), (encoded, forged), (other, signature)):
         with pytest.raises(RemoteProtocolError, match="bad-signature"):
-            verify_manifest(encoded, bad)
-    with pytest.raises(RemoteProtocolError, match="bad-signature"):
-        verify_manifest(other, signature)
+            verify_manifest(text, bad)
+    with pytest.raises(LocalProtocolError):
+        signer(2).sign_manifest(manifest(peer(1)))
 
 
 def test_a_founder_that_is_no_peer_id_is_refused() -> None:

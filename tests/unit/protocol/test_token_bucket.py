@@ -35,12 +35,6 @@ def test_the_rate_is_used_while_there_is_work(rate: int, sizes: list[int]) -> No
     assert now == pytest.approx(max(0, sum(sizes) - burst) / rate, rel=1e-6, abs=1e-6)
 
 
-def test_an_idle_line_saves_no_more_than_its_burst() -> None:
-    bucket = TokenBucket(100, 50, 0.0)
-    assert bucket.reserve(50, 1000.0) == 0
-    assert bucket.reserve(100, 1000.0) == 1
-
-
 def test_what_there_is_not_enough_of_is_not_taken() -> None:
     bucket = TokenBucket(1.0, 3, 0.0)
     assert not bucket.take(4, 0.0)

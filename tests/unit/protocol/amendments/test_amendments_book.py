@@ -74,10 +74,6 @@ BAD: dict[str, Callable[[], Envelope]] = {
     "too many steps": lambda: resigned(steps=limits.MAX_STEP + 1),
     "a step before the first": lambda: resigned(from_step=-1),
     "no rate": lambda: with_optimizer(lr=0.0),
-    "a rate that is no number": lambda: with_optimizer(lr=float("nan")),
-    "an endless rate": lambda: with_optimizer(lr=float("inf")),
-    "a rate above 10": lambda: with_optimizer(lr=11.0),
-    "a last rate above the highest": lambda: with_optimizer(min_lr=1.0),
     "an unknown schedule": lambda: with_optimizer(schedule="sawtooth"),
     "another optimizer": lambda: with_optimizer(name="lion"),
     "another clip": lambda: with_optimizer(clip=2.0),
@@ -177,18 +173,13 @@ class TestAgreeing:
     def test_what_is_kept_comes_back(self) -> None:
         known = book(ONE, TWO, FORK)
         known.settle(listed((ONE, 9)))
-        again = Amendments(
-            RUN, SWARM, msgspec.msgpack.decode(known_bytes(known), type=KeptAmendments)
-        )
+        kept = msgspec.msgpack.encode(known.kept)
+        again = Amendments(RUN, SWARM, msgspec.msgpack.decode(kept, type=KeptAmendments))
         assert (again.chain(), again.agreed) == (known.chain(), known.agreed)
 
     def test_of_what_was_kept_only_what_verifies_counts(self) -> None:
         bad = amendment(RUN, OTHER, steps=300)
         assert Amendments(RUN, SWARM, KeptAmendments((bad, ONE))).steps == 200
-
-
-def known_bytes(known: Amendments) -> bytes:
-    return msgspec.msgpack.encode(known.kept)
 
 
 class TestRates:

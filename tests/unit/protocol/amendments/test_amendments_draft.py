@@ -39,13 +39,6 @@ def test_a_rate_ends_with_the_run_and_keeps_its_share() -> None:
     assert said.from_step == 40 + book().notice, "by then all have heard of it"
 
 
-def test_every_number_can_be_said() -> None:
-    numbers = {"lr": 2e-3, "min_lr": 1e-5, "warmup_steps": 0, "decay_steps": 80}
-    said = drafted(Changes(from_step=60, **numbers))  # type: ignore[arg-type]
-    assert said.from_step == 60
-    assert {name: getattr(said.optimizer, name) for name in numbers} == numbers
-
-
 def test_wsd_falls_in_the_last_fifth_unless_said() -> None:
     assert drafted(Changes(schedule="wsd")).optimizer.falls_from == 80
     assert drafted(Changes(schedule="wsd", decay_from=50)).optimizer.falls_from == 50
@@ -63,11 +56,8 @@ def test_back_to_a_cosine() -> None:
 REFUSED = (
     (Changes(steps=40), "has done 40 steps"),
     (Changes(steps=0), "between 1 and"),
-    (Changes(steps=2**41), "between 1 and"),
     (Changes(steps=100), "nothing would change"),
-    (Changes(), "nothing would change"),
     (Changes(lr=0.0), "0 < lr <= 10"),
-    (Changes(lr=-1e-3), "0 < lr <= 10"),
     (Changes(lr=float("nan")), "0 < lr <= 10"),
     (Changes(lr=0.2), "would destroy it"),
     (Changes(lr=1e-3, min_lr=1e-2), "min_lr"),

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from protocol.connectivity.machine import (
     AGAIN_S,
-    ANSWER_S,
-    QUIET_S,
     SETTLE_S,
     SILENT_WORDS,
     SLEPT_S,
@@ -81,25 +79,6 @@ class World:
 
     def words(self) -> list[str]:
         return [effect.words for _, effect in self.told if isinstance(effect, Explain)]
-
-
-def test_links_that_are_heard_need_nothing() -> None:
-    world = World(A, B, C)
-    assert world.run(120) == []
-    assert world.machine.words(world.now) == ""
-
-
-def test_a_silent_link_is_asked_and_then_its_peer_is_dialled_beside_it() -> None:
-    world = World(A, B, C)
-    world.run(10)
-    world.heard.remove(A)
-    began = world.now
-    found = world.run(30, lambda effect: isinstance(effect, Doubt))
-    assert found == [Ask(A), Doubt(A)]  # one of three says nothing of our own network
-    assert QUIET_S + ANSWER_S < world.now - began < QUIET_S + ANSWER_S + 3
-    assert world.run(30) == []
-    world.heard.add(A)
-    assert world.run(30) == []
 
 
 def test_a_long_line_has_longer_to_answer() -> None:
@@ -190,19 +169,6 @@ def test_links_that_were_dialled_by_both_at_once_are_no_change() -> None:
     for peer in (A, B, C):
         world.link(peer)
     assert world.run(30) == []
-
-
-def test_who_slept_asks_everybody() -> None:
-    world = World(A, B)
-    world.run(5)
-    world.now += 3600.0
-    found = world.run(1)
-    assert {e.peer for e in found if isinstance(e, Ask)} == {A, B}
-    assert DialAgain() in found
-    assert Renew() in found
-    world.run(2)
-    (words,) = world.words()
-    assert words.startswith("this machine slept for 3600 s; linked again with 2 of 2")
 
 
 def test_what_was_under_way_before_a_sleep_is_no_answer() -> None:

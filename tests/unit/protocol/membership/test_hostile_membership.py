@@ -62,10 +62,11 @@ def test_no_sequence_of_messages_and_events_breaks_it(script: list[tuple[object,
         assert deadline is None or deadline == deadline
 
 
-def test_a_conversation_of_another_swarm_replayed_here_changes_nothing() -> None:
+def test_a_conversation_replayed_changes_nothing_in_its_own_or_another_swarm() -> None:
     world = World(3)
     world.advertise()
     world.link_all()
+    world.perform(peer(1), world.members[peer(1)].set_seats([seat(2)], world.now, world.wall))
     world.run(12)
     overheard = [
         effect.message
@@ -74,31 +75,14 @@ def test_a_conversation_of_another_swarm_replayed_here_changes_nothing() -> None
         if isinstance(effect, Send) and isinstance(effect.message, Records)
     ]
     assert overheard
-    victim = Membership(peer(50), OTHER_SWARM, world.stages)
-    victim.link_up(peer(60), world.now)
-    for message in overheard:
-        copy = decode_message(encode_message(message))
-        assert isinstance(copy, Records)
-        victim.receive(peer(60), copy, world.now, world.wall)
-    assert len(victim.records) == len(victim.roster) == 0
-
-
-def test_a_conversation_replayed_in_its_own_swarm_changes_nothing() -> None:
-    world = World(3)
-    world.advertise()
-    world.link_all()
-    world.perform(peer(1), world.members[peer(1)].set_seats([seat(2)], world.now, world.wall))
-    world.run(12)
     listener = world.members[peer(0)]
     before = (listener.roster.members(), len(listener.records))
-    overheard = [
-        effect.message
-        for seen in world.seen.values()
-        for effect in seen
-        if isinstance(effect, Send) and isinstance(effect.message, Records)
-    ]
+    victim = Membership(peer(50), OTHER_SWARM, world.stages)
+    victim.link_up(peer(2), world.now)
     for message in overheard:
         copy = decode_message(encode_message(message))
         assert isinstance(copy, Records)
         assert listener.receive(peer(2), copy, world.now, world.wall) == []
+        victim.receive(peer(2), copy, world.now, world.wall)
     assert before == (listener.roster.members(), len(listener.records))
+    assert len(victim.records) == len(victim.roster) == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S, Detector
@@ -20,12 +18,6 @@ def deaths(detector: Detector, times: list[float]) -> list[float]:
 
 def quarter_seconds(start: float, end: float) -> list[float]:
     return [start + n / 4 for n in range(1, int((end - start) * 4) + 1)]
-
-
-def test_silence() -> None:
-    detector = Detector()
-    detector.watch(A, 0.0)
-    assert deaths(detector, quarter_seconds(0, 8)) == [DEAD_AFTER_S], "once"
 
 
 @pytest.mark.parametrize(
@@ -71,28 +63,11 @@ def test_a_first_watch_after_a_long_time_alone_is_no_sleep() -> None:
     detector = Detector()
     detector.watch(A, 0.0)
     detector.forget(A)
+    detector.heard(A, 1.0)
     assert detector.next_deadline() is None
     detector.watch(B, 1000.0)
     assert detector.next_deadline() == 1001.0
     assert deaths(detector, quarter_seconds(1000, 1006)) == [1005.0]
-
-
-def test_strangers_are_ignored() -> None:
-    detector = Detector()
-    detector.heard(A, 1.0)
-    detector.forget(A)
-    assert detector.next_deadline() is None
-
-
-@given(st.lists(st.floats(0.01, 0.9), min_size=1, max_size=60))
-def test_a_peer_heard_within_a_second_is_never_suspected(gaps: list[float]) -> None:
-    detector = Detector()
-    detector.watch(A, 0.0)
-    now = 0.0
-    for gap in gaps:
-        now += gap
-        assert detector.tick(now) == {}
-        detector.heard(A, now)
 
 
 def test_a_silence_is_judged_when_it_is_long_enough_and_not_a_tick_later() -> None:

@@ -18,7 +18,6 @@ from protocol.membership.gossip import (
     PUSH_FANOUT,
     Gossip,
 )
-from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_PER_S, Membership
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -27,7 +26,7 @@ from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from tests.support.membership_world import World
-from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, signer
 
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:
@@ -40,6 +39,14 @@ def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
     for other in range(1000, 1000 + held):
         store.offer(record_of(other, body=body), peer(number), WALL)
     return Gossip(peer(number), store)
+
+
+def linked(*others: int, held: int = 0, body: bytes = b"x") -> Gossip:
+    """The gossip of peer 0 with links to others."""
+    gossip = gossip_of(0, held, body)
+    for number in others:
+        gossip.link_up(peer(number), 0.0)
+    return gossip
 
 
 def sent(effects: list[object]) -> list[Send]:
@@ -73,47 +80,16 @@ def test_at_rest_only_heartbeats_and_one_digest_per_interval() -> None:
     assert set(world.sent) == {"RecordDigest", "Heartbeat"}
 
 
-def test_a_new_record_reaches_the_whole_mesh_without_waiting() -> None:
-    world = World(8)
-    world.advertise()
-    world.link_all()
-    world.run(12)
-    first = world.members[peer(0)]
-    world.perform(peer(0), first.set_seats([seat(1)], world.now, world.wall))
-    world.deliver()
-    for member in world.members.values():
-        assert [replica.peer for replica in member.roster.replicas(1)] == [peer(0)]
-
-
-def test_progress_of_a_last_stage_replica_spreads_and_its_newest_word_wins() -> None:
-    from protocol.effects import Publish
-
-    world = World(4)
-    world.advertise()
-    world.link_ring()
-    world.perform(peer(2), world.members[peer(2)].set_seats([seat(3)], world.now, world.wall))
-    world.run(12)
-    for number, step in ((2, 5), (2, 6), (1, 9)):  # peer 1 does not serve the last stage
-        body = encode_loss(LossSaid(step, 1.5))
-        publish = Publish("progress", peer(number), step, body)
-        world.perform(peer(number), [publish])
-        world.deliver()
-    for member in world.members.values():
-        assert member.losses("progress") == {peer(2): LossSaid(6, 1.5)}
-
-
-def test_nothing_is_sent_back_to_its_sender_or_author() -> None:
-    gossip = gossip_of(0)
-    for number in (1, 2, 3):
-        gossip.link_up(peer(number), 0.0)
+def test_nothing_is_sent_back_to_its_sender_or_author_or_twice() -> None:
+    gossip = linked(1, 2, 3)
     result = gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
     assert [send.peer for send in sent(result.effects)] == [peer(3)]
+    again = gossip.receive_records(peer(3), Records([record_of(2)]), 0.0, WALL)
+    assert (again.fresh, again.effects) == ([], [])
 
 
 def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
-    gossip = gossip_of(0)
-    for number in (1, 2, 3):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(1, 2, 3)
     passed_on = 0
     for seq in range(1, 400):
         flood = Records([record_of(4, seq, b"x" * 15_000)])
@@ -124,19 +100,8 @@ def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
     assert len(later.fresh) == 1
 
 
-def test_a_record_known_already_is_not_passed_on() -> None:
-    gossip = gossip_of(0)
-    for number in (1, 2, 3):
-        gossip.link_up(peer(number), 0.0)
-    gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
-    again = gossip.receive_records(peer(3), Records([record_of(2)]), 0.0, WALL)
-    assert (again.fresh, again.effects) == ([], [])
-
-
 def test_records_are_pushed_over_all_links_about_equally_often() -> None:
-    gossip = gossip_of(0)
-    for number in range(1, 22):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(*range(1, 22))
     records = Records([record_of(number) for number in range(1000, 1200)])
     pushed = Counter[str]()
     for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL).effects):
@@ -147,8 +112,7 @@ def test_records_are_pushed_over_all_links_about_equally_often() -> None:
 
 
 def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
-    gossip = gossip_of(0)
-    gossip.link_up(peer(1), 0.0)
+    gossip = linked(1)
     good = record_of(2)
     forged = Envelope(good.signer, good.kind, good.body, bytes(64))
     result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), 0.0, WALL)
@@ -158,8 +122,7 @@ def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
 
 @pytest.mark.parametrize(("held", "size"), [(1300, 1), (200, 4000), (10, 15_000)])
 def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> None:
-    giver, taker = gossip_of(0, held, b"x" * size), gossip_of(1)
-    giver.link_up(peer(1), 0.0)
+    giver, taker = linked(1, held=held, body=b"x" * size), gossip_of(1)
     taker.link_up(peer(0), 0.0)
     now = 0.0
     for _ in range(10):
@@ -175,9 +138,7 @@ def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> N
 
 
 def test_the_parts_of_a_digest_list_every_slot_once_and_take_turns() -> None:
-    gossip = gossip_of(0, held=1300)
-    for number in (1, 2):
-        gossip.link_up(peer(number), 0.0)
+    gossip = linked(1, 2, held=1300)
     whole = [send.message for send in sent(gossip.open_digest(peer(1)))]
     assert all(isinstance(part, RecordDigest) for part in whole)
     assert all(0 < len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in whole)
@@ -197,8 +158,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
 ) -> None:
     """Somebody may choose keys that fall into one part."""
     monkeypatch.setattr(limits, "MAX_DIGEST_ENTRIES", 5)
-    giver, taker = gossip_of(0, held=9), gossip_of(1, held=9)
-    giver.link_up(peer(1), 0.0)
+    giver, taker = linked(1, held=9), gossip_of(1, held=9)
     (ask,) = sent(taker.open_digest(peer(0)))
     (again,) = sent(giver.receive_digest(peer(1), ask.message, 1.0))
     assert len(again.message.records) == 4
@@ -206,8 +166,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
 
 
 def test_a_digest_is_no_lever_for_traffic() -> None:
-    gossip = gossip_of(0, held=1300, body=b"x" * 4000)
-    gossip.link_up(peer(1), 0.0)
+    gossip = linked(1, held=1300, body=b"x" * 4000)
     ask = RecordDigest([], want_reply=True)
     answered = 0
     for _ in range(3000):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.manifest import Evaluation
 from protocol.membership.losses import (
     Believed,
     LossSaid,
-    encode_loss,
     evaluated,
-    parse_loss,
 )
 
 TERMS, STEPS = Evaluation(every=10, microbatches=1, tokens=8, size_bytes=8), 95
@@ -53,16 +50,3 @@ def test_the_last_version_is_due() -> None:
 def test_without_a_replica_or_a_record_nothing_is_known() -> None:
     assert shown() is None
     assert shown((50, 2.0), reached=()) is None
-
-
-def test_a_record_says_what_its_author_says() -> None:
-    body = encode_loss(LossSaid(50, 2.5))
-    assert parse_loss(body, "me", PeerId("me")).loss == 2.5
-    with pytest.raises(RemoteProtocolError):
-        parse_loss(body, "me", PeerId("other"))
-
-
-@pytest.mark.parametrize("loss", [-1.0, 1e9, float("nan"), float("inf")])
-def test_absurd_losses_are_no_records(loss: float) -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_loss(LossSaid(50, loss))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.membership.advert import Advert, encode_advert, parse_advert
+from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
@@ -88,6 +88,7 @@ def test_forged_adverts_change_nothing() -> None:
     refuse(replace(good, body=good.body + b"\0"), "record-malformed")
     other_swarm = seal(signer(1), "advert", open_record(good), OTHER_SWARM)
     refuse(other_swarm, "bad-signature")
+    refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
     for_another = seal(signer(2), "advert", open_record(good), SWARM)
     refuse(for_another, "advert-forged")
 
@@ -104,16 +105,10 @@ def fields_of(**changes: object) -> list[object]:
     "changes",
     [
         {"flops": [float("nan"), 0.0, 0.0]},
-        {"flops": [-1.0, 0.0, 0.0]},
-        {"flops": [float("inf"), 0.0, 0.0]},
         {"flops": [1, 0.0, 0.0]},  # an integer where the canonical form is a float
-        {"upload_bytes_per_s": float("nan")},
         {"upload_bytes_per_s": -1.0},
-        {"upload_bytes_per_s": float("inf")},
-        {"memory_bytes": -1},
         {"memory_bytes": 2**63},
         {"seats": 5},
-        {"joined": -1},
         {"leaving": 1},
         {"addresses": ["x"] * 9},
         {"addresses": ["x" * 257]},
@@ -125,12 +120,6 @@ def fields_of(**changes: object) -> list[object]:
 )
 def test_adverts_out_of_range_are_refused(changes: dict[str, object]) -> None:
     refuse(raw_advert(1, fields_of(**changes)), "advert-malformed")
-
-
-def test_adverts_of_wrong_shape_are_refused() -> None:
-    refuse(raw_advert(1, []), "advert-malformed")
-    refuse(raw_advert(1, [*fields_of(), 0]), "advert-malformed")
-    refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +143,7 @@ def test_our_own_nonsense_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
         encode_advert(advert(flops=float("nan")))
     with pytest.raises(LocalProtocolError):
-        encode_loss(LossSaid(-1, 0.0))
-    with pytest.raises(LocalProtocolError):
         seal(signer(1), "advert", Record("x", 1, int(WALL), 601, b""), SWARM)
-
-
-def test_whole_numbers_are_made_floats_before_signing() -> None:
-    body = encode_advert(advert(flops=1))
-    assert parse_advert(body, peer(1), peer(1), STAGES).flops == 1.0
 
 
 def shared(
@@ -178,10 +160,8 @@ def test_postings_of_stages_that_do_not_exist(subject: str) -> None:
 
 def test_nobody_writes_under_anothers_name() -> None:
     refuse(shared(1, author=2), "posting-forged")
-
-
-def test_a_shared_record_without_an_author_is_refused() -> None:
-    refuse(seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM), "posting-forged")
+    unsigned = seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM)
+    refuse(unsigned, "posting-forged")
 
 
 def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:
@@ -281,16 +261,6 @@ def test_a_flood_displaces_only_itself_and_memory_is_bounded() -> None:
     assert peak <= 20 * 512
     for number in range(9):
         assert held.get("note", peer(number)) is not None
-
-
-def test_the_largest_share_gives_way_to_a_newcomer_from_elsewhere() -> None:
-    held = notes(4)
-    for number in range(1000, 1010):
-        held.offer(note(number), peer(666), WALL)
-    offer = held.offer(note(1), peer(101), WALL)
-    assert offer.displaced is not None
-    assert offer.displaced.introducer == peer(666)
-    assert offer.displaced.signer == peer(1003)  # its latest that was stored
 
 
 def test_a_linked_peer_always_finds_room() -> None:

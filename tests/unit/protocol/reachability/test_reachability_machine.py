@@ -75,24 +75,6 @@ def test_three_members_of_different_prefixes_have_to_agree() -> None:
     assert world.machine.standings()[0].probers == 3
 
 
-def test_whom_nobody_reaches_is_private() -> None:
-    world = World()
-    world.ask()
-    world.answer(False, False, False)
-    world.ask()
-    assert world.verdict() is Verdict.PRIVATE
-
-
-def test_of_one_liar_three_others_are_believed() -> None:
-    world = World(members=5)
-    world.ask()
-    world.answer(True, False, False)
-    assert world.ask() == ["p3"]
-    world.answer(False)
-    world.ask()
-    assert world.verdict() is Verdict.PRIVATE
-
-
 def test_without_a_majority_of_three_nothing_is_known() -> None:
     world = World(members=4)
     world.ask()
@@ -175,19 +157,6 @@ def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:
     assert world.ask() == []
 
 
-def test_an_invented_host_is_never_public() -> None:
-    lonely = World()
-    lonely.meet(10, seen="11.9.9.9")
-    for _ in range(3):
-        lonely.ask(SOON_S)
-        for send in lonely.asked:
-            assert isinstance(send.message, ProbeRequest)
-            lonely.machine.probed(send.peer, send.message.number, send.peer == "p10")
-    lonely.ask()
-    assert lonely.verdict() is Verdict.PRIVATE
-    assert lonely.verdict("11.9.9.9") is Verdict.UNKNOWN
-
-
 def test_answers_of_others_and_to_nothing_do_not_count() -> None:
     world = World()
     world.ask()
@@ -197,13 +166,6 @@ def test_answers_of_others_and_to_nothing_do_not_count() -> None:
         world.machine.probed(send.peer, send.message.number + 100, True)
     world.ask()
     assert world.verdict() is Verdict.UNKNOWN
-
-
-def test_a_prober_that_leaves_is_replaced() -> None:
-    world = World(members=4)
-    world.ask()
-    world.machine.gone(PeerId("p1"), world.now)
-    assert world.ask() == ["p3"]
 
 
 def test_a_port_that_a_peer_dialled_is_a_candidate_and_a_changed_address_none() -> None:

@@ -82,11 +82,6 @@ def test_members_of_one_prefix_get_the_same_of_it() -> None:
     assert got[PeerId("elsewhere")] == pytest.approx(30 * RATE, rel=0.05)
 
 
-def test_one_alone_gets_the_whole_rate() -> None:
-    got = run({PeerId("a"): 1}, lambda _: MAX_PIECE_BYTES, 10.0)
-    assert got[PeerId("a")] == pytest.approx(10 * RATE, rel=0.03)
-
-
 def test_a_members_circuits_take_turns() -> None:
     shares = Shares(RATE, 0.0)
     many = [shares.ask(PeerId("a"), "long", 1000) for _ in range(5)]
@@ -130,15 +125,6 @@ def test_who_was_silent_has_saved_nothing() -> None:
         granted += shares.granted(now)
     back = [ticket for ticket in granted if ticket > 200]
     assert 8 <= len(back) <= 12
-
-
-def test_tags_do_not_pile_up() -> None:
-    shares = Shares(0, 0.0)
-    for number in range(1000):
-        shares.ask(PeerId(f"member {number}"), 1, 1000)
-        shares.granted(float(number))
-    assert not shares._prefixes
-    assert not shares._turns
 
 
 def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:

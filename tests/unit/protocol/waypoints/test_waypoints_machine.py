@@ -1,15 +1,22 @@
-"""Members certify versions; a newcomer follows the chain from the manifest, and nothing else."""
+"""Members certify versions; a newcomer follows the chain from the manifest, and nothing else.
+
+Records and links are delivered at once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import pytest
 from msgspec.structs import replace
 
+from protocol.effects import Publish, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_CERTIFIED_STAGES
 from protocol.recovery.stored import ERA_BITS
 from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
+from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import (
     PART,
     Part,
@@ -23,7 +30,94 @@ from protocol.waypoints.part import (
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
-from tests.support.waypoint_world import EVERY, NOW, STEPS, WaypointWorld, links_of, state
+
+EVERY, STEPS = 20, 1000
+NOW = 100.0
+
+
+def state(stage: int, version: int, run: str = "true") -> bytes:
+    """The hash of a version."""
+    return f"{run} {stage} {version}".encode().ljust(32, b".")
+
+
+@dataclass
+class WaypointWorld:
+    """Volunteers by the number of their key: ``seats`` says who serves which stage.
+
+    Everybody is told of every record, and has worked with everybody in its own and the
+    neighbouring stages.
+    """
+
+    seats: list[list[int]]
+    founder: int = 1
+    era: int = 0
+    machines: dict[int, Waypoints] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+    """Those with whom nobody has worked."""
+
+    def __post_init__(self) -> None:
+        for number in sorted({n for stage in self.seats for n in stage}):
+            self.machines[number] = self.made(number)
+        self.see()
+
+    def made(self, number: int) -> Waypoints:
+        """A machine that knows only the manifest."""
+        who = signer(number)
+        return Waypoints(
+            who.peer,
+            signer(self.founder).peer,
+            len(self.seats),
+            EVERY,
+            STEPS,
+            SWARM,
+            lambda part: who.sign(PART, encode_part(part), SWARM).signature,
+            lambda peer: peer not in {signer(n).peer for n in self.unknown},
+        )
+
+    def see(self) -> None:
+        """Everybody sees who serves what."""
+        serving = [[signer(n).peer for n in stage] for stage in self.seats]
+        for number, machine in list(self.machines.items()):
+            self.perform(number, machine.update(self.era, serving))
+
+    def close(self, version: int, run: str = "true", only: Iterable[int] = ()) -> None:
+        """Every replica, or only some, closes the step that makes this version."""
+        chosen = set(only)
+        for stage, numbers in enumerate(self.seats):
+            roll = [signer(n).peer for n in numbers]
+            for number in numbers:
+                if not chosen or number in chosen:
+                    made = stage, self.era, version, state(stage, version, run), roll
+                    self.perform(number, self.machines[number].closed(*made))
+
+    def perform(self, number: int, effects: Iterable[WaypointEffect]) -> None:
+        """Tell the others what one publishes."""
+        for effect in effects:
+            if isinstance(effect, Publish):
+                self.tell(signer(number).peer, effect.body)
+
+    def tell(self, author: PeerId, body: bytes) -> None:
+        """Everybody gets a record."""
+        for other, machine in list(self.machines.items()):
+            if signer(other).peer != author:
+                self.perform(other, machine.receive(author, body))
+
+    def versions(self) -> set[int]:
+        """The ends of the members' chains."""
+        return {m.newest.version if m.newest else 0 for m in self.machines.values()}
+
+    def shown(self, to: Waypoints, chain: Iterable[WaypointLink], by: int = 2) -> None:
+        """A peer shows its chain over a new link."""
+        who = signer(by).peer
+        to.link_up(who, NOW)
+        for index, link in enumerate(chain):
+            to.link(who, ChainLink(index, link), NOW)
+
+
+def links_of(effects: Iterable[WaypointEffect]) -> list[WaypointLink]:
+    """The links that effects send."""
+    sent = [e.message for e in effects if isinstance(e, Send)]
+    return [message.link for message in sent if isinstance(message, ChainLink)]
 
 
 def two_by_two() -> WaypointWorld:
@@ -77,16 +171,6 @@ class TestMaking:
             world.close(version)
         for link in (machine.chain[-1] for machine in world.machines.values()):
             assert [len(part.signatures) for part in link.parts] == [4, 4]
-
-    def test_the_founder_may_go_once_there_is_a_waypoint(self) -> None:
-        world = two_by_two()
-        world.close(EVERY)
-        world.seats = [[2], [3, 4]]
-        del world.machines[1]
-        world.see()
-        world.close(2 * EVERY)
-        assert world.machines[2].newest is not None
-        assert world.machines[2].newest.version == 2 * EVERY
 
     def test_all_may_be_replaced_one_after_the_other(self) -> None:
         world = two_by_two()
@@ -151,7 +235,7 @@ class TestMaking:
         world.close(EVERY, "false", only=[2])
         assert world.versions() == {0}
 
-    def test_six_stages(self) -> None:
+    def test_six_stages_are_certified_by_their_neighbours(self) -> None:
         world = WaypointWorld([[s, 10 + s] for s in range(1, 7)])
         world.close(EVERY)
         world.close(2 * EVERY)
@@ -225,14 +309,6 @@ class TestLies:
 
 
 class TestShowing:
-    def test_a_newcomer_follows_the_chain_from_the_manifest(self) -> None:
-        world = two_by_two()
-        world.close(EVERY)
-        world.close(2 * EVERY)
-        fresh = world.made(9)
-        world.shown(fresh, chain_of(world))
-        assert fresh.newest == world.machines[1].newest
-
     def test_an_invented_majority_has_no_chain(self) -> None:
         """Eighty invented members sign for one another; the manifest names none of them."""
         false = WaypointWorld([list(range(20, 60)), list(range(60, 100))], founder=20)
@@ -278,76 +354,79 @@ class TestShowing:
             world.made(9).restore([WaypointLink(chain_of(world)[0].parts[:1])])
 
 
+BEFORE = beginning(peer(1), 2)
+
+
+def first_link() -> WaypointLink:
+    world = two_by_two()
+    world.close(EVERY)
+    return chain_of(world)[0]
+
+
+def signed(body: bytes, by: int) -> CertifiedPart:
+    return CertifiedPart(body, ((peer(by), signer(by).sign(PART, body, SWARM).signature),))
+
+
+def of_version(part: CertifiedPart, version: int) -> bytes:
+    return encode_part(replace(parse_part(part.body), version=version))
+
+
+Parts = tuple[CertifiedPart, CertifiedPart]
+BAD_LINKS: dict[str, tuple[Callable[[Parts], tuple[CertifiedPart, ...]], str]] = {
+    "forged": (
+        lambda parts: (replace(parts[0], signatures=((peer(1), bytes(64)),)), parts[1]),
+        "bad-signature",
+    ),
+    "signed by others": (
+        lambda parts: (signed(parts[0].body, by=7), parts[1]),
+        "waypoint-uncertified",
+    ),
+    "signed twice by one": (
+        lambda parts: (replace(parts[0], signatures=parts[0].signatures * 2), parts[1]),
+        "waypoint-uncertified",
+    ),
+    "truncated": (lambda parts: parts[:1], "waypoint-absurd"),
+    "reordered": (lambda parts: parts[::-1], "waypoint-absurd"),
+    "of two versions": (
+        lambda parts: (parts[0], signed(of_version(parts[1], 2 * EVERY), by=1)),
+        "waypoint-absurd",
+    ),
+    "of no version": (
+        lambda parts: tuple(replace(one, body=of_version(one, 0)) for one in parts),
+        "waypoint-absurd",
+    ),
+}
+
+
 class TestBadLinks:
     """Each refused by a stated rule (``check_link``)."""
 
-    before = beginning(peer(1), 2)
-
-    def link(self) -> WaypointLink:
-        world = two_by_two()
-        world.close(EVERY)
-        return chain_of(world)[0]
-
-    def refused(self, link: WaypointLink, swarm: str = SWARM, steps: int = STEPS) -> str:
+    @pytest.mark.parametrize("name", BAD_LINKS)
+    def test_what_no_rule_allows(self, name: str) -> None:
+        change, reason = BAD_LINKS[name]
+        first, second = first_link().parts
         with pytest.raises(RemoteProtocolError) as caught:
-            check_link(self.before, link, swarm, 2, steps)  # type: ignore[arg-type]
+            check_link(BEFORE, WaypointLink(change((first, second))), SWARM, 2, STEPS)
+        assert caught.value.reason == reason
         assert caught.value.penalty >= 20
-        return caught.value.reason
 
-    def test_the_good_one(self) -> None:
-        assert check_link(self.before, self.link(), SWARM, 2, STEPS).version == EVERY
-
-    def test_forged(self) -> None:
-        first, second = self.link().parts
-        forged = replace(first, signatures=((peer(1), bytes(64)),))
-        assert self.refused(WaypointLink((forged, second))) == "bad-signature"
-
-    def test_signed_by_others(self) -> None:
-        first, second = self.link().parts
-        body = first.body
-        by_other = (peer(7), signer(7).sign(PART, body, SWARM).signature)
-        assert (
-            self.refused(WaypointLink((CertifiedPart(body, (by_other,)), second)))
-            == "waypoint-uncertified"
-        )
-
-    def test_signed_twice_by_one(self) -> None:
-        first, second = self.link().parts
-        twice = replace(first, signatures=first.signatures * 2)
-        assert self.refused(WaypointLink((twice, second))) == "waypoint-uncertified"
-
-    def test_truncated(self) -> None:
-        assert self.refused(WaypointLink(self.link().parts[:1])) == "waypoint-absurd"
-
-    def test_reordered(self) -> None:
-        assert self.refused(WaypointLink(self.link().parts[::-1])) == "waypoint-absurd"
-
-    def test_foreign(self) -> None:
-        assert self.refused(self.link(), OTHER_SWARM) == "bad-signature"
-
-    def test_replayed(self) -> None:
-        found = check_link(self.before, self.link(), SWARM, 2, STEPS)
+    def test_foreign_beyond_the_run_and_replayed(self) -> None:
+        link = first_link()
+        with pytest.raises(RemoteProtocolError, match="bad-signature"):
+            check_link(BEFORE, link, OTHER_SWARM, 2, STEPS)
         with pytest.raises(RemoteProtocolError, match="waypoint-absurd"):
-            check_link(found, self.link(), SWARM, 2, STEPS)
-
-    def test_beyond_the_run(self) -> None:
-        assert self.refused(self.link(), steps=EVERY - 1) == "waypoint-absurd"
-
-    def test_of_two_versions(self) -> None:
-        first, second = self.link().parts
-        later = replace(parse_part(second.body), version=2 * EVERY)
-        body = encode_part(later)
-        signed = (peer(1), signer(1).sign(PART, body, SWARM).signature)
-        assert (
-            self.refused(WaypointLink((first, CertifiedPart(body, (signed,))))) == "waypoint-absurd"
-        )
+            check_link(BEFORE, link, SWARM, 2, EVERY - 1)
+        found = check_link(BEFORE, link, SWARM, 2, STEPS)
+        assert found.version == EVERY
+        with pytest.raises(RemoteProtocolError, match="waypoint-absurd"):
+            check_link(found, link, SWARM, 2, STEPS)
 
     def test_too_few_of_many_witnesses(self) -> None:
         world = two_by_two()
         world.close(EVERY)
         world.close(2 * EVERY)
         one, two = chain_of(world)
-        found = check_link(self.before, one, SWARM, 2, STEPS)
+        found = check_link(BEFORE, one, SWARM, 2, STEPS)
         few = replace(two.parts[0], signatures=two.parts[0].signatures[:2])
         with pytest.raises(RemoteProtocolError, match="waypoint-uncertified"):
             check_link(found, WaypointLink((few, two.parts[1])), SWARM, 2, STEPS)
@@ -361,17 +440,7 @@ class TestBadLinks:
         with pytest.raises(RemoteProtocolError, match=f"waypoint-{reason}"):
             check_link(beginning(peer(1), count), WaypointLink(parts), SWARM, count, STEPS)
 
-    def test_of_no_version(self) -> None:
-        none = tuple(
-            replace(one, body=encode_part(replace(parse_part(one.body), version=0)))
-            for one in self.link().parts
-        )
-        assert self.refused(WaypointLink(none)) == "waypoint-absurd"
-
     def test_seats_out_of_order(self) -> None:
         part = Part(0, 0, EVERY, bytes(32), tuple(sorted((peer(1), peer(2)))[::-1]))
         with pytest.raises(RemoteProtocolError, match="part-absurd"):
             parse_part(encode_part(part))
-
-    def test_nobody_is_a_peer_id(self) -> None:
-        assert PeerId("") not in self.before.peers

@@ -38,12 +38,6 @@ def test_any_cut_gives_the_same_frames(cuts: list[int]) -> None:
     assert machine.at_boundary
 
 
-def test_bytewise_and_memoryview_input() -> None:
-    machine, stream = decoder(), memoryview(wire(b"head", b"body") * 2)
-    frames = [f for i in range(len(stream)) for f in machine.receive_data(stream[i : i + 1])]
-    assert frames == [Frame(b"head", b"body")] * 2
-
-
 def test_pieces_of_any_size_make_one_payload() -> None:
     parts = [b"a" * 5000, b"b", b"c" * 10, b"d" * 4096, b"e" * 3]
     payload = b"".join(parts)
@@ -95,15 +89,6 @@ def test_bad_lengths_are_refused_before_anything_is_kept(data: bytes, reason: st
     with pytest.raises(LocalProtocolError):
         machine.receive_data(wire(b"more"))
     assert not machine.at_boundary
-
-
-def test_a_header_that_does_not_parse_is_refused() -> None:
-    def parse(header: bytes) -> bytes:
-        raise RemoteProtocolError("message-malformed")
-
-    machine = FrameDecoder(parse, len)
-    with pytest.raises(RemoteProtocolError, match="message-malformed"):
-        machine.receive_data(wire(b"?"))
 
 
 @given(st.binary(max_size=300))
