@@ -90,10 +90,6 @@ class PeerChanged(Event):
     peer: str
     state: Literal["up", "down"]
     reason: str = ""
-    stages: tuple[int, ...] = ()
-    """Stages that it served shortly before it left."""
-    in_order: bool = False
-    """Whether it has signed that it leaves."""
 
     @property
     def about_members(self) -> tuple[str, ...]:

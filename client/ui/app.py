@@ -88,10 +88,6 @@ class VolunteerApp(App[int]):
     #decisions { height: 1fr; }
     #peer-table { height: 3fr; }
     #leaderboard { height: 2fr; }
-    #recovery-head { height: 4; }
-    #faults { height: 1fr; }
-    #story { height: 50%; }
-    .-low #story { display: none; }
 
     Toast { background: $panel; color: $foreground; }
     """

@@ -10,7 +10,6 @@ from client.ui.panes.logs import LogsPane
 from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
-from client.ui.panes.recovery import RecoveryPane
 from client.ui.panes.swarm import SwarmPane
 from client.views.span import Box, Line, Span, line_width
 
@@ -19,7 +18,6 @@ TABS: Final[dict[str, type[Pane]]] = {
     "Swarm": SwarmPane,
     "Peers": PeersPane,
     "Matching": MatchingPane,
-    "Recovery": RecoveryPane,
     "Logs": LogsPane,
 }
 """A tab more is a pane with its view, and a line here."""

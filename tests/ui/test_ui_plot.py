@@ -46,13 +46,6 @@ def test_both_axes_say_what_they_mean() -> None:
     assert float(text.splitlines()[7].split("│")[0]) < 2.5
 
 
-def test_marks_stand_below_their_moment() -> None:
-    axis = plain(curve([(0, 1.0), (100, 2.0)], BOX, [(50.0, "bad"), (500.0, "warn")]))
-    below = axis.splitlines()[-2].split("└")[1]
-    assert below.count("▲") == 1
-    assert abs(below.index("▲") - len(below) / 2) <= 1
-
-
 def test_many_points_are_faint_behind_a_smoothed_line() -> None:
     """1,400 steps of a noisy loss were one solid block."""
     noise = random.Random(1)

@@ -36,7 +36,6 @@ SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...]]] = {
     "peers": (SMALL, END, ("3", "down")),
     "matching": (SMALL, END, ("4",)),
     "matching-large": (MEDIUM, END, ("4",)),
-    "recovery": (MEDIUM, END, ("5",)),
     "quit": (SMALL, END, ("q",)),
 }
 

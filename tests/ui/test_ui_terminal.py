@@ -78,8 +78,6 @@ def test_it_shows_a_node_answers_keys_and_ends_with_zero(folder: Path) -> None:
         assert all(len(line) <= 80 for line in screen.splitlines())
         terminal.wait_for("loss")
         terminal.press("5")
-        terminal.wait_for("1 fault, all repaired")
-        terminal.press("6")
         terminal.wait_for("info and above")
         terminal.press("/")
         terminal.wait_for("text to look for")

@@ -34,8 +34,6 @@ def test_events_carry_topic_words_and_data() -> None:
     assert entry.event.data() == {
         "peer": "p",
         "state": "down",
-        "stages": (),
-        "in_order": False,
         "reason": "",
     }
     assert log.append(LogLine(words="x", about="transfer"), 1.0).topic == "transfer"

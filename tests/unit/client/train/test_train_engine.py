@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from client.events import LogLine, PeerChanged, StageAssigned
+from client.events import LogLine, StageAssigned
 from client.net.network import Inbound
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
@@ -21,7 +21,7 @@ from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.rules import POSTING
-from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
+from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.messages import (
@@ -34,7 +34,7 @@ from protocol.wire.messages import (
     Propose,
     Vote,
 )
-from protocol.wire.parts import Decree, SeatStatus
+from protocol.wire.parts import Decree
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -137,26 +137,6 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
         engine._tick()
         assert engine.matching is not None
         assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
-
-
-async def test_only_a_signed_departure_is_told_as_one_in_order(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
-        gone: dict[PeerId, bool] = {}
-
-        def told() -> bool:
-            events = [entry.event for entry in stayer.engine.event_sink.log.since(0).entries]
-            changes = [event for event in events if isinstance(event, PeerChanged)]
-            gone.update({event.peer: event.in_order for event in changes if event.state == "down"})
-            return len(gone) == 2
-
-        await swarm.until(lambda: len(stayer.engine.membership.roster.live()) == 3)
-        leaver.engine.leave()
-        swarm.vanish(victim)
-        await swarm.until(told)
-        assert gone == {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}
 
 
 def watched(engine: Engine, *methods: str) -> Mock:
@@ -379,20 +359,6 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(
             engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.search.receive.called is (kind == "data")
-
-
-async def test_who_serves_what_is_noted_for_people(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = await at_rest(swarm)
-        told = watched(engine, "event_sink.serves")
-        states: list[tuple[Any, int]] = [("serving", 1), ("fetching", 2), ("serving", 0)]
-        seats = tuple(SeatStatus(n, 7, state, 1, 0, 1.0) for state, n in states)
-        engine._view_dirty = False
-        engine._members([SeatsChanged(PeerId("other"), seats)])
-        assert calls(told)["event_sink_serves"] == [(PeerId("other"), (0, 1))]
-        assert engine._view_dirty
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(

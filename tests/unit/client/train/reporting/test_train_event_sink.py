@@ -1,4 +1,4 @@
-"""The node's reports: its present errors, and the stages of members that left."""
+"""The node's reports: its present errors, its progress and pace."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from client.events import Event, EventLog, LineGivenUp, PeerChanged
-from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace, Progress
+from client.events import Event, EventLog, LineGivenUp
+from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace, Progress
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.effects import GivenUp
@@ -81,36 +81,6 @@ class TestLastError:
         over = "could not save version 7: disk full"
         event_sink.explain(Explain("transfer", "version 8 is saved", over=over))
         assert event_sink.last_error is None
-
-
-class TestWhoWent:
-    def gone(self, told: list[Event]) -> PeerChanged:
-        changes = [event for event in told if isinstance(event, PeerChanged)]
-        return changes[-1]
-
-    def test_what_it_served_is_told(self, event_sink: EventSink, told: list[Event]) -> None:
-        event_sink.serves(PEER, (0, 2))
-        event_sink.peer(PEER, "down", "silent")
-        assert self.gone(told).stages == (0, 2)
-
-    def test_also_of_one_that_gave_its_stages_up_before_it_left(
-        self, event_sink: EventSink, told: list[Event], clock: list[float]
-    ) -> None:
-        event_sink.serves(PEER, (1,))
-        event_sink.serves(PEER, ())
-        clock[0] += LATELY_S / 2
-        event_sink.peer(PEER, "down", "leaves")
-        assert self.gone(told).stages == (1,)
-
-    def test_but_not_what_it_served_long_ago(
-        self, event_sink: EventSink, told: list[Event], clock: list[float]
-    ) -> None:
-        event_sink.serves(PEER, (1,))
-        event_sink.serves(PEER, ())
-        clock[0] += LATELY_S + 1
-        event_sink.serves(PEER, ())
-        event_sink.peer(PEER, "down", "leaves")
-        assert self.gone(told).stages == ()
 
 
 def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:
