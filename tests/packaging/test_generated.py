@@ -86,7 +86,7 @@ def test_the_manual_page_tells_every_command_flag_and_exit_code(packaging: Path)
     words = _without_overstrike(page.stdout)
     for wanted in ("VOLUNTEER(1)", "EXIT STATUS", "ENVIRONMENT", "SETTINGS", "--headless"):
         assert wanted in words
-    for wanted in ("--swarm", "--threads", "volunteer checkpoint verify", "swarm unreachable"):
+    for wanted in ("--swarm", "--threads", "volunteer cache prune", "swarm unreachable"):
         assert wanted in words
 
 
