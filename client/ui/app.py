@@ -84,8 +84,6 @@ class VolunteerApp(App[int]):
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
     #legend { height: 1; border: none; padding: 0 2; }
-    #sentences { height: 1fr; }
-    #decisions { height: 1fr; }
     #peer-table { height: 3fr; }
     #leaderboard { height: 2fr; }
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
-from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.swarm import SwarmPane
@@ -17,7 +16,6 @@ TABS: Final[dict[str, type[Pane]]] = {
     "Dashboard": DashboardPane,
     "Swarm": SwarmPane,
     "Peers": PeersPane,
-    "Matching": MatchingPane,
     "Logs": LogsPane,
 }
 """A tab more is a pane with its view, and a line here."""

@@ -41,10 +41,8 @@ def leaderboard_report(found: Sequence[ContributorView], own: str) -> str:
 
 
 def matches_report(now: Snapshot, found: MatchesSnapshot) -> str:
-    """Return which stages are ours and why, and what was decided."""
-    record = Record(snapshot=now, matches=found)
-    decided = (one for row in matching.decisions(record, BOX) for one in row.lines)
-    return plain([*matching.sentences(record, BOX), (), *decided])
+    """Return which stages are ours and why."""
+    return plain(matching.sentences(Record(snapshot=now, matches=found), BOX))
 
 
 def _stages(now: Snapshot, matches: MatchesSnapshot | None) -> list[Line]:

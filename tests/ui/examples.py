@@ -179,7 +179,6 @@ def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
         "stages": list(stages),
         "paying_moves": [],
         "decides": [],
-        "explanations": [],
     }
     return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

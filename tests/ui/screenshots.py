@@ -26,7 +26,7 @@ def before_the_kill() -> int:
 
 SHOTS = {
     "dashboard": ("1", before_the_kill(), False, (140, 42)),
-    "matching-light": ("4", TWO_THIRDS, True, (120, 36)),
+    "swarm-light": ("2", TWO_THIRDS, True, (120, 36)),
 }
 
 

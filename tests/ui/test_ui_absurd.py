@@ -89,7 +89,6 @@ def updates(draw: st.DrawFn) -> Update:
         stage_match(number(), shared_level=real(), redundancy=number(),
                     obstacle=text()),
         paying_moves=[PayingMove(home=number(), to=1)],
-        explanations=told,
     )  # fmt: skip
     return Update(time=real(), snapshot=now, events=told, matches=matches)
 
@@ -115,7 +114,6 @@ def test_every_view_survives_and_stays_in_its_box(
     tables = [
         stages.stage_table(record, box)[1],
         *(peers.peer_table(record, box, sort, "")[1] for sort in peers.SORTS),
-        matching.decisions(record, box),
         logs.log_rows(record, box, "debug", "", True),
     ]
     assert all(row.lines is not None for rows in tables for row in rows)

@@ -34,8 +34,7 @@ SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...]]] = {
     "dashboard-large": (LARGE, END, ("1",)),
     "swarm": (SMALL, END, ("2",)),
     "peers": (SMALL, END, ("3", "down")),
-    "matching": (SMALL, END, ("4",)),
-    "matching-large": (MEDIUM, END, ("4",)),
+    "swarm-large": (MEDIUM, END, ("2",)),
     "quit": (SMALL, END, ("q",)),
 }
 

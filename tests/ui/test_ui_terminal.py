@@ -77,7 +77,7 @@ def test_it_shows_a_node_answers_keys_and_ends_with_zero(folder: Path) -> None:
         screen = terminal.wait_for("step 90")
         assert all(len(line) <= 80 for line in screen.splitlines())
         terminal.wait_for("loss")
-        terminal.press("5")
+        terminal.press("4")
         terminal.wait_for("info and above")
         terminal.press("/")
         terminal.wait_for("text to look for")

@@ -85,17 +85,8 @@ def test_the_table_names_all_replicas() -> None:
 # --- matching --------------------------------------------------------------------------------
 
 
-def test_decisions_show_their_reasons() -> None:
-    words = "proposing to stage 2: " + "reason " * 30
-    told = [event(1, words, topic="matching", data={"decision": "proposal"})]
-    (row,) = matching.decisions(_with_matching(explanations=told), Box(60))
-    assert len(row.lines) == 3
-    assert "proposal" in plain(list(row.lines))
-
-
 def test_before_the_matching_has_begun_it_says_so() -> None:
     assert "measured" in plain(matching.sentences(Record(), BOX))
-    assert "nothing was proposed" in plain(list(matching.decisions(Record(), BOX)[0].lines))
 
 
 # --- dashboard -------------------------------------------------------------------------------

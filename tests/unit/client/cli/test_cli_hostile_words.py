@@ -55,7 +55,7 @@ class HostileProvider(FakeProvider):
         )
 
     def matches(self) -> MatchesSnapshot:
-        return example_matches(state=NASTY, explanations=self._events)
+        return example_matches(state=NASTY)
 
 
 @pytest.fixture
