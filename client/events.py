@@ -188,11 +188,6 @@ class EventLog:
         self._ring: deque[Entry] = deque(maxlen=capacity)
         self._seq = 0
 
-    @property
-    def last_seq(self) -> int:
-        """Seq of the newest event, 0 before the first."""
-        return self._seq
-
     def append(self, event: Event, wall: float) -> Entry:
         """Add an event that happened at ``wall`` (unix seconds)."""
         self._seq += 1

@@ -113,7 +113,6 @@ class VolunteerApp(App[int]):
         Binding("d", "detach", "Detach", show=False),
         Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
-        Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
         Binding("v", "view", "Other view", show=False),
         Binding("question_mark", "help", "Help", show=False),
@@ -342,13 +341,6 @@ class VolunteerApp(App[int]):
 
     def _hide_filter(self) -> None:
         self.query_one("#filter", Input).display = False
-
-    def action_sort(self) -> None:
-        """Sort another way."""
-        if self.pane.can_sort:
-            self.pane.next_sort()
-        else:
-            self.notify("this tab has only one sort order", markup=False)
 
     def action_level(self) -> None:
         """Show other levels."""

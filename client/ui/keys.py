@@ -27,7 +27,6 @@ KEYS: Final = (
     ("d", "detach: close this view, training continues"),
     ("q", "quit: detach or finish, with the cost of each"),
     ("/", "filter (Peers, Logs); Esc clears it"),
-    ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),
     ("v", "who contributed (Peers)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
@@ -63,8 +62,6 @@ def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
     keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
-    if pane.can_sort:
-        keys.append(("s", "sort", "sort"))
     if pane.other_view:
         keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):

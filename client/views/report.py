@@ -30,7 +30,7 @@ def stages_report(now: Snapshot, matches: MatchesSnapshot | None = None) -> str:
 
 def peers_report(now: Snapshot) -> str:
     """Return the members, how far each one is trusted and why, and who was expelled."""
-    table = peers.peer_table(Record(snapshot=now), UNCUT, "round trip", "", whole_ids=True)
+    table = peers.peer_table(Record(snapshot=now), UNCUT, "", whole_ids=True)
     facts = status.lines_of([*status.trust(now), *peers.remarks(now)], UNCUT)
     return plain([*_table(*table), *([()] if facts else []), *facts])
 

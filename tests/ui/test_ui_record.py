@@ -17,7 +17,7 @@ from client.ui.source.mailbox import Link
 from client.views.dashboard import loss
 from client.views.logs import chosen as chosen_logs
 from client.views.logs import event_details, log_rows, log_title
-from client.views.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.views.peers import chosen, details, peer_rows, peer_table, peer_title
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words, reason
@@ -206,30 +206,20 @@ def test_last_replica_is_a_warning_everywhere() -> None:
 # --- peers and logs --------------------------------------------------------------------------
 
 
-def test_peers_are_sorted_every_way() -> None:
-    rows = peer_rows(snapshot())
-    orders = {sort: [row.peer for row in chosen(rows, sort, "")] for sort in SORTS}
-    assert orders["state"] == [ME, ANNA, BORIS, CARLA]
-    assert orders["round trip"][:2] == [BORIS, ANNA]
-    assert orders["stage"][2] == BORIS
-    assert orders["rate"][-1] == CARLA
-    assert orders["name"] == [ME, ANNA, BORIS, CARLA]
-
-
 def test_peers_are_filtered_by_all_words() -> None:
     rows = peer_rows(snapshot())
-    assert [row.peer for row in chosen(rows, "state", "BORIS")] == [BORIS]
-    assert [row.peer for row in chosen(rows, "state", "connected ANNA")] == [ANNA]
-    assert chosen(rows, "state", "nobody like this") == []
+    assert [row.peer for row in chosen(rows, "BORIS")] == [BORIS]
+    assert [row.peer for row in chosen(rows, "connected ANNA")] == [ANNA]
+    assert chosen(rows, "nobody like this") == []
 
 
 def test_peer_table_and_details() -> None:
     record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked", members=(ANNA,))))
     for width in (40, 80, 200):
-        head, rows = peer_table(record, Box(width), "state", "")
+        head, rows = peer_table(record, Box(width), "")
         assert head
         assert [row.key for row in rows] == [ME, ANNA, BORIS, CARLA]
-    assert peer_title(record, "rate", "boris") == "4 volunteers, 1 shown, by rate"
+    assert peer_title(record, "boris") == "4 volunteers, 1 shown"
     text = plain(details(record, ANNA, NARROW))
     assert ANNA in text
     assert "20.0 ms" in text
@@ -238,13 +228,13 @@ def test_peer_table_and_details() -> None:
     assert plain(details(record, "gone", NARROW)) == "it is gone"
 
 
-def test_logs_by_level_words_and_order() -> None:
+def test_logs_by_level_and_words() -> None:
     record = recorded_from(
         update(1, event(1, "one", level="debug"), event(2, "two"), event(3, "three", level="error"))
     )
     assert [e.words for e in chosen_logs(record, "info", "")] == ["two", "three"]
     assert [e.words for e in chosen_logs(record, "debug", "SWARM on")] == ["one"]
-    assert [row.key for row in log_rows(record, NARROW, "info", "", True)] == ["3", "2"]
-    assert log_title(record, "error", "", False) == "1 event, error and above, newest last"
-    assert "nothing contains" in plain(log_rows(record, NARROW, "info", "zzz", False)[0].lines)
+    assert [row.key for row in log_rows(record, NARROW, "info", "")] == ["2", "3"]
+    assert log_title(record, "error", "") == "1 event, error and above, newest last"
+    assert "nothing contains" in plain(log_rows(record, NARROW, "info", "zzz")[0].lines)
     assert "error" in plain(event_details(record, "3", NARROW))

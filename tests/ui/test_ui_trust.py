@@ -69,14 +69,14 @@ def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> 
 
 
 def test_the_table_shows_who_is_not_trusted_and_what_audits_found() -> None:
-    rows = peers.peer_table(record_of(judged()), WIDE, "state", "")[1]
+    rows = peers.peer_table(record_of(judged()), WIDE, "")[1]
     texts = {row.key: plain(list(row.lines)) for row in rows}
     assert list(texts) == [ME, ANNA, CARLA, BORIS], "the expelled one is the last"
     assert "connected" in texts[ANNA]
     assert "11 of 12" in texts[ANNA]
     assert texts[CARLA].startswith("◐ 0carla    probation")
     assert texts[BORIS].startswith("✗ 0boris    expelled")
-    found = peers.chosen(peers.peer_rows(judged()), "state", "expelled")
+    found = peers.chosen(peers.peer_rows(judged()), "expelled")
     assert [row.peer for row in found] == [BORIS]
 
 

@@ -18,12 +18,9 @@ ROOMY = 40
 
 
 class PeersPane(Pane):
-    """A table that can be sorted and filtered, and the leaderboard; a row opens the peer's
-    details."""
+    """A table that can be filtered, and the leaderboard; a row opens the peer's details."""
 
     can_filter = True
-    can_sort = True
-    sort = 0
     board = False
     """Whether the leaderboard is shown where there is no room for both."""
 
@@ -34,8 +31,8 @@ class PeersPane(Pane):
         yield Listing(leaderboard.TITLE, self._board, id="leaderboard")
 
     def show(self) -> None:
-        """Update the title with the number and the order of peers shown."""
-        title = peers.peer_title(self.record, peers.SORTS[self.sort], self.filter_text)
+        """Update the title with the number of peers shown."""
+        title = peers.peer_title(self.record, self.filter_text)
         table, roomy = self.query_one("#peer-table", Listing), self.app.size.height >= ROOMY
         table.border_title = title
         table.display = roomy or not self.board
@@ -62,11 +59,6 @@ class PeersPane(Pane):
         """Give the keys to the first list that is shown."""
         self.screen.set_focus(next(one for one in self.query(Listing) if one.display))
 
-    def next_sort(self) -> None:
-        """Take the next order."""
-        self.sort = (self.sort + 1) % len(peers.SORTS)
-        self.show()
-
     def detail(self, key: str) -> Detail | None:
         """Return everything about a peer."""
         if key == "none":
@@ -80,4 +72,4 @@ class PeersPane(Pane):
         return leaderboard.leaderboard(now.contributors, now.peer, box)
 
     def _view(self, box: Box) -> tuple[Line, list[Row]]:
-        return peers.peer_table(self.record, box, peers.SORTS[self.sort], self.filter_text)
+        return peers.peer_table(self.record, box, self.filter_text)

@@ -149,9 +149,9 @@ def test_tables_are_for_people(home: Path, within: Within) -> None:
         peers = within("status", "peers").stdout.splitlines()
         stages = within("status", "stages").stdout.splitlines()
         line = within("status", "--plain").stdout
-    near, me, far = (row.split()[1] for row in peers[1:4])
-    assert (near, me, far) == ("12D3KooWexamplenear", "12D3KooWexamplepeer", "12D3KooWfar")
-    assert "12.3 ms" in peers[1]
+    me, near, far = (row.split()[1] for row in peers[1:4])
+    assert (me, near, far) == ("12D3KooWexamplepeer", "12D3KooWexamplenear", "12D3KooWfar")
+    assert "12.3 ms" in peers[2]
     assert "you" in stages[2]
     assert stages[4].split() == ["nobody"]
     assert line.startswith("step 3/10")
