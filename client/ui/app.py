@@ -84,8 +84,7 @@ class VolunteerApp(App[int]):
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
     #legend { height: 1; border: none; padding: 0 2; }
-    #peer-table { height: 3fr; }
-    #leaderboard { height: 2fr; }
+    #peer-table { height: 1fr; }
 
     Toast { background: $panel; color: $foreground; }
     """
@@ -114,7 +113,6 @@ class VolunteerApp(App[int]):
         Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
         Binding("l", "level", "Level", show=False),
-        Binding("v", "view", "Other view", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
     ]
@@ -346,12 +344,6 @@ class VolunteerApp(App[int]):
         """Show other levels."""
         if isinstance(self.pane, LogsPane):
             self.pane.next_level()
-
-    def action_view(self) -> None:
-        """Show the other view of this tab, if it has two."""
-        if self.pane.other_view:
-            self.pane.next_view()
-            self.call_after_refresh(self._arrived)
 
     def action_help(self) -> None:
         """Show the keys."""

@@ -28,7 +28,6 @@ KEYS: Final = (
     ("q", "quit: detach or finish, with the cost of each"),
     ("/", "filter (Peers, Logs); Esc clears it"),
     ("l", "lowest level shown (Logs)"),
-    ("v", "who contributed (Peers)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
 )
 
@@ -62,8 +61,6 @@ def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
     keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
-    if pane.other_view:
-        keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
     keys.append(("?", "help", "help"))

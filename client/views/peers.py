@@ -53,6 +53,8 @@ class PeerRow:
     """Whether it is direct through both routers, which let nobody else in."""
     name: str = ""
     """As it calls itself; empty: it has no name."""
+    share: float | None = None
+    """Of the work in the steps that were closed here; None: nothing of it is known."""
 
     @property
     def doubt(self) -> str:
@@ -92,7 +94,11 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     for one in now.trust:
         if (known := rows.get(one.peer)) is not None:
             rows[one.peer] = replace(known, trust=one)
-    return [replace(row, name=clean(now.names.get(row.peer, ""))) for row in rows.values()]
+    shares = {one.peer: one.share for one in now.contributors}
+    return [
+        replace(row, name=clean(now.names.get(row.peer, "")), share=shares.get(row.peer))
+        for row in rows.values()
+    ]
 
 
 def chosen(rows: list[PeerRow], text: str) -> list[PeerRow]:
@@ -137,6 +143,7 @@ def peer_table(
         Column("round trip", 10, right=True),
         Column("microbatches/s", 0 if compact else 14, right=True),
         Column("", 14 if wide else 0),
+        Column("work", 6 if now.contributors and not compact else 0, right=True),
         Column("version", 0 if compact or narrow else 8, right=True),
         Column("audits agree", 12 if audited else 0, right=True),
     ]
@@ -251,6 +258,7 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),
         Span(bar(row.rate / top if top else 0.0, 14), "accent"),
+        Span(words.NONE if row.share is None else f"{100 * row.share:.1f} %"),
         Span(words.NONE if version is None else words.count(version), "muted"),
         _audits(row),
         Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",

@@ -57,11 +57,10 @@ def test_the_screen_looks_as_kept(name: str) -> None:
 
 PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
     "people-peers": (SMALL, ("3",)),
-    "people-leaderboard": (SMALL, ("3", "v")),
     "people-large": (LARGE, ("3",)),
     "people-swarm": (SMALL, ("2",)),
 }
-"""Of members with names and a leaderboard."""
+"""Of members with names and work."""
 
 
 @pytest.mark.parametrize("name", TRUST)
