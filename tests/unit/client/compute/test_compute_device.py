@@ -209,7 +209,7 @@ def test_another_gpu_or_driver_is_another_device(
     assert device._name(CUDA) == "NVIDIA H200, NVRM version: 580.65.06"
 
 
-def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
+def test_a_probe_measures_every_type_of_numbers_and_copying() -> None:
     probed = device.probe(Probe(sizes=[8, 16], device="cpu"))
     assert [(rate.dtype, rate.size) for rate in probed.rates] == [
         ("float32", 8),
@@ -218,8 +218,7 @@ def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
         ("bfloat16", 16),
     ]
     assert min(rate.flop_per_s for rate in probed.rates) > 0
-    # on the processor one copy is like the other
-    assert probed.to_device_bytes_per_s == probed.to_host_bytes_per_s == probed.copy_bytes_per_s
+    assert probed.copy_bytes_per_s > 0
 
 
 def test_a_probe_without_sizes_only_says_what_the_device_is() -> None:

@@ -142,7 +142,7 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
 def test_limits_are_shown() -> None:
     assert limits_view(Settings(), 5, None).when == []
     limits = Settings(threads=2, vram_share=50, daily_quota_bytes=GB, only_when_idle=True)
-    shown = limits_view(limits, 5, Capacity("cpu", 1, 1e9, 0.0, GB, 1e9))
+    shown = limits_view(limits, 5, Capacity("cpu", 1, 1e9, 0.0, GB))
     assert (shown.threads, shown.vram_share, shown.compute_share) == (2, 50, 0)
     assert (shown.daily_bytes, shown.used_bytes) == (GB, 5)
     assert shown.threads_now == 1
