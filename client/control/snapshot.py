@@ -357,7 +357,8 @@ class ExpelledView(Struct, frozen=True, kw_only=True):
     reason: str
     """The fault shown by the evidence, in one sentence."""
     by: Literal["contradiction", "charges", "inviter"] = "contradiction"
-    """Its own signatures; a majority of its stage; the member that answers for it."""
+    """Its own signatures; a majority of its stage; the member that answers for it. Of the last one
+    ``volunteer status members`` has the details, of the others ``volunteer evidence``."""
 
 
 class TrustView(Struct, frozen=True, kw_only=True):

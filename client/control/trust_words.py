@@ -1,8 +1,8 @@
-"""Audits in words, the same for every front end."""
+"""Audits and expulsions in words, the same for every front end."""
 
 from __future__ import annotations
 
-from client.control.snapshot import AuditCounts, Snapshot
+from client.control.snapshot import AuditCounts, ExpelledView, Snapshot
 from protocol.limits import LEAST_TO_CONVICT
 
 
@@ -29,3 +29,10 @@ def not_judged(now: Snapshot) -> str:
         return ""
     where = f"stage{'s' if len(small) > 1 else ''} {', '.join(small)}"
     return f"nobody can be convicted in {where}: that takes {LEAST_TO_CONVICT} volunteers a stage"
+
+
+def next_step(out: ExpelledView) -> str:
+    """Return where to see why somebody was expelled."""
+    if out.by == "inviter":
+        return "volunteer status members"
+    return "volunteer evidence save FILE, which anybody can verify"

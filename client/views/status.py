@@ -19,7 +19,7 @@ from client.control.snapshot import (
     TimeView,
     WorkerView,
 )
-from client.control.trust_words import audit_results, not_judged
+from client.control.trust_words import audit_results, next_step, not_judged
 from client.quantities import plural
 from client.views import words
 from client.views.span import Box, Line, Tone, cut, line, line_width, pair
@@ -420,7 +420,9 @@ def trust(now: Snapshot) -> Iterator[Fact]:
     for gone in out:
         yield _fact("expelled", (gone.reason, "bad"))
     if len(now.expelled) > len(out):
-        yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer status peers")
+        yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer evidence ls")
+    for step in dict.fromkeys(map(next_step, out)):
+        yield _fact("evidence", (step, "muted"))
     if small := not_judged(now):
         yield _fact("too few", (small, "warn"))
 

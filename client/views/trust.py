@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.control.snapshot import Snapshot, TrustView
-from client.control.trust_words import audit_results
+from client.control.trust_words import audit_results, next_step
 from client.views import status, words
 from client.views.record import Record
 from client.views.span import Box, Line, Tone, pair
@@ -43,7 +43,8 @@ def details(now: Snapshot | None, peer: str, known: TrustView | None, box: Box) 
         lines += _said("", known.fault, box, "plain")
     if known.invited_by:
         lines += _said("invited by", _invited(known.invited_by), box, "plain")
-    return lines
+    steps = [next_step(out) for out in now.expelled if out.peer == peer]
+    return [*lines, *(found for step in steps for found in _said("evidence", step, box, "muted"))]
 
 
 def _invited(above: list[str]) -> str:

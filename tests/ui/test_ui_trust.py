@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.control.snapshot import AuditCounts, AuditsView, Snapshot
+from client.control.snapshot import AuditCounts, AuditsView, ExpelledView, Snapshot
 from client.views import dashboard, peers, trust
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
@@ -29,6 +29,7 @@ def test_the_summary_counts_our_audits_and_names_who_was_expelled() -> None:
     assert lines[0].endswith(f"{results}; 13 of 412 contributions audited")
     assert lines[1].endswith("1 proven, 1 on probation, 1 expelled")
     assert "0boris contributed something else than it had signed (step 41;" in lines[2]
+    assert lines[3].endswith("volunteer evidence save FILE, which anybody can verify")
 
 
 def test_stages_that_are_too_small_to_convict_anybody_are_named() -> None:
@@ -80,7 +81,7 @@ def test_the_table_shows_who_is_not_trusted_and_what_audits_found() -> None:
     assert [row.peer for row in found] == [BORIS]
 
 
-def test_the_details_say_why_a_member_is_trusted_or_not() -> None:
+def test_the_details_say_why_and_where_the_evidence_is() -> None:
     record = record_of(judged())
     bad, good, new, own = (
         plain(peers.details(record, peer, WIDE)) for peer in (BORIS, ANNA, CARLA, ME)
@@ -88,11 +89,20 @@ def test_the_details_say_why_a_member_is_trusted_or_not() -> None:
     assert "expelled: 0boris contributed something else than it had signed" in bad
     assert "our audits 1 of its contributions: 1 does not agree" in bad
     assert "stage 1, step 41: is not the one that it has signed" in bad
+    assert "volunteer evidence save FILE" in bad
     assert "proven: steps that were closed here contain its work" in good
     assert "0carla, 3 invitations from the founder, in the branch of 0boris" in good
+    assert "evidence" not in good
     assert "on probation: no step that was closed here contains its work; one is enough" in new
     assert "our audits" not in new
     assert "trust" not in own
+
+
+def test_whom_its_inviter_has_expelled_is_explained_by_the_members() -> None:
+    out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
+    assert "volunteer status members" in plain(
+        peers.details(record_of(judged(expelled=out)), BORIS, WIDE)
+    )
 
 
 def test_of_whom_nothing_is_known_nothing_is_said() -> None:

@@ -53,8 +53,14 @@ def test_it_says_whom_the_volunteer_trusts_and_why_not() -> None:
         "audits    all agree; 3 of 412 contributions audited",
         "members   1 proven, 1 on probation, 1 expelled",
     ]
+    assert "evidence  volunteer evidence save FILE, which anybody can verify" in facts
     at = facts.index(f"0boris    {LIES}")
     assert facts[at + 1] == "          stage 1, step 7: a lie"
+
+
+def test_whom_a_member_has_expelled_is_explained_by_the_members() -> None:
+    out = [ExpelledView(peer=BORIS, reason="Anna has expelled Boris", by="inviter")]
+    assert "evidence  volunteer status members" in peers_report(judged(expelled=out))
 
 
 def test_the_status_counts_what_disagrees_and_what_could_not_be_checked() -> None:

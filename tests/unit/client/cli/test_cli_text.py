@@ -95,10 +95,11 @@ def test_the_report_names_who_was_expelled_last_and_why() -> None:
     out = [ExpelledView(peer=f"p{n}", reason=f"p{n} signed two plans") for n in range(9)]
     lines = status_report(example_snapshot(expelled=out)).splitlines()
     at = lines.index("expelled  p8 signed two plans")
-    assert lines[at + 1 : at + 4] == [
+    assert lines[at + 1 : at + 5] == [
         "          p7 signed two plans",
         "          p6 signed two plans",
-        "          6 more: volunteer status peers",
+        "          6 more: volunteer evidence ls",
+        "evidence  volunteer evidence save FILE, which anybody can verify",
     ]
 
 

@@ -1,0 +1,152 @@
+"""Show, save and check the evidence by which members were expelled.
+
+Group: watch
+
+$ volunteer evidence ls  # who was expelled in the only swarm known here, and why
+$ volunteer evidence save bad.bin  # a file for others
+$ volunteer evidence verify bad.bin  # on any machine; exit code 1 if it proves nothing
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from client.cli.command_table import nested_app
+from client.cli.reach.home import find_home
+from client.cli.reach.target import find_swarm, with_manifest
+from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import one_line, say
+from client.cli.terminal.parameters import KnownSwarm
+from client.errors import ExitCode, UserError
+from client.quantities import plural
+from client.store.persisted import DamagedFile, Persisted
+from client.store.records import KeptEvidence, ShownEvidence
+from protocol.audit import charges
+from protocol.errors import RemoteProtocolError
+from protocol.evidence import proof as contradictions
+from protocol.ids import SwarmId
+
+app = nested_app("evidence")
+
+
+class CheckedProof(Struct, frozen=True, kw_only=True):
+    """The evidence against one member, and the result of its check."""
+
+    kind: Literal["contradiction", "charges"]
+    """A contradiction convicts by itself. Charges are the words of members of its stage, which
+    were a majority to those that saw the stage then."""
+    valid: bool
+    problem: str = ""
+    """The reason why it proves nothing."""
+    peer: str = ""
+    """The expelled member; empty if it proves nothing."""
+    fault: str = ""
+    """What the member did, in one sentence; empty if it proves nothing."""
+
+
+class EvidenceList(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer evidence ls --json`` and ``verify --json``."""
+
+    swarm: str
+    proofs: list[CheckedProof]
+
+
+@app.command
+@answered
+def ls(*, swarm: KnownSwarm = None) -> Answer:
+    """List the expelled members with the evidence, each checked; returns 1 if it proves nothing."""
+    return _report(_kept(swarm))
+
+
+@app.command
+def save(out: Path, *, swarm: KnownSwarm = None) -> None:
+    """Save the evidence in a file that anybody can check with volunteer evidence verify.
+
+    Parameters
+    ----------
+    out
+        The file, which must not exist yet.
+    """
+    kept = _kept(swarm)
+    if not (kept.proofs or kept.voted_out):
+        raise UserError("no member was expelled by evidence", "there is nothing to save")
+    if out.exists():
+        raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
+    try:
+        Persisted(out, ShownEvidence).save(kept)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
+    say(f"saved in {out}; to check it: volunteer evidence verify {out}")
+
+
+@app.command
+@answered
+def verify(file: Path) -> Answer:
+    """Check the evidence of a file: signatures, swarm, contradictions; returns 1 if one is bad.
+
+    Needs no volunteer, no network, and no trust in the sender of the file.
+
+    Parameters
+    ----------
+    file
+        A file of volunteer evidence save.
+    """
+    try:
+        shown = Persisted(file, ShownEvidence).read()
+    except DamagedFile as error:
+        words = f"{file} is damaged: {error}"
+        raise UserError(words, "ask for the file again", ExitCode.USAGE) from error
+    except OSError as error:
+        problem = f"cannot read {file}: {error.strerror}"
+        raise UserError(problem, "check the name", ExitCode.USAGE) from error
+    if shown is None:
+        raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
+    return _report(shown)
+
+
+def _kept(text: str | None) -> ShownEvidence:
+    home = find_home()
+    swarm = with_manifest(find_swarm(home, text)).swarm
+    path = home.folders.proofs(swarm)
+    try:
+        kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
+    except DamagedFile as error:
+        words = f"{path} is damaged: {error}"
+        raise UserError(words, "remove it; the volunteer begins a new one") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
+    return ShownEvidence(kept.proofs, kept.voted_out, swarm=swarm)
+
+
+def _report(shown: ShownEvidence) -> Answer:
+    found = _checked(shown)
+    lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
+    for one in found:
+        words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
+        lines.append(f"  {one_line(words)}")
+    code = ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+    return Answer(EvidenceList(swarm=shown.swarm, proofs=found), lines, code=code)
+
+
+def _checked(shown: ShownEvidence) -> list[CheckedProof]:
+    """Check every piece of evidence: its signatures, its swarm, and what it shows."""
+    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
+    for proof in shown.proofs:
+        try:
+            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
+            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
+        found.append(one)
+    for out in shown.voted_out:
+        try:
+            verdict = charges.check(out, swarm)
+            peer, fault = verdict.culprit, verdict.words
+            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
+        except RemoteProtocolError as error:
+            one = CheckedProof(kind="charges", valid=False, problem=str(error))
+        found.append(one)
+    return found

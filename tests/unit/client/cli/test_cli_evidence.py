@@ -1,0 +1,139 @@
+"""``volunteer evidence``: proofs are listed, saved and checked without trust in who shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from client.errors import ExitCode
+from client.store.paths import home_folders
+from client.store.persisted import Persisted
+from client.store.records import KeptEvidence, ShownEvidence
+from client.store.swarms import SwarmStore
+from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.evidence.proof import contradiction
+from protocol.ids import SwarmId
+from protocol.invite import parse_swarm_file
+from protocol.membership.advert import ADVERT
+from protocol.membership.record import Record, seal
+from protocol.wire.parts import Proof, VotedOut
+from tests.support.cli_process import Within
+from tests.support.protocol_examples import WALL, peer, signer
+
+
+def proof(swarm: SwarmId) -> Proof:
+    one, two = (
+        seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), swarm)
+        for body in (b"one", b"two")
+    )
+    found = contradiction(one, two)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def swarm(within: Within, tmp_path: Path) -> SwarmId:
+    """A swarm known here, of which one member was expelled."""
+    path = tmp_path / "x.swarm"
+    assert within("create", "--no-measure", "--name", "mine", "--out", str(path)).returncode == 0
+    folders, known = home_folders(tmp_path / "home"), parse_swarm_file(path.read_text())
+    SwarmStore(folders.swarms).remember(known)
+    kept = KeptEvidence((proof(known.swarm),))
+    Persisted(folders.proofs(known.swarm), KeptEvidence).save(kept)
+    return known.swarm
+
+
+def test_who_was_expelled_is_listed_with_the_fault(swarm: SwarmId, within: Within) -> None:
+    done = within("evidence", "ls", "--swarm", "mine")
+    assert done.returncode == ExitCode.OK
+    assert f"swarm {swarm[:12]}: evidence against 1 member" in done.stdout
+    assert f"signed two different adverts with one number: {peer(1)}" in done.stdout
+    told = json.loads(within("evidence", "ls", "--json").stdout)
+    assert (told["swarm"], [one["peer"] for one in told["proofs"]]) == (swarm, [peer(1)])
+
+
+def test_a_saved_file_is_checked_by_others(
+    swarm: SwarmId, within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "proofs.bin"
+    assert within("evidence", "save", str(out)).returncode == ExitCode.OK
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "another"))
+    done = within("evidence", "verify", str(out))
+    assert done.returncode == ExitCode.OK
+    assert peer(1) in done.stdout
+    shown = ShownEvidence((proof(swarm),), swarm=swarm)
+    assert Persisted(out, ShownEvidence).read() == shown
+
+
+def test_a_file_that_is_there_is_not_overwritten(
+    swarm: SwarmId, within: Within, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.txt"
+    out.write_text("dear diary")
+    assert within("evidence", "save", str(out)).returncode == ExitCode.USAGE
+    assert out.read_text() == "dear diary"
+
+
+def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
+    within: Within, tmp_path: Path
+) -> None:
+    here, elsewhere = SwarmId("ab" * 32), SwarmId("cd" * 32)
+    genuine = proof(here)
+    changed = Proof(genuine.first, replace(genuine.second, body=genuine.second.body + b"!"))
+    for bad in (proof(elsewhere), changed, Proof(genuine.first, genuine.first)):
+        file = tmp_path / "proofs.bin"
+        shown = ShownEvidence((genuine, bad), swarm=here)
+        Persisted(file, ShownEvidence).save(shown)
+        done = within("evidence", "verify", str(file), "--json")
+        assert done.returncode == ExitCode.RUNTIME
+        told = json.loads(done.stdout)["proofs"]
+        assert [one["valid"] for one in told] == [True, False]
+        assert told[1]["problem"]
+        assert not told[1]["peer"]
+
+
+def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
+    swarm: SwarmId, within: Within, tmp_path: Path
+) -> None:
+    said = Charge(1, peer(1), 12, 0, "lies")
+    charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
+    file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
+    file.save(KeptEvidence((proof(swarm),), (VotedOut(1, peer(1), charges),)))
+    told = json.loads(within("evidence", "ls", "--json").stdout)["proofs"]
+    assert [(one["kind"], one["valid"], one["peer"]) for one in told] == [
+        ("contradiction", True, peer(1)),
+        ("charges", True, peer(1)),
+    ]
+    assert "of stage 1; found by 2 members" in told[1]["fault"]
+    out = tmp_path / "proofs.bin"
+    assert within("evidence", "save", str(out)).returncode == ExitCode.OK
+    assert within("evidence", "verify", str(out)).returncode == ExitCode.OK
+    own = signer(1).sign(KIND, CHARGE.encode(said), swarm)
+    for bad in ((charges[0], charges[0]), (charges[0], own), (charges[0], proof(swarm).first)):
+        file.save(KeptEvidence((), (VotedOut(1, peer(1), bad),)))
+        assert within("evidence", "ls").returncode == ExitCode.RUNTIME, bad
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense", b"\x80"])
+def test_what_is_no_file_of_proofs_is_refused(
+    within: Within, tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "proofs.bin"
+    if content is not None:
+        file.write_bytes(content)
+    done = within("evidence", "verify", str(file))
+    assert done.returncode == ExitCode.USAGE
+    assert str(file) in done.stderr
+
+
+def test_without_an_expelled_member_there_is_nothing_to_save(
+    swarm: SwarmId, within: Within, tmp_path: Path
+) -> None:
+    Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence).remove()
+    assert "evidence against 0 members" in within("evidence", "ls").stdout
+    done = within("evidence", "save", str(tmp_path / "out"))
+    assert done.returncode == ExitCode.RUNTIME
+    assert not (tmp_path / "out").exists()
