@@ -45,7 +45,7 @@ MALFORMED = "manifest-malformed"
 
 
 class StageCost(Description, frozen=True):
-    """The cost of one stage, as the founder counts it; the units matching reckons in."""
+    """The cost of one stage, measured by the founder; the units matching reckons in."""
 
     layers: Annotated[int, Meta(ge=1, le=1024)]
     flops: NonNegative

@@ -52,7 +52,7 @@ class Machine:
     """One volunteer. Upload and download are separate; both may be used at the same time."""
 
     flop_per_s: float
-    """As ``volunteer bench`` measures it; a stage's FLOPs by it are the time of a microbatch."""
+    """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
     memory_bytes: float
     """Bytes that stages may use, of a GPU its own."""
     upload_bytes_per_s: float

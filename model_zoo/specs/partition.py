@@ -1,7 +1,7 @@
 """Cuts a model into stages so that the slowest stage is as cheap as possible.
 
-Costs are the FLOPs of every part in model order: embedding, every layer, head. Measured seconds of
-small and middle-sized models give the same cuts.
+Costs are one number per part in model order: embedding, every layer, head. They may be measured
+seconds or analytic FLOPs; only their ratios matter for the cut.
 """
 
 from collections.abc import Sequence
@@ -11,26 +11,30 @@ from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice
 
 
-def cut(spec: ModelSpec, stages: int) -> tuple[int, ...]:
+def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
     """Return layers per stage such that the most expensive stage is as cheap as possible.
 
     Args:
         spec: the model.
+        costs: `spec.layers + 2` numbers (embedding, layers, head), or None for analytic FLOPs.
         stages: from 1 to `spec.layers`; every stage gets at least one layer.
 
     Raises:
-        ValueError: the number of stages does not fit.
+        ValueError: the number of stages or of costs does not fit, or a cost is negative.
     """
     if not 1 <= stages <= spec.layers:
         raise ValueError(f"{spec.layers} layers make 1 to {spec.layers} stages, not {stages}")
-    embedding, layer, head = (float(flops_per_token(spec, part)) for part in _single_parts())
-    layers = [layer] * spec.layers
-    layers[0] += embedding
-    layers[-1] += head
-    return linear_partition(layers, stages)
+    if costs is None:
+        costs = _analytic_costs(spec)
+    if len(costs) != spec.layers + 2 or not all(0 <= cost < float("inf") for cost in costs):
+        raise ValueError(f"need {spec.layers + 2} costs >= 0 (embedding, layers, head): {costs}")
+    layers = list(costs[1:-1])
+    layers[0] += costs[0]
+    layers[-1] += costs[-1]
+    return _linear_partition(layers, stages)
 
 
-def linear_partition(costs: Sequence[float], parts: int) -> tuple[int, ...]:
+def _linear_partition(costs: Sequence[float], parts: int) -> tuple[int, ...]:
     """Lengths of `parts` non-empty runs of `costs` that minimise the largest run's sum.
 
     Dynamic programme over (runs, end): best[end] is the least (largest sum, sum of squares); the
@@ -79,10 +83,15 @@ def _lengths(starts: list[list[int]], end: int) -> tuple[int, ...]:
     return (end, *reversed(lengths))
 
 
-def _single_parts() -> tuple[StageSlice, StageSlice, StageSlice]:
+def single_parts() -> tuple[StageSlice, StageSlice, StageSlice]:
     """Slices that hold the embedding alone, one layer alone and the head alone."""
     return (
         StageSlice(0, 3, 0, 0, embeds=True, has_head=False),
         StageSlice(1, 3, 0, 1, embeds=False, has_head=False),
         StageSlice(2, 3, 1, 1, embeds=False, has_head=True),
     )
+
+
+def _analytic_costs(spec: ModelSpec) -> tuple[float, ...]:
+    embedding, layer, head = (float(flops_per_token(spec, part)) for part in single_parts())
+    return (embedding, *([layer] * spec.layers), head)

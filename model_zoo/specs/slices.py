@@ -1,6 +1,6 @@
 """The slices of a model that stages hold: their layers, ends and parameters.
 
-`partition.py` chooses the cut.
+`model_zoo.cutting` chooses the cut.
 """
 
 import math

@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from client.lab.bench.loopback import measure_loopback
 from client.lab.chaos.record import LogTail, Note
 from client.lab.local_swarm import LocalSwarm
 from client.plan.model import Load, Machine, Prediction, Run, predict
+from model_zoo.cutting import least_seconds
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
@@ -91,17 +91,6 @@ def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
 
     with limited_threads(1):
         return least_seconds(run, STAGE_REPEATS)
-
-
-def least_seconds(run: Callable[[], object], repeats: int) -> float:
-    """Return the least seconds of this process's processor time that ``run`` takes, of ``repeats``
-    runs after one to warm up: other programs on the machine can make one longer, never shorter."""
-    took = []
-    for _ in range(1 + repeats):
-        begin = time.process_time()
-        run()
-        took.append(time.process_time() - begin)
-    return min(took[1:])
 
 
 def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:

@@ -7,7 +7,6 @@ and `plan` say that.
 from __future__ import annotations
 
 from client.errors import ExitCode, UserError
-from client.quantities import plural
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, frozen_bytes, slices, stage_parameter_count
@@ -22,15 +21,11 @@ def fewest_stages(spec: ModelSpec) -> int | None:
 
 
 def check_stages(spec: ModelSpec, stages: int) -> None:
-    """Check that a model can be cut into so many stages.
+    """Check that a model can be cut into so many stages, before anything is measured.
 
     Raises:
-        UserError: it has fewer layers; or a stage would be too large, and how many are needed.
+        UserError: a stage would be too large; says how many stages are needed.
     """
-    most = min(spec.layers, MAX_STAGES)
-    if stages > most:
-        words = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
-        raise UserError(words, f"use at most --stages {most}", ExitCode.USAGE)
     problem = _problem(spec, stages)
     if problem is None:
         return
@@ -69,8 +64,8 @@ def devices_that_cut(spec: ModelSpec) -> str:
 
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:
-    """Say in words why a stage is too large, or None."""
-    for part in slices(cut(spec, stages)):
+    """Say in words why a stage is too large where the parts' costs are counted, or None."""
+    for part in slices(cut(spec, None, stages)):
         if problem := stage_too_large(spec, part):
             return problem
     return None

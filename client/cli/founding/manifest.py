@@ -1,7 +1,8 @@
-"""Makes a manifest from a founder's choices: fills in the preset, cuts the model, counts what its
-stages cost.
+"""Makes a manifest from a founder's choices: fills in the preset, cuts the model, prices its
+stages.
 
-Writes nothing but the weights of an imported model.
+It runs the model briefly to measure the cost of its parts, and imports torch for that after all
+choices are checked. Writes nothing but the weights of an imported model.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -56,7 +58,6 @@ from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow, joined
-from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_parameter_count
@@ -72,6 +73,7 @@ from protocol.manifest import (
 from protocol.names import normal
 
 if TYPE_CHECKING:
+    from client.cli.founding.pricing import Prices  # which imports torch
     from client.plan.model import Machine
 
 UNAUDITED = (
@@ -81,6 +83,10 @@ UNAUDITED = (
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
+)
+BUSY = (
+    "what was measured of the stages is far from what their operations suggest, perhaps "
+    "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
 MADE = {
     *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose"),
@@ -169,22 +175,22 @@ class _Founder:
     strangers: bool
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
-        """Return the manifest; it is checked before the machine is measured."""
-        check_stages(spec, run.stages)
-        _local_rounds(run)
+        """Return the manifest; it is checked before anything is measured."""
         provisional, _ = self._admitted(run, spec)
+        self._manifest(provisional, spec, _unpriced(spec, run))
         sequences = _sequences(run)
-        costs = stage_costs(spec, provisional, run.stages, sequences)
-        self._manifest(provisional, spec, costs)
         usual = usual_length(run)
+        parts = measured_prices(spec, run, sequences)
+        costs, busy = price_stages(spec, run, run.stages, sequences, parts)
         machine = None if self.machine is None else self.machine()
         run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
         run, notes = self._admitted(run, spec)
-        manifest = self._manifest(run, spec, stage_costs(spec, run, run.stages, sequences))
+        costs, _ = price_stages(spec, run, run.stages, sequences, parts)
+        manifest = self._manifest(run, spec, costs)
         if machine is not None and run.averaging == "local":
             notes = (*notes, *_fewer_stages(manifest, run, machine))
         seconds = None if machine is None else run_s(manifest, machine)
-        warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, seconds))
+        warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, seconds))
         return Founding(manifest, warnings, self.corpus, seconds, averaging)
 
     def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
@@ -491,27 +497,71 @@ def cut_context(corpus: Corpus) -> int | None:
     return corpus.spec.answers.context if corpus.spec.answers else None
 
 
-def stage_costs(
-    spec: ModelSpec, run: PipelineChoices, stages: int, sequences: int
-) -> tuple[StageCost, ...]:
-    """Cut the model so that its most expensive stage is as cheap as possible, and return what every
-    stage costs.
+def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
+    """Return stages without costs, by which all other choices can be checked.
+
+    Raises:
+        UserError: the model cannot be cut into so many.
+    """
+    stages = run.stages
+    if stages > spec.layers:
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise usage(f"{problem}; use fewer --stages")
+    check_stages(spec, stages)
+    layers = cut(spec, None, stages)
+    spec = narrowed(spec, layers, run.boundary_width)
+    return tuple(
+        StageCost(
+            layers=layers[part.index],
+            flops=1.0,
+            parameters=stage_parameter_count(spec, part),
+            uplink_bytes=1.0,
+            downlink_bytes=1.0,
+            memory_bytes=1.0,
+        )
+        for part in slices(layers)
+    )
+
+
+def price_stages(
+    spec: ModelSpec, run: PipelineChoices, stages: int, sequences: int, prices: Prices | None
+) -> tuple[tuple[StageCost, ...], tuple[str, ...]]:
+    """Cut the model so that the cost of its most expensive stage is minimal, and price every
+    stage; return a note as well if what was measured is of no use.
 
     Args:
         spec: shape of the model.
         run: codecs and rules.
         stages: how many.
         sequences: sequences per microbatch.
+        prices: measured seconds of the model's parts; None: count FLOPs instead.
     """
-    layers = cut(spec, stages)
+    from client.cli.founding.pricing import credible, stage_flops  # imports torch
+
+    layers = cut(spec, prices.parts if prices else None, stages)
+    notes: tuple[str, ...] = ()
+    if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
+        prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
     spec = narrowed(spec, layers, run.boundary_width)
-    return tuple(_stage_cost(spec, layers, part, run, sequences) for part in slices(layers))
+    costs = []
+    for part in slices(layers):
+        flops = stage_flops(spec, part, sequences, prices)
+        costs.append(stage_cost(spec, layers, part, flops, run, sequences))
+    return tuple(costs), notes
 
 
-def _stage_cost(
+def measured_prices(spec: ModelSpec, run: PipelineChoices, sequences: int) -> Prices | None:
+    """Measure the model's parts; None: that is not wanted, or would take long."""
+    from client.cli.founding.pricing import measure  # imports torch
+
+    return measure(spec, sequences) if run.measure else None
+
+
+def stage_cost(
     spec: ModelSpec,
     layers: tuple[int, ...],
     part: StageSlice,
+    flops: float,
     run: PipelineChoices,
     sequences: int,
 ) -> StageCost:
@@ -521,6 +571,7 @@ def _stage_cost(
         spec: shape of the model.
         layers: layers of every stage.
         part: the stage.
+        flops: of a microbatch.
         run: codecs and rules.
         sequences: sequences per microbatch.
     """
@@ -534,7 +585,7 @@ def _stage_cost(
     memory = least_need(spec, layers, part.index, run, sequences)
     return StageCost(
         layers=layers[part.index],
-        flops=float(predicted * flops_per_token(spec, part)),
+        flops=flops,
         parameters=stage_parameter_count(spec, part),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,

@@ -169,7 +169,7 @@ def _no_plan(run: PlannedRun, problem: str) -> UserError:
     if problem.startswith(ONE_LAYER):
         advice = f"{what_is_smaller(run.model)}; or add memory"
     elif problem == COSTS_NOTHING:
-        advice = "ask the swarm's founder to found it again"
+        advice = "ask the swarm's founder to found it again with measured costs"
     return UserError(f"these machines cannot train it together; {problem}", advice)
 
 

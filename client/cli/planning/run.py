@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client.cli.founding.averaging import founded_run, run_of
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
@@ -16,11 +16,16 @@ from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
+from client.quantities import plural
 from client.train.workers.opening import stage_need
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
+from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, fits_a_frame
+
+if TYPE_CHECKING:
+    from client.cli.founding.pricing import Prices  # which imports torch
 
 LARGER_MICROBATCHES = (1, 2, 3, 4)
 """Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
@@ -125,11 +130,14 @@ def _methods(
     run: PlanChoices, models: dict[int, ModelSpec], sequences: int, usual: int
 ) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
+    from client.cli.founding.manifest import measured_prices
+
     spec = models[max(models)]
+    prices = measured_prices(spec, run, sequences)
     exact = run if run.averaging != "local" else replace(_unrounded(run), averaging=None)
     yield Method(
         EXACT,
-        tuple(_runs(exact, models, sequences, usual)),
+        tuple(_runs(exact, models, sequences, usual, prices)),
         *(exact.boundary_codec, exact.sent_codec, OPTIMIZERS[exact.update_rule].by_matrix),
     )
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
@@ -138,9 +146,9 @@ def _methods(
     for name, codec in ways:
         local = replace(run, averaging="local", boundary_codec=codec, audit=None)
         sizes = [sequences]
-        if run.sequences is None:
+        if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
-        runs = [each for size in sizes for each in _runs(local, models, size, usual)]
+        runs = [each for size in sizes for each in _runs(local, models, size, usual, prices)]
         muon = OPTIMIZERS[local.update_rule].by_matrix
         yield Method(name, tuple(runs), codec, local.sent_codec, muon, local=True)
 
@@ -154,12 +162,13 @@ def _runs(
     models: dict[int, ModelSpec],
     sequences: int,
     microbatches: int,
+    prices: Prices | None,
 ) -> Iterator[Run]:
     """Yield the run in every cut."""
-    from client.cli.founding.manifest import least_need, narrowed, stage_costs
+    from client.cli.founding.manifest import least_need, narrowed, price_stages
 
     for count, whole in models.items():
-        costs = stage_costs(whole, run, count, sequences)
+        costs, *_ = price_stages(whole, run, count, sequences, prices)
         layers, tokens = [cost.layers for cost in costs], sequences * whole.context
         spec = narrowed(whole, layers, run.boundary_width)
         needs = [
@@ -171,7 +180,7 @@ def _runs(
 
 
 def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[int]:
-    """Return the numbers of stages to compare.
+    """Return the numbers of stages to compare, before anything is measured.
 
     Args:
         spec: shape of the model.
@@ -183,6 +192,10 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
     """
     from client.cli.founding.fitting import check_stages, fewest_stages, impossible
 
+    most = min(spec.layers, MAX_STAGES)
+    if only is not None and only > most:
+        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
+        raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)
     fewest = fewest_stages(spec)
@@ -209,7 +222,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
         UserError: it cannot be found, or a flag contradicts it.
     """
     found = with_manifest(find_swarm(home, text))
-    if run != PlanChoices() or model != ModelChoices():
+    if replace(run, measure=True) != PlanChoices() or model != ModelChoices():
         raise UserError(
             "--swarm fixes the model, its stages, tokens per step, codecs and redundancy",
             "leave --swarm out to plan for other values",

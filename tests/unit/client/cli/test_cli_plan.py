@@ -26,7 +26,7 @@ def described(**other: str) -> tuple[str, ...]:
     """Flags that describe four machines, so that nothing is measured."""
     flags = {"machines": "4", "gflops": "50", "memory": "8GB", "up": "20Mbit/s"}
     flags |= {"down": "100Mbit/s", "rtt-ms": "60", **other}
-    run = ("--averaging", "every-step")
+    run = ("--no-measure", "--averaging", "every-step")
     return (*run, *(w for name, text in flags.items() for w in (f"--{name}", text)))
 
 
@@ -64,7 +64,7 @@ def test_json_has_the_best_way_among_all(within: Within) -> None:
 
 
 def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
-    done = within("plan", "--machines", "1", "--redundancy", "1")
+    done = within("plan", "--machines", "1", "--no-measure", "--redundancy", "1")
     assert "best for 1 machine and" in done.stdout
     assert "1 stage x 1 replica," in done.stdout
 
@@ -122,9 +122,9 @@ def test_the_ways_to_average_stand_side_by_side_in_eighty_columns(within: Within
 
 
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
-    far = described(gflops="5000")[2:]
-    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[2:]
-    flags = ("--preset", "small", "--stages", "1")
+    far = described(gflops="5000")[3:]
+    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[3:]
+    flags = ("--no-measure", "--preset", "small", "--stages", "1")
     chosen = {
         (way["name"], line is near)
         for line in (near, far)
@@ -151,7 +151,7 @@ def test_a_founded_swarm_with_local_rounds_is_planned_for_as_it_is(
         *("--microbatches", "48", "--inner-microbatches", "3"),
     )
     assert made.returncode == 0, made.stderr
-    answer = planned(within, "--swarm", str(path), *DESCRIBED[2:])
+    answer = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     assert (answer["best"]["microbatches"], answer["best"]["inner_microbatches"]) == (48, 3)
     assert [way["name"] for way in answer["ways"]] == ["local"]
 
@@ -181,10 +181,10 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
 
 
 def test_a_robust_rule_needs_three_replicas_which_a_note_says(within: Within) -> None:
-    flags = ("--stages", "2", "--aggregation", "centred-clipping")
-    told = planned(within, *described(machines="4"), *flags)["notes"]
+    flags = ("--no-measure", "--stages", "2", "--aggregation", "centred-clipping")
+    told = planned(within, *described(machines="4")[1:], *flags)["notes"]
     assert any("some stage has 2 replicas" in note and "than 3" in note for note in told)
-    told = planned(within, *described(machines="6"), *flags)["notes"]
+    told = planned(within, *described(machines="6")[1:], *flags)["notes"]
     assert not any("centred-clipping" in note for note in told)
 
 
@@ -217,7 +217,7 @@ def test_a_wider_line_is_never_slower(within: Within) -> None:
 def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "machines.toml"
     path.write_text(TOML)
-    answer = planned(within, "--table", str(path), "--stages", "2")
+    answer = planned(within, "--no-measure", "--table", str(path), "--stages", "2")
     assert answer["machines"] == 4
 
 
@@ -228,7 +228,7 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
     assert made.returncode == 0, made.stderr
-    founded = planned(within, "--swarm", str(path), *DESCRIBED[2:])
+    founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     of_swarm, of_flags = (each["best"] for each in (founded, flags))
     assert of_swarm["tokens_per_s"] == pytest.approx(of_flags["tokens_per_s"])
@@ -256,7 +256,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     manifest = manifest_of_two()
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
     free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within("plan", "--swarm", free, *DESCRIBED[2:])
+    done = within("plan", "--swarm", free, *DESCRIBED[3:])
     assert done.returncode == ExitCode.RUNTIME
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
@@ -270,7 +270,7 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
         msgspec.structs.replace(last, layers=first.layers + last.layers),
     )
     hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
-    done = within("plan", "--swarm", hollow, *DESCRIBED[2:])
+    done = within("plan", "--swarm", hollow, *DESCRIBED[3:])
     assert done.returncode == ExitCode.REFUSED
     assert "layers" in done.stderr  # no manifest may have a stage without one
 
@@ -292,7 +292,7 @@ def test_a_stage_without_layers_is_refused(within: Within, tmp_path: Path) -> No
     ],
 )
 def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
-    done = within("plan", "--memory", "8GB", *arguments)
+    done = within("plan", "--no-measure", "--memory", "8GB", *arguments)
     if "--table" in arguments:
         done = within("plan", *arguments)
     assert done.returncode == ExitCode.USAGE
@@ -310,7 +310,7 @@ def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
 def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "many.toml"
     path.write_text(f"[[machine]]\ncount = {MAX_MACHINES}\n[[machine]]\ngflops = 1.0\n")
-    done = within("plan", "--table", str(path))
+    done = within("plan", "--no-measure", "--table", str(path))
     assert done.returncode == ExitCode.USAGE
     assert str(MAX_MACHINES) in done.stderr
 

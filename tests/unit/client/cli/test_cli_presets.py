@@ -120,6 +120,6 @@ def test_create_refuses_at_once_and_plan_counts_the_published_vocabulary(within:
     assert done.returncode == ExitCode.USAGE
     assert "--stages 3 " in done.stderr
     machines = ["--machines", "4", "--gflops", "100", "--memory", "16GB"]
-    done = within("plan", "--preset", "smollm2-135m", *machines)
+    done = within("plan", "--preset", "smollm2-135m", "--no-measure", *machines)
     assert done.returncode == 0, done.stderr
     assert "and 162,826,560 parameters" in done.stdout, "of 49,152 tokens"
