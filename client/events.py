@@ -90,10 +90,6 @@ class PeerChanged(Event):
     peer: str
     state: Literal["up", "down"]
     reason: str = ""
-    stages: tuple[int, ...] = ()
-    """Stages that it served shortly before it left."""
-    in_order: bool = False
-    """Whether it has signed that it leaves."""
 
     @property
     def about_members(self) -> tuple[str, ...]:
@@ -191,11 +187,6 @@ class EventLog:
     def __init__(self, capacity: int = 1024) -> None:
         self._ring: deque[Entry] = deque(maxlen=capacity)
         self._seq = 0
-
-    @property
-    def last_seq(self) -> int:
-        """Seq of the newest event, 0 before the first."""
-        return self._seq
 
     def append(self, event: Event, wall: float) -> Entry:
         """Add an event that happened at ``wall`` (unix seconds)."""

@@ -113,14 +113,13 @@ def probe(request: Probe) -> Probed:
     device = select_device(request.device)
     total, available = memory_bytes(device)
     rates: list[MatmulRate] = []
-    copy_rate = to_device = to_host = 0.0
+    copy_rate = 0.0
     if request.sizes:
         dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
         sizes = request.sizes + _large_sizes(device, available)
         with limited_threads(request.threads):
             rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
             copy_rate = _copy_rate(device)
-            to_device, to_host = host_copy_rates(device, copy_rate)
     return Probed(
         device=str(device),
         identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
@@ -128,8 +127,6 @@ def probe(request: Probe) -> Probed:
         memory_total_bytes=total,
         memory_available_bytes=available,
         copy_bytes_per_s=copy_rate,
-        to_device_bytes_per_s=to_device,
-        to_host_bytes_per_s=to_host,
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
@@ -253,18 +250,6 @@ def _copy_rate(device: torch.device) -> float:
     source = torch.zeros(_COPY_ELEMENTS, device=device)
     target = torch.empty_like(source)
     return source.nbytes / _least_seconds(lambda: target.copy_(source), device)
-
-
-def host_copy_rates(device: torch.device, within: float) -> tuple[float, float]:
-    """Bytes per second from the host to a device and back; ``within`` is the rate in its memory,
-    which on the processor is the same. An NVIDIA GPU copies from memory that stays in place."""
-    if device.type == "cpu":
-        return within, within
-    host = torch.zeros(_COPY_ELEMENTS, pin_memory=device.type == "cuda")
-    there = torch.empty(_COPY_ELEMENTS, device=device)
-    in_s = _least_seconds(lambda: there.copy_(host, non_blocking=True), device)
-    out_s = _least_seconds(lambda: host.copy_(there, non_blocking=True), device)
-    return host.nbytes / in_s, host.nbytes / out_s
 
 
 def _least_seconds(run: Callable[[], object], device: torch.device) -> float:

@@ -451,8 +451,6 @@ def together(probed: Sequence[Probed]) -> Probed:
         memory_total_bytes=min(each.memory_total_bytes for each in probed) // memory,
         memory_available_bytes=min(each.memory_available_bytes for each in probed) // memory,
         copy_bytes_per_s=min(each.copy_bytes_per_s for each in probed),
-        to_device_bytes_per_s=min(each.to_device_bytes_per_s for each in probed),
-        to_host_bytes_per_s=min(each.to_host_bytes_per_s for each in probed),
     )
 
 

@@ -101,9 +101,6 @@ class Probed(Reply, frozen=True, kw_only=True):
     memory_available_bytes: int
     copy_bytes_per_s: float
     """Within the device's memory."""
-    to_device_bytes_per_s: float = 0.0
-    """From the host's memory into it; on the processor one copy is like the other."""
-    to_host_bytes_per_s: float = 0.0
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from client.control.snapshot import EventView
-
 MATCHES_VERSION = 1
-MAX_EXPLANATIONS = 50
 
 
 class SeatMatch(Struct, frozen=True, kw_only=True):
@@ -62,7 +59,4 @@ class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     paying_moves: list[PayingMove]
     decides: list[int]
     """Stages that we are the steward of."""
-    explanations: list[EventView]
-    """The last ``MAX_EXPLANATIONS`` events that say why the matching did something or did not, the
-    oldest first."""
     schema_version: int = MATCHES_VERSION

@@ -200,19 +200,6 @@ class RankView(Struct, frozen=True, kw_only=True):
     """Forward and backward passes done."""
 
 
-class MachineView(Struct, frozen=True, kw_only=True):
-    """What was measured of the devices that this volunteer computes on, all together."""
-
-    platform: str = ""
-    """`cuda`, `rocm`, `mps` or `cpu`; empty: nothing was measured yet."""
-    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
-    """Of products of matrices, by the type of numbers."""
-    copy_bytes_per_s: float = 0.0
-    """Within the memory of a device."""
-    to_device_bytes_per_s: float = 0.0
-    to_host_bytes_per_s: float = 0.0
-
-
 class TimeView(Struct, frozen=True, kw_only=True):
     """Shares of the time of the last steps; together 1."""
 
@@ -503,7 +490,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """One per stage that this node holds or is about to hold."""
     paused: PauseView | None = None
     limits: LimitsView = field(default_factory=LimitsView)
-    machine: MachineView = field(default_factory=MachineView)
+    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
+    """Of products of matrices on all devices together, by the type of numbers, as measured."""
     credit: CreditView = field(default_factory=CreditView)
     last_error: str = ""
     """The newest error of this node that is not over; empty: there is none."""

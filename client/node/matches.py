@@ -1,21 +1,16 @@
-"""The node's answer to ``matches``: the state of the matching, and its explanations.
-
-Pure functions of the engine's parts.
-"""
+"""The node's answer to ``matches``: the state of the matching. Pure functions of the engine's
+parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from client.control.matches import (
-    MAX_EXPLANATIONS,
     MatchesSnapshot,
     PayingMove,
     SeatMatch,
     StageMatch,
 )
-from client.control.snapshot import EventView
-from client.events import EventLog
 from client.train.engine import Engine
 from protocol.matching.machine import Matching
 from protocol.matching.overview import StageOverview
@@ -31,11 +26,8 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         statuses: of our seats.
     """
     matching, now = engine.matching, engine.now()
-    told = explanations(engine.event_sink.log)
     if matching is None:
-        return MatchesSnapshot(
-            state="measuring", seats=[], stages=[], paying_moves=[], decides=[], explanations=told
-        )
+        return MatchesSnapshot(state="measuring", seats=[], stages=[], paying_moves=[], decides=[])
     return MatchesSnapshot(
         state=matching.state.value,
         seats=_seats(matching, statuses),
@@ -45,17 +37,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
             for change in matching.blocking_moves()
         ],
         decides=sorted(matching.stewardships),
-        explanations=told,
     )
-
-
-def explanations(log: EventLog) -> list[EventView]:
-    """Return the newest explanations of the matching, oldest first."""
-    entries = log.since(0, limit=log.last_seq).entries
-    told = [
-        entry for entry in entries if entry.topic == "matching" and entry.event.level != "debug"
-    ]
-    return list(map(EventView.of, told[-MAX_EXPLANATIONS:]))
 
 
 def _seats(matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:

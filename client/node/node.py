@@ -55,7 +55,6 @@ from client.node.relaying import Relaying
 from client.node.status import (
     drain_costs_of,
     limits_view,
-    machine_view,
     take_snapshot,
 )
 from client.quantities import plural
@@ -273,7 +272,7 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            machine=machine_view(capacity),
+            peak_flop_per_s=dict(capacity.peaks) if capacity else {},
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),

@@ -25,7 +25,6 @@ from client.control.snapshot import (
     HeldView,
     LimitsView,
     LineView,
-    MachineView,
     NetworkView,
     NodeState,
     PauseView,
@@ -352,19 +351,6 @@ def _utilized(
 def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
     shares = held_stages.time_spent.shares(engine.now())
     return None if shares is None else TimeView(**shares._asdict())
-
-
-def machine_view(capacity: Capacity | None) -> MachineView:
-    """Return what was measured of this machine."""
-    if capacity is None:
-        return MachineView()
-    return MachineView(
-        platform=capacity.platform,
-        peak_flop_per_s={one: capacity.peak_flops(one) for one in capacity.peaks},
-        copy_bytes_per_s=capacity.copy_bytes_per_s,
-        to_device_bytes_per_s=capacity.to_device_bytes_per_s,
-        to_host_bytes_per_s=capacity.to_host_bytes_per_s,
-    )
 
 
 def _workers(held_stages: HeldStages, now: float) -> list[WorkerView]:

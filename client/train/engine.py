@@ -65,7 +65,6 @@ from protocol.membership.view import (
     MemberUp,
     RecordChanged,
     RecordGone,
-    SeatsChanged,
     ViewChanged,
 )
 from protocol.pipeline.effects import Committed
@@ -535,10 +534,6 @@ class Engine:
                         self.event_sink.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
-                case SeatsChanged(peer, seats):
-                    serving = (seat.stage for seat in seats if seat.state == "serving")
-                    self.event_sink.serves(peer, tuple(sorted(serving)))
-                    self._view_of(peer)
                 case ViewChanged(about=peer):
                     self._view_of(peer)
                 case Contradicted(held, other):
@@ -570,11 +565,10 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
-        in_order = self.membership.roster.has_left(peer)
-        if self.matching is not None and in_order:
+        if self.matching is not None and self.membership.roster.has_left(peer):
             self.matching.member_left(peer)
         if peer != self.signer.peer:
-            self.event_sink.peer(peer, "down", reason, in_order=in_order)
+            self.event_sink.peer(peer, "down", reason)
         self.held_stages.peer_lost(peer)
 
     def _record(self, record: RecordChanged) -> None:

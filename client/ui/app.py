@@ -84,14 +84,7 @@ class VolunteerApp(App[int]):
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
     #legend { height: 1; border: none; padding: 0 2; }
-    #sentences { height: 1fr; }
-    #decisions { height: 1fr; }
-    #peer-table { height: 3fr; }
-    #leaderboard { height: 2fr; }
-    #recovery-head { height: 4; }
-    #faults { height: 1fr; }
-    #story { height: 50%; }
-    .-low #story { display: none; }
+    #peer-table { height: 1fr; }
 
     Toast { background: $panel; color: $foreground; }
     """
@@ -119,9 +112,7 @@ class VolunteerApp(App[int]):
         Binding("d", "detach", "Detach", show=False),
         Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
-        Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
-        Binding("v", "view", "Other view", show=False),
         Binding("question_mark", "help", "Help", show=False),
         Binding("escape", "clear", "Clear", show=False),
     ]
@@ -349,23 +340,10 @@ class VolunteerApp(App[int]):
     def _hide_filter(self) -> None:
         self.query_one("#filter", Input).display = False
 
-    def action_sort(self) -> None:
-        """Sort another way."""
-        if self.pane.can_sort:
-            self.pane.next_sort()
-        else:
-            self.notify("this tab has only one sort order", markup=False)
-
     def action_level(self) -> None:
         """Show other levels."""
         if isinstance(self.pane, LogsPane):
             self.pane.next_level()
-
-    def action_view(self) -> None:
-        """Show the other view of this tab, if it has two."""
-        if self.pane.other_view:
-            self.pane.next_view()
-            self.call_after_refresh(self._arrived)
 
     def action_help(self) -> None:
         """Show the keys."""

@@ -7,10 +7,8 @@ from typing import Final
 
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
-from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
-from client.ui.panes.recovery import RecoveryPane
 from client.ui.panes.swarm import SwarmPane
 from client.views.span import Box, Line, Span, line_width
 
@@ -18,8 +16,6 @@ TABS: Final[dict[str, type[Pane]]] = {
     "Dashboard": DashboardPane,
     "Swarm": SwarmPane,
     "Peers": PeersPane,
-    "Matching": MatchingPane,
-    "Recovery": RecoveryPane,
     "Logs": LogsPane,
 }
 """A tab more is a pane with its view, and a line here."""
@@ -31,9 +27,7 @@ KEYS: Final = (
     ("d", "detach: close this view, training continues"),
     ("q", "quit: detach or finish, with the cost of each"),
     ("/", "filter (Peers, Logs); Esc clears it"),
-    ("s", "sort order (Peers), reverse (Logs)"),
     ("l", "lowest level shown (Logs)"),
-    ("v", "who contributed (Peers)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
 )
 
@@ -67,10 +61,6 @@ def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
     keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
-    if pane.can_sort:
-        keys.append(("s", "sort", "sort"))
-    if pane.other_view:
-        keys.append(("v", pane.other_view, "view"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
     keys.append(("?", "help", "help"))

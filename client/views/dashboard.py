@@ -10,7 +10,7 @@ from client.control.snapshot import EventView
 from client.views import status, words
 from client.views.plot import curve, spark
 from client.views.record import Record
-from client.views.span import Box, Line, Span, Tone, cut, line, spread
+from client.views.span import Box, Line, Span, Tone, cut, line
 from client.views.text import clean, fit, wrap
 
 QUIET = ("StepCommitted", "VersionEvaluated", "StageClosed", "StageAssigned")
@@ -35,14 +35,9 @@ def loss(record: Record, box: Box) -> list[Line]:
         (f"{values[0]:.3f}", "plain"),
         (since, "muted"),
     )
-    faults = [incident for incident in record.incidents.newest_first if not incident.in_order]
-    marks: list[tuple[float, Tone]] = [
-        (min(float(found.step), points[-1][0]), "bad" if found.open else "warn") for found in faults
-    ]
-    legend = line(("▲", "warn"), (" fault ", "muted")) if marks else ()
-    head = [spread(cut(figures, box.width), legend, box.width), *_held_out(record, box)]
+    head = [cut(figures, box.width), *_held_out(record, box)]
     told = [(float(point.step), point.loss) for point in record.held_out_curve()]
-    return head + curve(points, Box(box.width, box.height - len(head)), marks, over=told)
+    return head + curve(points, Box(box.width, box.height - len(head)), over=told)
 
 
 def _held_out(record: Record, box: Box) -> list[Line]:

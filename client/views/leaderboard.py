@@ -10,7 +10,6 @@ from client.views.plot import bar
 from client.views.span import Box, Column, Line, Row, Span, cells_of, head_of, line
 from client.views.text import clean, wrap
 
-TITLE = "Who contributed to the steps that were closed here"
 _EMPTY = "No stage of this volunteer has closed a step yet: it counts whose work is in each."
 
 

@@ -28,7 +28,7 @@ def chosen(record: Record, level: str, text: str) -> list[EventView]:
     ]
 
 
-def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool) -> list[Row]:
+def log_rows(record: Record, box: Box, level: str, text: str) -> list[Row]:
     """Return one row per event.
 
     Args:
@@ -36,24 +36,21 @@ def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool
         box: room of the list, cells.
         level: least level shown.
         text: words that every row must contain.
-        newest_first: order of the rows.
     """
     found = chosen(record, level, text)
     if not found:
         quiet = "nothing here yet" if not text else f"nothing contains {text!r}"
         return [Row("none", (line((quiet, "muted")),))]
-    ordered = reversed(found) if newest_first else found
     wide, names = box.width >= 90, record.names
-    return [Row(str(e.seq), (cut(event_line(e, names, topic=wide), box.width),)) for e in ordered]
+    return [Row(str(e.seq), (cut(event_line(e, names, topic=wide), box.width),)) for e in found]
 
 
-def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
+def log_title(record: Record, level: str, text: str) -> str:
     """Return the title of the frame."""
     number = len(chosen(record, level, text))
-    order = "newest first" if newest_first else "newest last"
     missed = f", {record.missed} missed" if record.missed else ""
     filtered = " that match" if text else ""
-    return f"{plural(number, 'event')}{filtered}, {level} and above, {order}{missed}"
+    return f"{plural(number, 'event')}{filtered}, {level} and above, newest last{missed}"
 
 
 def event_details(record: Record, seq: str, box: Box) -> list[Line]:

@@ -1,15 +1,16 @@
-"""The Matching tab: our stages, whether a move would pay, and who decides, in plain words; and what
-was proposed, held and rejected, and why. What each stage lacks is in the table of stages. Pure."""
+"""Why our stages are ours: what we hold, whether a move would pay, and who decides, in plain words.
+
+What each stage lacks is in the table of stages; what was proposed and rejected is in the log. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from client.control.matches import MatchesSnapshot, SeatMatch
-from client.control.names import with_names
 from client.views import words
 from client.views.record import Record
-from client.views.span import Box, Line, Row, Tone, cut, line
+from client.views.span import Box, Line, Tone, cut, line
 from client.views.text import clean, wrap
 
 WAITING = (
@@ -21,14 +22,6 @@ _STATES = {
     "proposed": "this machine has offered to take it, and waits for the answer",
     "leaving": "it is being handed over",
 }
-_DECISIONS: dict[str, Tone] = {
-    "proposal": "accent",
-    "hold": "good",
-    "rejection": "warn",
-    "place": "second",
-    "settled": "good",
-}
-_TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
 Said = tuple[str, Tone]
 
 
@@ -43,28 +36,6 @@ def sentences(record: Record, box: Box) -> list[Line]:
         for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
             lines.append(line("  " if number else "· ", (part, tone)))
     return [cut(one, box.width) for one in lines[: box.height]]
-
-
-def decisions(record: Record, box: Box) -> list[Row]:
-    """Return proposals, holds and rejections with their reasons, oldest first."""
-    found = record.matches
-    if found is None or not found.explanations:
-        return [Row("none", (line(("nothing was proposed, held or rejected yet", "muted")),))]
-    rows, names = [], record.names
-    for number, told in enumerate(found.explanations):
-        decision = str(told.data.get("decision", ""))
-        kind, tone = decision or "note", _DECISIONS.get(decision, "muted")
-        tone = _TONES[told.level] if told.level in ("warning", "error") else tone
-        said = with_names(told.words, told.members, names)
-        parts = wrap(clean(said), max(10, box.width - 20), 3)
-        first = line(
-            (f"{words.clock(told.time)} ", "muted"),
-            (f"{kind:<10} ", tone),
-            parts[0] if parts else "",
-        )
-        more = [line(" " * 20 + part) for part in parts[1:]]
-        rows.append(Row(f"{told.time}-{number}", (first, *more)))
-    return rows
 
 
 def _mine(found: MatchesSnapshot) -> Iterator[Said]:

@@ -1,4 +1,4 @@
-"""The Peers tab: the known peers, their distance and their stages; sorted and filtered. Pure."""
+"""The Peers tab: the known peers, their distance and their stages. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from client.views.span import (
 )
 from client.views.text import clean, width
 
-SORTS = ("state", "round trip", "stage", "rate", "name")
 _ORDER = {"you": 0, "connected": 1, "known": 2, "gone": 3}
 _TONES: dict[str, tuple[str, Tone]] = {
     "you": ("◆", "key"),
@@ -54,6 +53,8 @@ class PeerRow:
     """Whether it is direct through both routers, which let nobody else in."""
     name: str = ""
     """As it calls itself; empty: it has no name."""
+    share: float | None = None
+    """Of the work in the steps that were closed here; None: nothing of it is known."""
 
     @property
     def doubt(self) -> str:
@@ -93,32 +94,23 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     for one in now.trust:
         if (known := rows.get(one.peer)) is not None:
             rows[one.peer] = replace(known, trust=one)
-    return [replace(row, name=clean(now.names.get(row.peer, ""))) for row in rows.values()]
+    shares = {one.peer: one.share for one in now.contributors}
+    return [
+        replace(row, name=clean(now.names.get(row.peer, "")), share=shares.get(row.peer))
+        for row in rows.values()
+    ]
 
 
-def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
-    """Return the rows that contain every word of ``text``, in an order of ``SORTS``."""
+def chosen(rows: list[PeerRow], text: str) -> list[PeerRow]:
+    """Return the rows that contain every word of ``text``, by state."""
     wanted = text.lower().split()
     found = [row for row in rows if all(part in row.words for part in wanted)]
-    never = float("inf")
-    match sort:
-        case "round trip":
-            found.sort(key=lambda r: (never if r.rtt_ms is None else r.rtt_ms, r.peer))
-        case "stage":
-            found.sort(key=lambda r: (min(r.seats, default=1 << 30), r.peer))
-        case "rate":
-            found.sort(key=lambda r: (-r.rate, r.peer))
-        case "name":
-            found.sort(key=lambda r: words.short(r.peer).lower())
-        case _:
-            found.sort(key=lambda r: (_ORDER.get(r.state, 9), r.peer))
-    return found
+    return sorted(found, key=lambda row: (_ORDER.get(row.state, 9), row.peer))
 
 
 def peer_table(
     record: Record,
     box: Box,
-    sort: str,
     text: str,
     limit: int | None = None,
     *,
@@ -129,7 +121,6 @@ def peer_table(
     Args:
         record: the front end's record.
         box: room of the table, cells.
-        sort: name of an order in ``SORTS``.
         text: words that every row must contain.
         limit: most rows.
         whole_ids: for commands that take them.
@@ -137,7 +128,7 @@ def peer_table(
     now = record.snapshot
     if now is None:
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]
-    rows = chosen(peer_rows(now), sort, text)[:limit]
+    rows = chosen(peer_rows(now), text)[:limit]
     wide, compact = box.width >= 100, box.width < 66
     audited = wide and now.audits is not None
     called = max((width(row.name) for row in rows), default=0)
@@ -152,6 +143,7 @@ def peer_table(
         Column("round trip", 10, right=True),
         Column("microbatches/s", 0 if compact else 14, right=True),
         Column("", 14 if wide else 0),
+        Column("work", 6 if now.contributors and not compact else 0, right=True),
         Column("version", 0 if compact or narrow else 8, right=True),
         Column("audits agree", 12 if audited else 0, right=True),
     ]
@@ -178,15 +170,15 @@ def _link(row: PeerRow) -> str:
     return "direct through both routers" if row.punched else ""
 
 
-def peer_title(record: Record, sort: str, text: str) -> str:
+def peer_title(record: Record, text: str) -> str:
     """Return the title of the tab's frame."""
     now = record.snapshot
     if now is None:
         return "Peers"
     rows = peer_rows(now)
-    found = len(chosen(rows, sort, text))
+    found = len(chosen(rows, text))
     filtered = f", {found} shown" if found != len(rows) else ""
-    return f"{plural(len(rows), 'volunteer')}{filtered}, by {sort}"
+    return f"{plural(len(rows), 'volunteer')}{filtered}"
 
 
 def details(record: Record, peer: str, box: Box) -> list[Line]:
@@ -266,6 +258,7 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),
         Span(bar(row.rate / top if top else 0.0, 14), "accent"),
+        Span(words.NONE if row.share is None else f"{100 * row.share:.1f} %"),
         Span(words.NONE if version is None else words.count(version), "muted"),
         _audits(row),
         Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",

@@ -29,7 +29,6 @@ ABSURD = 1e9
 def curve(
     points: Sequence[Point],
     box: Box,
-    marks: Iterable[tuple[float, Tone]] = (),
     over: Sequence[Point] = (),
 ) -> list[Line]:
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
@@ -39,7 +38,6 @@ def curve(
     Args:
         points: (x, y) with x rising; absurd ones are left out.
         box: room, at least 16 x 4 cells; below that nothing is drawn.
-        marks: moments on the x axis to point at.
         over: a second curve of the same measure, drawn over the first.
     """
     seen = _sensible(points)
@@ -70,10 +68,9 @@ def curve(
         )
         for row in range(rows)
     ]
-    axis = _axis(columns, (left, right), marks)
     return [
         *lines,
-        (Span(" " * margin), Span("└", "faint"), *axis),
+        (Span(" " * margin), Span("└" + "─" * columns, "faint")),
         _scale(margin, columns, left, right),
     ]
 
@@ -187,18 +184,6 @@ def _labels(low: float, high: float, rows: int) -> list[str]:
         else ""
         for row in range(rows)
     ]
-
-
-def _axis(columns: int, xs: Point, marks: Iterable[tuple[float, Tone]]) -> list[Span]:
-    tones: dict[int, Tone] = {}
-    for x, tone in marks:
-        if xs[0] <= x <= xs[1] and xs[1] > xs[0]:
-            tones[min(columns - 1, int((x - xs[0]) / (xs[1] - xs[0]) * columns))] = tone
-    spans, at = [], 0
-    for column in sorted(tones):
-        spans += [Span("─" * (column - at), "faint"), Span("▲", tones[column])]
-        at = column + 1
-    return [*spans, Span("─" * (columns - at), "faint")]
 
 
 def _scale(margin: int, columns: int, left: float, right: float) -> Line:

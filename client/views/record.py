@@ -14,7 +14,6 @@ import msgspec
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
-from client.views.recovery import Incidents
 from client.views.words import moment
 
 MAX_POINTS = 2000
@@ -50,7 +49,6 @@ class Record:
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
     """Tokens per second of the swarm, one per update."""
     traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
-    incidents: Incidents = field(default_factory=Incidents)
     _bytes: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=256))
     _peer: str = ""
 
@@ -63,7 +61,6 @@ class Record:
         fresh = self._fresh(update)
         self.missed += update.missed
         self.events.extend(fresh)
-        self.incidents.learn(fresh, self.snapshot, update.snapshot, update.time)
         self.snapshot, self.time = update.snapshot, update.time
         self.matches = update.matches or self.matches
         for event in fresh:
@@ -96,7 +93,6 @@ class Record:
 
     def _forget(self) -> None:
         self.snapshot, self.matches, self.missed = None, None, 0
-        self.incidents = Incidents()
         for seen in (self.events, self.losses, self.held_out, self.speeds, self.traffic):
             seen.clear()
         self._bytes.clear()

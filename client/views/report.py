@@ -30,7 +30,7 @@ def stages_report(now: Snapshot, matches: MatchesSnapshot | None = None) -> str:
 
 def peers_report(now: Snapshot) -> str:
     """Return the members, how far each one is trusted and why, and who was expelled."""
-    table = peers.peer_table(Record(snapshot=now), UNCUT, "round trip", "", whole_ids=True)
+    table = peers.peer_table(Record(snapshot=now), UNCUT, "", whole_ids=True)
     facts = status.lines_of([*status.trust(now), *peers.remarks(now)], UNCUT)
     return plain([*_table(*table), *([()] if facts else []), *facts])
 
@@ -41,10 +41,8 @@ def leaderboard_report(found: Sequence[ContributorView], own: str) -> str:
 
 
 def matches_report(now: Snapshot, found: MatchesSnapshot) -> str:
-    """Return which stages are ours and why, and what was decided."""
-    record = Record(snapshot=now, matches=found)
-    decided = (one for row in matching.decisions(record, BOX) for one in row.lines)
-    return plain([*matching.sentences(record, BOX), (), *decided])
+    """Return which stages are ours and why."""
+    return plain(matching.sentences(Record(snapshot=now, matches=found), BOX))
 
 
 def _stages(now: Snapshot, matches: MatchesSnapshot | None) -> list[Line]:

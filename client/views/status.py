@@ -330,14 +330,9 @@ def _devices(now: Snapshot) -> Iterator[Fact]:
                 told += f", {100 * worker.mfu:.1f} % of the device's peak (MFU), "
                 told += f"{100 * worker.mfu_computing:.1f} % while it computes"
             yield _fact("computes", told)
-    found = now.machine
-    peaks = [f"{_flops(p)} in {name}" for name, p in sorted(found.peak_flop_per_s.items()) if p]
+    peaks = [f"{_flops(p)} in {name}" for name, p in sorted(now.peak_flop_per_s.items()) if p]
     if peaks:
-        copies = ""
-        if found.platform != "cpu" and found.to_device_bytes_per_s:
-            there, back = words.size(found.to_device_bytes_per_s), found.to_host_bytes_per_s
-            copies = f"; copies {there}/s to the GPU, {words.size(back)}/s back"
-        yield _fact("measured", f"{', '.join(peaks)}{copies}")
+        yield _fact("measured", ", ".join(peaks))
 
 
 def _flops(flop_per_s: float) -> str:

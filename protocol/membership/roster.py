@@ -23,7 +23,6 @@ from protocol.membership.view import (
     MemberDown,
     MemberUp,
     RosterEvent,
-    SeatsChanged,
     ViewChanged,
 )
 from protocol.wire.parts import SeatStatus
@@ -294,10 +293,10 @@ class Roster:
             events.append(MemberUp(peer, reason))
         if before is not None and after is None:
             events.append(MemberDown(peer, reason))
-        if after is not None and after.seats != (before.seats if before else ()):
-            events.append(SeatsChanged(peer, after.seats))
-        if _outline(before) != _outline(after):
+        moved = _outline(before) != _outline(after)
+        if moved:
             self._neighbours = None
+        if moved or (after is not None and before is not None and after.seats != before.seats):
             events.append(ViewChanged(peer))
         return events
 

@@ -47,16 +47,8 @@ class MemberDown:
 
 
 @dataclass(frozen=True, slots=True)
-class SeatsChanged:
-    """A member reported new seats: another version, state or queue length."""
-
-    peer: PeerId
-    seats: tuple[SeatStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """The live members or their stages changed."""
+    """The live members, their stages, or the state of a seat changed."""
 
     about: PeerId | None
     """The member that changed; None: several."""
@@ -89,5 +81,5 @@ class Contradicted:
     other: Envelope
 
 
-RosterEvent = MemberUp | MemberDown | SeatsChanged | ViewChanged
+RosterEvent = MemberUp | MemberDown | ViewChanged
 MembershipEffect = Effect | RosterEvent | RecordChanged | RecordGone | Contradicted

@@ -173,8 +173,6 @@ def rates(asked: argparse.Namespace) -> Found:
         "torch": torch.__version__,
         "tflops": {dtype: round(rate / 1e12, 2) for dtype, rate in best.items()},
         "copy_gb_s": reply.copy_bytes_per_s / 1e9,
-        "to_device_gb_s": (reply.to_device_bytes_per_s or 0) / 1e9,
-        "to_host_gb_s": (reply.to_host_bytes_per_s or 0) / 1e9,
     }
 
 

@@ -99,17 +99,12 @@ def example_stage(**changes: object) -> StageMatch:
 def example_matches(**changes: object) -> MatchesSnapshot:
     """Return a full answer to ``matches``; ``changes`` replace fields."""
     home = SeatMatch(seat=0, stage=0, state="serving")
-    said = EventView(
-        seq=1, time=1.7e9, kind="LogLine", topic="matching", level="info",
-        words="proposing to stage 0",
-    )  # fmt: skip
     fields: dict[str, object] = {
         "state": "serving",
         "seats": [home],
         "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
         "paying_moves": [PayingMove(home=0, to=1)],
         "decides": [1],
-        "explanations": [said],
     }
     return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

@@ -146,18 +146,6 @@ def evaluated(seq: int, version: int, loss: float) -> EventView:
     return event(seq, f"version {version}: held-out loss {loss}", "VersionEvaluated", data=data)
 
 
-def down(
-    seq: int, peer: str, reason: str = "closed by the peer", *, in_order: bool = False
-) -> EventView:
-    """Return the event of a peer that went."""
-    data: dict[str, object] = {"peer": peer, "state": "down", "in_order": in_order}
-    data["reason"] = reason
-    words = f"{peer[-6:]} is down: {reason}"
-    return event(
-        seq, words, "PeerChanged", data=data, level="warning", topic="membership", members=(peer,)
-    )
-
-
 def update(second: int, *events: EventView, **changes: object) -> Update:
     """Return an update at a second; ``changes`` are the snapshot's."""
     return Update(time=NOW + second, snapshot=snapshot(**changes), events=list(events))
@@ -171,7 +159,7 @@ def stage_match(number: int, **changes: object) -> StageMatch:
 
 def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
-    usual = dict[str, object](paying_moves=[], decides=[], explanations=[])
+    usual = dict[str, object](paying_moves=[], decides=[])
     return example_matches(**{"stages": list(stages), **usual, **changes})
 
 

@@ -129,18 +129,17 @@ def _watch(swarm: LocalSwarm, watched: Member) -> Iterable[Update]:
         time.sleep(LOOK_S)
 
 
-def _slim(value: object, key: str = "") -> object:
+def _slim(value: object) -> object:
     """Leave out what decoding fills in again, and digits that nobody sees."""
     if isinstance(value, dict):
-        found = {name: _slim(part, name) for name, part in value.items()}
+        found = {name: _slim(part) for name, part in value.items()}
         if "snapshot" in found:
             found["snapshot"].pop("events", None)  # type: ignore[attr-defined]
         if "hash" in found:
             found["hash"] = str(found["hash"])[:8]
         return {n: part for n, part in found.items() if n not in ("schema_version",)}
     if isinstance(value, list):
-        kept = value[-8:] if key == "explanations" else value
-        return [_slim(part) for part in kept]
+        return [_slim(part) for part in value]
     if isinstance(value, float) and value and math.isfinite(value) and abs(value) < 1e9:
         return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
     if isinstance(value, float) and math.isfinite(value):

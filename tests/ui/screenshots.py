@@ -26,8 +26,7 @@ def before_the_kill() -> int:
 
 SHOTS = {
     "dashboard": ("1", before_the_kill(), False, (140, 42)),
-    "recovery": ("5", TWO_THIRDS, False, (120, 36)),
-    "matching-light": ("4", TWO_THIRDS, True, (120, 36)),
+    "swarm-light": ("2", TWO_THIRDS, True, (120, 36)),
 }
 
 

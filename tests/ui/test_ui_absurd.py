@@ -28,7 +28,7 @@ from client.control.updates import StepPoint, Update
 from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.mailbox import Link
-from client.views import dashboard, logs, matching, peers, stages, swarm, timeline, trust
+from client.views import dashboard, logs, matching, peers, stages, swarm, trust
 from client.views import words as spell
 from client.views.record import Record
 from client.views.span import Box, line_width
@@ -89,7 +89,6 @@ def updates(draw: st.DrawFn) -> Update:
         stage_match(number(), shared_level=real(), redundancy=number(),
                     obstacle=text()),
         paying_moves=[PayingMove(home=number(), to=1)],
-        explanations=told,
     )  # fmt: skip
     return Update(time=real(), snapshot=now, events=told, matches=matches)
 
@@ -105,8 +104,7 @@ def test_every_view_survives_and_stays_in_its_box(
     record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
     panels = [
         dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
-        swarm.swarm_head, matching.sentences, timeline.recovery_head,
-        trust.summary,
+        swarm.swarm_head, matching.sentences, trust.summary,
     ]  # fmt: skip
     for view in panels:
         for line in view(record, box):
@@ -115,16 +113,12 @@ def test_every_view_survives_and_stays_in_its_box(
     ways(record, Link("live"))
     tables = [
         stages.stage_table(record, box)[1],
-        *(peers.peer_table(record, box, sort, "")[1] for sort in peers.SORTS),
-        matching.decisions(record, box),
-        timeline.recovery_rows(record, box),
-        logs.log_rows(record, box, "debug", "", True),
+        peers.peer_table(record, box, "")[1],
+        logs.log_rows(record, box, "debug", ""),
     ]
     assert all(row.lines is not None for rows in tables for row in rows)
     for peer in peers.peer_rows(found[-1].snapshot):
         peers.details(record, peer.peer, box)
-    for row in tables[-2]:
-        timeline.story(record, row.key, box)
 
 
 @pytest.mark.parametrize("value", FLOATS)

@@ -34,9 +34,7 @@ SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...]]] = {
     "dashboard-large": (LARGE, END, ("1",)),
     "swarm": (SMALL, END, ("2",)),
     "peers": (SMALL, END, ("3", "down")),
-    "matching": (SMALL, END, ("4",)),
-    "matching-large": (MEDIUM, END, ("4",)),
-    "recovery": (MEDIUM, END, ("5",)),
+    "swarm-large": (MEDIUM, END, ("2",)),
     "quit": (SMALL, END, ("q",)),
 }
 
@@ -59,11 +57,10 @@ def test_the_screen_looks_as_kept(name: str) -> None:
 
 PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
     "people-peers": (SMALL, ("3",)),
-    "people-leaderboard": (SMALL, ("3", "v")),
     "people-large": (LARGE, ("3",)),
     "people-swarm": (SMALL, ("2",)),
 }
-"""Of members with names and a leaderboard."""
+"""Of members with names and work."""
 
 
 @pytest.mark.parametrize("name", TRUST)

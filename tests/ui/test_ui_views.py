@@ -88,14 +88,6 @@ def test_the_table_names_all_replicas() -> None:
 # --- matching --------------------------------------------------------------------------------
 
 
-def test_decisions_show_their_reasons() -> None:
-    words = "proposing to stage 2: " + "reason " * 30
-    told = [event(1, words, topic="matching", data={"decision": "proposal"})]
-    (row,) = matching.decisions(_with_matching(explanations=told), Box(60))
-    assert len(row.lines) == 3
-    assert "proposal" in plain(list(row.lines))
-
-
 THEORY = ("steward", "blocking", "epoch", "quota", "preference", "proposal", "phi")
 
 

@@ -22,7 +22,6 @@ from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.models.checkpoint_files import look
 from client.cli.reach.home import Home, home_with_faults
 from client.cli.software import PACKAGES
 from client.cli.terminal.output import print_json, printable, say
@@ -86,10 +85,7 @@ def examine_home(home: Home) -> Iterator[Check]:
     yield inside.check_identity(home.folders.data)
     yield from inside.check_lock(home.folders.data)
     yield from inside.check_swarm_files(home.folders.swarms)
-    folder = home.folders.data / Entry.CHECKPOINTS
-    views = (look(each, each.name, "", whole=False) for each in sorted(folder.glob("*")))
-    unusable = (Path(file.path) for view in views for file in view.files if file.damaged)
-    yield from inside.check_checkpoints(folder, unusable)
+    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
 
 
 def _opens(folder: Path) -> bool:

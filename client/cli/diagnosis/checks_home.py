@@ -1,23 +1,26 @@
 """The checks of ``volunteer doctor`` for what lies in a home: its key, lock, swarms, checkpoints.
 
-They read small files only; ``volunteer checkpoint verify`` reads whole checkpoints.
+They read small files, and of checkpoints the headers.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from client.cli.diagnosis.checks import Check
+from client.compute.checkpoint import read_info
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
 from client.errors import UserError
 from client.quantities import plural
-from client.store.checkpoints import DAMAGED
+from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
 from client.store.identity import KEY_FILE, LOCK_FILE, load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
+from client.train.transfer.inventory import checked
 from protocol.errors import ProtocolError, RemoteProtocolError
 from protocol.invite import MAX_SWARM_FILE_CHARS, parse_swarm_file
 from protocol.manifest import is_of_another_version
@@ -92,9 +95,27 @@ def _unusable(path: Path, error: Exception) -> Check:
     return Check("swarm files", "fail", words, step)
 
 
-def check_checkpoints(folder: Path, unusable: Iterable[Path]) -> Iterator[Check]:
-    """No checkpoint was found damaged when it was read last; ``unusable`` are found so now."""
+def check_checkpoints(folder: Path) -> Iterator[Check]:
+    """No checkpoint was found damaged when it was read last, and none has a damaged header now."""
+    unusable = [
+        entry.path
+        for swarm in sorted(folder.glob("*"))
+        for entry in CheckpointFolder(swarm).entries()
+        if _is_damaged(entry, swarm.name)
+    ]
     if found := [*unusable, *sorted(folder.glob(f"*/*{DAMAGED}*"))]:
         words = f"{plural(len(found), 'checkpoint')} damaged and not used, such as {found[0]}"
-        step = "check the disk; volunteer checkpoint verify reads the others. Members replace them"
+        step = "check the disk; other members replace what is damaged"
         yield Check("checkpoints", "warn", words, step)
+
+
+def _is_damaged(entry: Checkpoint, swarm: str) -> bool:
+    """Whether a checkpoint is useless for good; not: whether the disk fails now."""
+    try:
+        info = read_info(entry.path)
+        checked(info, swarm, info.stages)
+    except CheckpointUnreadable:
+        return False
+    except CheckpointError:
+        return entry.path.exists()  # the volunteer may have removed it meanwhile
+    return (info.stage, info.version) != (entry.stage, entry.version)

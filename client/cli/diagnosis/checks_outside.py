@@ -144,7 +144,7 @@ def check_node(home: Home) -> Iterator[Check]:
             step = "if it lasts for an hour, read volunteer logs on both sides"
             yield Check("two lines", "warn", other_line(other), step)
         if now.given_up is not None:
-            step = "volunteer checkpoint ls shows what is kept of them"
+            step = f"what is kept of them: {home.folders.checkpoints(now.swarm)}"
             yield Check("given up", "warn", now.given_up.words, step)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60

@@ -128,7 +128,6 @@ def this_machine(home: Home) -> Machine:
         fp32_flops=max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32"),
         bf16_flops=0.0,
         memory_total_bytes=found.memory_total_bytes,
-        copy_bytes_per_s=found.copy_bytes_per_s,
         on_gpu=not found.device.startswith("cpu"),
         platform=found.platform,
         free_bytes=found.memory_available_bytes,

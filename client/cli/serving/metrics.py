@@ -138,7 +138,7 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "volunteer_device_peak_flop_per_second": Metric(
         "Measured peak of products of matrices, by the type of numbers.",
-        lambda now: _labelled(now.machine.peak_flop_per_s),
+        lambda now: _labelled(now.peak_flop_per_s),
         ("precision",),
     ),
     "volunteer_rounds_committed_total": Metric(

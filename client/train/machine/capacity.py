@@ -41,16 +41,12 @@ class Capacity(Struct, frozen=True):
     bf16_flops: float
     """What is advertised; 0 on the processor, on which nobody should count for it."""
     memory_total_bytes: int
-    copy_bytes_per_s: float
     on_gpu: bool = False
     """Whether the memory is a GPU's."""
     platform: str = ""
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
     """GPUs that are there and cannot train, with the reason."""
-    to_device_bytes_per_s: float = 0.0
-    """From the host's memory; on the processor one copy is like the other."""
-    to_host_bytes_per_s: float = 0.0
     peaks: dict[Precision, float] = {}
     """FLOP/s of the best product of matrices in each type of numbers."""
     identity: str = ""
@@ -139,12 +135,9 @@ async def measured_capacity(
         best["fp32"],
         best["bf16"] if on_gpu else 0.0,
         reply.memory_total_bytes,
-        reply.copy_bytes_per_s,
         on_gpu=on_gpu,
         platform=reply.platform,
         unused=reply.unused,
-        to_device_bytes_per_s=reply.to_device_bytes_per_s,
-        to_host_bytes_per_s=reply.to_host_bytes_per_s,
         peaks=best,
         identity=reply.identity,
         free_bytes=free_bytes,
@@ -204,6 +197,6 @@ def advert(
 
 def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
     """Return the advert of a member that only relays. See ``advert``."""
-    nothing = Capacity("cpu", 1, 0.0, 0.0, 0, 0.0)
+    nothing = Capacity("cpu", 1, 0.0, 0.0, 0)
     own = advert(nothing, settings, addresses, 0, joined, line)
     return replace(own, memory_bytes=0)

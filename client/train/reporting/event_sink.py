@@ -65,8 +65,6 @@ class Pace:
         return (after - before) / (end - start) if end > start else 0.0
 
 
-LATELY_S: Final = 120.0
-"""A peer that drains gives up its stages first and leaves within this time."""
 SHOWN_S: Final = 600.0
 """Seconds without consequences after which an error counts as over."""
 
@@ -105,8 +103,6 @@ class EventSink:
         self.given_up: Entry | None = None
         """Our line of the run that was given up last, in this session."""
         self._error: Entry | None = None
-        self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
-        """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
 
     @property
     def loss(self) -> float | None:
@@ -236,42 +232,11 @@ class EventSink:
             )
         )
 
-    def serves(self, peer: PeerId, stages: tuple[int, ...]) -> None:
-        """A member serves these stages now."""
-        if stages:
-            self._served[peer] = stages, math.inf
-        elif peer in self._served:
-            known, until = self._served[peer]
-            self._served[peer] = known, min(until, time.time())
-
-    def peer(
-        self, peer: PeerId, state: Literal["up", "down"], reason: str, *, in_order: bool = False
-    ) -> None:
-        """Report that ``peer`` came or went (``state``), with the ``reason`` in words.
-
-        Args:
-            peer: another member.
-            state: what it is now.
-            reason: why, in words.
-            in_order: whether it has signed that it leaves.
-        """
-        stages: tuple[int, ...] = ()
-        if state == "down":
-            served, until = self._served.pop(peer, ((), 0.0))
-            stages = served if time.time() < until + LATELY_S else ()
+    def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
+        """Report that ``peer`` came or went (``state``), with the ``reason`` in words."""
         words = f"{short(peer)} is {state}: {reason}"
         level: Literal["info", "warning"] = "info" if state == "up" else "warning"
-        self.publish(
-            PeerChanged(
-                words=words,
-                level=level,
-                peer=peer,
-                state=state,
-                reason=reason,
-                stages=stages,
-                in_order=in_order,
-            )
-        )
+        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, reason=reason))
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
         """Report a change of our place, for programs; the matching informs the user itself.

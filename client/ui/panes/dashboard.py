@@ -16,7 +16,7 @@ from client.views.span import Box, Line
 
 def nearest(record: Record, box: Box) -> list[Line]:
     """Return as many peers as there is room for."""
-    head, rows = peers.peer_table(record, box, "state", "", box.height - 1)
+    head, rows = peers.peer_table(record, box, "", box.height - 1)
     return [head, *(row.lines[0] for row in rows)]
 
 

@@ -17,9 +17,7 @@ class LogsPane(Pane):
 
     can_filter = True
     has_numbers = False
-    can_sort = True
     level = 1
-    newest_first = False
 
     def compose(self) -> ComposeResult:
         """Place the list."""
@@ -28,17 +26,9 @@ class LogsPane(Pane):
     def show(self) -> None:
         """Update the title with the number and the choice of events shown."""
         level = logs.LEVELS[self.level]
-        title = logs.log_title(self.record, level, self.filter_text, self.newest_first)
+        title = logs.log_title(self.record, level, self.filter_text)
         self.query_one(Listing).border_title = title
         super().show()
-
-    def next_sort(self) -> None:
-        """Turn the order around."""
-        self.newest_first = not self.newest_first
-        listing = self.query_one(Listing)
-        listing.set_tail(not self.newest_first)
-        self.show()
-        listing.show_from_start()
 
     def next_level(self) -> None:
         """Show the next level and above."""
@@ -51,4 +41,4 @@ class LogsPane(Pane):
 
     def _view(self, box: Box) -> tuple[Line, list[Row]]:
         level = logs.LEVELS[self.level]
-        return (), logs.log_rows(self.record, box, level, self.filter_text, self.newest_first)
+        return (), logs.log_rows(self.record, box, level, self.filter_text)

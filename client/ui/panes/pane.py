@@ -1,4 +1,4 @@
-"""The interface of every tab: show, filter, sort, open a row."""
+"""The interface of every tab: show, filter, open a row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ class Pane(Container):
     """A tab. Holds no data of its own: its views read the record."""
 
     can_filter = False
-    other_view = ""
-    """What key v shows instead, in a word or two; empty: there is one view only."""
-    can_sort = False
     has_numbers = True
     """Whether it shows the node's present state; otherwise the past."""
 
@@ -47,12 +44,6 @@ class Pane(Container):
         """Show only what contains these words."""
         self.filter_text = text
         self.show()
-
-    def next_sort(self) -> None:
-        """Sort another way."""
-
-    def next_view(self) -> None:
-        """Show the other view."""
 
     def detail(self, key: str) -> Detail | None:
         """Return the details of the row, None if it has no more than it shows."""

@@ -1,4 +1,4 @@
-"""Swarm: the run as a whole and every stage of it."""
+"""Swarm: the run as a whole, every stage of it, and why ours are ours."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from textual.app import ComposeResult
 from client.ui.panes.pane import Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
-from client.views import stages, swarm
-from client.views.span import Box
+from client.views import matching, stages, swarm
+from client.views.span import Box, Line, Row
 
 FRAME = 2
 """Lines of a frame."""
 
 
 class SwarmPane(Pane):
-    """The run, and the stages with all their replicas."""
+    """The run, the stages with all their replicas, and sentences about ours."""
 
     def compose(self) -> ComposeResult:
         """Place head and table."""
         yield Panel("Swarm", partial(swarm.swarm_head, self.record), id="swarm-head")
-        yield Listing("Stages", partial(stages.stage_table, self.record), id="stage-table")
+        yield Listing("Stages, and why yours", self._stages, id="stage-table")
         yield Panel("", lambda box: [stages.LEGEND], id="legend")
 
     def show(self) -> None:
@@ -30,3 +30,7 @@ class SwarmPane(Pane):
         head = swarm.swarm_head(self.record, Box(self.app.size.width - 4))
         self.query_one("#swarm-head").styles.height = len(head) + FRAME
         super().show()
+
+    def _stages(self, box: Box) -> tuple[Line, list[Row]]:
+        head, rows = stages.stage_table(self.record, box)
+        return head, [*rows, Row("why", ((), *matching.sentences(self.record, box)))]

@@ -38,9 +38,6 @@ class Listing(Toned, ScrollView, can_focus=True):
             super().__init__()
             self.listing, self.key = listing, key
 
-    class Moved(Message):
-        """Another row was chosen."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
@@ -108,16 +105,6 @@ class Listing(Toned, ScrollView, can_focus=True):
         self.call_after_refresh(self._follow)  # once the new size counts
         self.refresh()
 
-    def show_from_start(self) -> None:
-        """Put the cursor on the first row, or on the last of a tail."""
-        self._cursor = len(self._rows) - 1 if self._tail else 0
-        self._follow()
-        self.refresh()
-
-    def set_tail(self, tail: bool) -> None:
-        """Choose the end at which the list stays."""
-        self._tail = tail
-
     def on_resize(self, event: Resize) -> None:
         """Make the rows for the new size."""
         self._head, self._rows = (), self._rows
@@ -183,7 +170,6 @@ class Listing(Toned, ScrollView, can_focus=True):
         self._cursor = min(max(place, 0), len(self._rows) - 1)
         self._follow()
         self.refresh()
-        self.post_message(self.Moved())
 
     def _follow(self) -> None:
         """Scroll until the cursor's row is visible."""

@@ -160,9 +160,8 @@ def test_a_swarm_of_a_newer_version_asks_for_an_upgrade(scene: Scene) -> None:
     assert "that its members run" in raised.value.next_step
 
 
-@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "volunteer checkpoint verify")
+@case("checkpoints", "warn", "1 checkpoint damaged and not used,", "members replace")
 def checkpoint_with_a_damaged_header(scene: Scene) -> None:
-    """As ``checkpoint ls`` sees it."""
     folder = scene.data / "checkpoints" / ("ab" * 32)
     folder.mkdir(parents=True)
     (folder / "stage-0-v7.safetensors").write_bytes(b"weights" * 100)

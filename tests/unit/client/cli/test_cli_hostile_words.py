@@ -46,7 +46,7 @@ class HostileProvider(FakeProvider):
         self._events = [EventView.of(Entry(1, 1.0, line))]
 
     def matches(self) -> MatchesSnapshot:
-        return example_matches(state=NASTY, explanations=self._events)
+        return example_matches(state=NASTY)
 
 
 @pytest.fixture

@@ -76,9 +76,8 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     file = home / "x.swarm"
     file.write_text(str(founded[0]), encoding="utf-8-sig")
     text = str(file) if named is None else named(founded[0])
-    (folders.checkpoints(founded[0].swarm)).mkdir(parents=True)
     with node_of(home, running(founded[0])):
-        for command in (["status"], ["pause"], ["checkpoint", "ls"], ["invite"]):
+        for command in (["status"], ["pause"], ["invite"]):
             within.ends(0, *command, "--swarm", text)
     other = str(founded[1].invite)
     with node_of(home, running(founded[0])):

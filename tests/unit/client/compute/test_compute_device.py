@@ -162,7 +162,7 @@ def test_another_gpu_or_driver_is_another_device(
     assert device._name(CUDA) == "NVIDIA H200, NVRM version: 580.65.06"
 
 
-def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
+def test_a_probe_measures_every_type_of_numbers_and_copying() -> None:
     probed = device.probe(Probe(sizes=[8, 16], device="cpu"))
     assert [(rate.dtype, rate.size) for rate in probed.rates] == [
         ("float32", 8),
@@ -172,8 +172,7 @@ def test_a_probe_measures_every_type_of_numbers_and_the_copies() -> None:
     ]
     assert min(rate.flop_per_s for rate in probed.rates) > 0
     assert 0 < probed.memory_available_bytes <= probed.memory_total_bytes
-    # on the processor one copy is like the other
-    assert probed.to_device_bytes_per_s == probed.to_host_bytes_per_s == probed.copy_bytes_per_s
+    assert probed.copy_bytes_per_s > 0
 
 
 def test_a_probe_without_sizes_only_says_what_the_device_is() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 from trio.testing import MockClock
 
-from client.control.matches import MAX_EXPLANATIONS, MatchesSnapshot
-from client.events import EventLog, LogLine
-from client.node.matches import describe_matching, explanations
+from client.control.matches import MatchesSnapshot
+from client.node.matches import describe_matching
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)
@@ -58,16 +57,3 @@ async def test_everybody_tells_its_seat_and_its_reasons(
             assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
             assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
             assert {stage.stage for stage in now.stages} == {0, 1}
-            assert any("serving stage" in told.words for told in now.explanations)
-
-
-def test_explanations_are_the_last_ones_about_the_matching() -> None:
-    log = EventLog()
-    for number in range(400):
-        log.append(LogLine(words=f"chatter {number}", about="round"), 0.0)
-        log.append(LogLine(words=f"detail {number}", about="matching", level="debug"), 0.0)
-        log.append(LogLine(words=f"reason {number}", about="matching"), float(number))
-    told = explanations(log)
-    assert [one.words for one in told] == [f"reason {n}" for n in range(350, 400)]
-    assert told[-1].time == 399.0
-    assert len(told) == MAX_EXPLANATIONS

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from client.events import LogLine, PeerChanged, StageAssigned
+from client.events import LogLine, StageAssigned
 from client.net.network import Inbound
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
@@ -19,7 +19,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.rules import POSTING
-from protocol.membership.view import RecordChanged, RecordGone, SeatsChanged
+from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.messages import (
@@ -32,7 +32,7 @@ from protocol.wire.messages import (
     Propose,
     Vote,
 )
-from protocol.wire.parts import Decree, SeatStatus
+from protocol.wire.parts import Decree
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -182,10 +182,6 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path)
         await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
         assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
         assert (victim.engine.signer.peer,) in calls(told)["held_stages_peer_lost"]
-        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
-        downs = [e for e in events if isinstance(e, PeerChanged) and e.state == "down"]
-        in_order = {leaver.engine.signer.peer: True, victim.engine.signer.peer: False}
-        assert {event.peer: event.in_order for event in downs} == in_order
 
 
 async def test_what_is_due_is_done_by_every_part(
@@ -318,18 +314,6 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path
             engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.search.receive.called is (kind == "data")
-
-
-async def test_who_serves_what_is_noted_for_people(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = await at_rest(swarm)
-        told = watched(engine, "event_sink.serves")
-        states: list[tuple[Any, int]] = [("serving", 1), ("fetching", 2), ("serving", 0)]
-        seats = tuple(SeatStatus(n, 7, state, 1, 0, 1.0) for state, n in states)
-        engine._view_dirty = False
-        engine._members([SeatsChanged(PeerId("other"), seats)])
-        assert calls(told)["event_sink_serves"] == [(PeerId("other"), (0, 1))]
-        assert engine._view_dirty
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(

@@ -80,8 +80,6 @@ class Measures:
             memory_total_bytes=1,
             memory_available_bytes=1,
             copy_bytes_per_s=7.0,
-            to_device_bytes_per_s=5.0,
-            to_host_bytes_per_s=6.0,
         )
 
     async def call(self, request: Any) -> tuple[Probed, list[bytes]]:
@@ -96,7 +94,6 @@ async def test_the_peak_is_the_best_product_of_each_type(
     worker = Measures(device)
     found = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
     assert found.peaks == {"fp32": 4e9, "bf16": 1e9}
-    assert (found.to_device_bytes_per_s, found.to_host_bytes_per_s) == (5.0, 6.0)
     assert found.bf16_flops == advertised
     assert found.peak_flops("bf16") == 1e9
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
@@ -122,7 +119,7 @@ async def test_what_an_earlier_program_has_measured_is_measured_again(tmp_path: 
     found = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
     kept = tmp_path / capacity.FILE_NAME
     earlier = msgspec.json.decode(kept.read_bytes())
-    for name in ("peaks", "identity", "to_device_bytes_per_s", "to_host_bytes_per_s"):
+    for name in ("peaks", "identity"):
         del earlier[name]
     kept.write_bytes(msgspec.json.encode(earlier))
     again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)

@@ -1,4 +1,4 @@
-"""The node's reports: its present errors, and the stages of members that left."""
+"""The node's reports: its present errors, its progress and pace."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from client.events import Event, EventLog, LineGivenUp, PeerChanged
-from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink, Pace, Progress
+from client.events import Event, EventLog, LineGivenUp
+from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace, Progress
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.effects import GivenUp
@@ -81,26 +81,6 @@ class TestLastError:
         over = "could not save version 7: disk full"
         event_sink.explain(Explain("transfer", "version 8 is saved", over=over))
         assert event_sink.last_error is None
-
-
-@pytest.mark.parametrize(("gone_s", "told_of"), [(LATELY_S / 2, (1,)), (LATELY_S + 1, ())])
-def test_of_who_leaves_it_is_told_what_it_served_lately(
-    event_sink: EventSink,
-    told: list[Event],
-    clock: list[float],
-    gone_s: float,
-    told_of: tuple[int, ...],
-) -> None:
-    def left() -> tuple[int, ...]:
-        event_sink.peer(PEER, "down", "leaves")
-        return [event for event in told if isinstance(event, PeerChanged)][-1].stages
-
-    event_sink.serves(PEER, (0, 2))
-    assert left() == (0, 2)
-    event_sink.serves(PEER, (1,))
-    event_sink.serves(PEER, ())  # it gives them up before it leaves
-    clock[0] += gone_s
-    assert left() == told_of
 
 
 def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:

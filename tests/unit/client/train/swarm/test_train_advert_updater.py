@@ -116,7 +116,7 @@ def test_seats_become_home_second_and_fetching() -> None:
 
 
 def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
-    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
+    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30)
     said = capacity.advert(measured, Settings(compute_share=25), (), 2, 1)
     assert (said.flops, said.seats) == (2e9, 2)
 
@@ -135,20 +135,20 @@ def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
 def test_the_advert_claims_the_memory_that_is_lent(
     on_gpu: bool, settings: Settings, memory_bytes: int
 ) -> None:
-    measured = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, 1e9, on_gpu)
+    measured = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu)
     assert capacity.advert(measured, settings, (), 2, 1).memory_bytes == memory_bytes
 
 
 def test_what_other_programs_hold_of_a_card_is_not_advertised() -> None:
-    card = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, 1e9, on_gpu=True, free_bytes=200)
+    card = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu=True, free_bytes=200)
     for settings in (Settings(), Settings(vram_share=50), Settings(memory_limit_bytes=400)):
         assert capacity.usable_memory_bytes(card, settings) == 170
-    processor = capacity.Capacity("cpu", 1, 4e9, 0.0, 1000, 1e9, free_bytes=200)
+    processor = capacity.Capacity("cpu", 1, 4e9, 0.0, 1000, free_bytes=200)
     assert capacity.usable_memory_bytes(processor, Settings()) == 850
 
 
 def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
-    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
+    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30)
     settings = Settings(upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000)
     said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
     assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
