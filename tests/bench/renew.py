@@ -104,7 +104,7 @@ def codec() -> Rows:
     found = json.loads(run(*command))
     rows: dict[str, list[float]] = {}
     for one in found["figures"]:
-        if one["name"] in ("s8 encode", "s8 decode", "s8 encode, by torch", "s8 decode, by torch"):
+        if one["name"] != "memcpy":
             rows.setdefault(one["name"], []).append(one["of_copy"])
     return [
         figure(
