@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from client.net.libp2p_network import open_network
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import IPv6, Router
 from tests.support.scattered_swarm import PORT, scattered_swarm
 

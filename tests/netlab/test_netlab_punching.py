@@ -15,24 +15,27 @@ from tests.support.reaching_members import reaching_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
-CONES = [Router.FULL_CONE, Router.ADDRESS_RESTRICTED, Router.PORT_RESTRICTED, Router.ANSWERING]
+LET_IN = [Router.FULL_CONE, Router.ADDRESS_RESTRICTED]
+"""Who is behind one can be dialled from a port that nobody knows before."""
+CONES = [*LET_IN, Router.PORT_RESTRICTED, Router.ANSWERING]
+PAIRS = [*((kind, kind) for kind in CONES), *((Router.SYMMETRIC, kind) for kind in LET_IN)]
 
 
-@pytest.mark.parametrize("kind", CONES, ids=lambda kind: str(kind.value))
-def test_two_behind_routers_that_keep_their_ports_become_direct(
-    kind: Router, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_two_behind_routers_that_keep_their_ports_or_let_others_in_become_direct(
+    kind: Router, other: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp.TCP, "_dialled", set())  # other tests share this process
-    places = {"relay": Place(), "a": Place(kind), "b": Place(kind)}
+    places = {"relay": Place(), "a": Place(kind), "b": Place(other)}
     with Internet(places, rtt_ms=80) as net, reaching_swarm(net) as swarm:
         pair = meet(swarm)
         took_s = pair.until_direct_s()
         assert took_s is not None, (pair.a.network.statistics(), pair.b.network.statistics())
-        for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
+        for one, other_one in ((pair.a, pair.b), (pair.b, pair.a)):
             statistics = one.network.statistics()
-            assert statistics.punched == (other.network.peer_id,)
+            assert statistics.punched == (other_one.network.peer_id,)
             assert statistics.relays == {}
-            assert one.network.ends(other.network.peer_id) is None  # it proves nothing
+            assert one.network.ends(other_one.network.peer_id) is None  # it proves nothing
             assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.standings()}
 
 

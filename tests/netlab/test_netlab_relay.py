@@ -21,8 +21,8 @@ from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import parse_swarm_file
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import Router
 from tests.support.cases import usual
 from tests.support.e2e_local import killed_at_the_end
