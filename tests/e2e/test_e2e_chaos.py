@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
-from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
 from client.lab.chaos.catalogue import Fault
 from client.lab.chaos.ground import Ground
@@ -19,7 +16,6 @@ from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import draw_schedule
 from client.lab.reference import train_reference
 from model_zoo.datasets.build import open_source
-from tests.support.e2e_local import kill_all, started, wait_for_descendants
 
 pytestmark = pytest.mark.long
 SECONDS = 12.0
@@ -71,18 +67,3 @@ def _reference(ground: Ground, steps: int) -> list[float]:
     with pytest.raises(StopIteration):
         train_reference(training_plan(ground.manifest), open_source("stdlib"), on_step=note)
     return losses
-
-
-def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    process = started(tmp_path / "home", "chaos", "--quick", "--out", str(tmp_path))
-    children = list[psutil.Process]()
-    try:
-        children = wait_for_descendants(process, 4)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == ExitCode.INTERRUPTED
-        _, alive = psutil.wait_procs(children, timeout=30)
-        assert alive == []
-    finally:
-        process.kill()
-        process.wait()
-        kill_all(children)

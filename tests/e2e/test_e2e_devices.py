@@ -13,10 +13,9 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm
-from tests.support.cases import usual
 from tests.support.e2e_local import HOST, beyond, founded, in_state, volunteer, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FLAGS = ("--listen-host", HOST, "--threads", "2")
 ON_TWO = (*FLAGS, "--devices", "cpu:0,cpu:1")
 
@@ -38,7 +37,6 @@ def swarm() -> Iterator[LocalSwarm]:
     )
 
 
-@pytest.mark.long
 def test_two_devices_are_one_volunteer_that_outlives_a_rank(swarm: LocalSwarm) -> None:
     first = swarm.start("v1", ON_TWO)
     first.wait_until_it_answers(120.0)
@@ -65,23 +63,3 @@ def test_two_devices_are_one_volunteer_that_outlives_a_rank(swarm: LocalSwarm) -
     first.process.send_signal(signal.SIGTERM)
     assert first.process.wait(240) == ExitCode.OK
     assert not any(map(psutil.pid_exists, ending))
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    usual(
-        1,
-        [
-            (("--devices", "cuda:98,cuda:99"), "no device 'cuda:98'"),
-            (("--devices", "0,1,0"), "cuda:0 is named twice"),
-            (("--devices", "0,cpu:0"), "mixes processors and cards"),
-            (("--devices", "cpu:0,cpu:1", "--threads", "1"), "2 processes, and --threads is 1"),
-        ],
-    ),
-)
-def test_devices_that_cannot_be_used_are_told(
-    swarm: LocalSwarm, flags: tuple[str, ...], words: str
-) -> None:
-    own = swarm.start("v1", ("--listen-host", HOST, *flags))
-    assert own.process.wait(240) == ExitCode.CONFIG, own.log_tail()
-    assert words in own.log.read_text()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from tests.support.e2e_local import REPOSITORY, environment, wait_for
 
 PROMPT = "shell$ "
@@ -52,6 +54,11 @@ class Shell:
 
     def press(self, key: str) -> None:
         self._tmux("send-keys", key)
+
+    def process(self, command: str) -> psutil.Process:
+        """Return the process that runs a command of ``volunteer``."""
+        shell = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
+        return next(one for one in shell.children(recursive=True) if command in one.cmdline())
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Return the match of what the screen shows once it shows it."""
