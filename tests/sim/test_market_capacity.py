@@ -59,18 +59,3 @@ def _price_bound(nature: Nature, held: list[tuple[int, ...]]) -> float:
         if a + b <= 1
         for prices in [(a, b, 1 - a - b)]
     )
-
-
-def test_the_bracket_of_the_last_result_does_not_change_the_next() -> None:
-    nature = _swarm(4, 3)
-    kept = Capacity(nature)
-    random = np.random.default_rng(0)
-    held: dict[int, tuple[int, ...]] = {}
-    for _ in range(60):
-        volunteer, left = int(random.integers(12)), int(random.integers(3))
-        held[volunteer] = (left, left + 1) if random.random() < 0.7 else (left,)
-        kept.serve(volunteer, held[volunteer])
-        fresh = Capacity(nature)
-        for other, stages in held.items():
-            fresh.serve(other, stages)
-        assert kept.throughput() == pytest.approx(fresh.throughput(), rel=3 * TOLERANCE, abs=1)

@@ -36,12 +36,3 @@ def test_machines_cover_every_stage_and_use_what_there_is(shared: bool) -> None:
     assert figures.talk is not None
     assert figures.talk.letters > 0
     assert crowd.said.penalties == 0
-
-
-def test_a_crash_is_mended_by_the_machines() -> None:
-    """The only fast volunteers of a stage crash; after detection somebody serves it again."""
-    nature = draw(Setting(14, 3, churn=2.0, hours=0.4, seed=3))
-    record, crowd = _play(nature, shared=True)
-    assert len(record.losses_s) > 3
-    assert not record.empty[-30:].any()
-    assert crowd.said.penalties == 0
