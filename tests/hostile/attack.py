@@ -109,8 +109,6 @@ class Attack:
     member: Callable[[PeerId, Manifest], Distorter] | None = None
     work: str = ""
     """The lie of a member's worker, of ``lying_worker.LIES``: it is signed like honest work."""
-    liars: int = 1
-    """Members that do so."""
     honest: int = 0
     """Honest volunteers beside the attacker; 0: as many as make two replicas of every stage, the
     attacker counted if it is a member."""
