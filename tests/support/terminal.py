@@ -20,14 +20,10 @@ class Shell:
     Args:
         folder: its working folder, which gets the command and the terminal's socket.
         home: of the volunteer.
-        columns: width of the terminal.
-        rows: its height.
         settings: further variables.
     """
 
-    def __init__(
-        self, folder: Path, home: Path, *, columns: int = 80, rows: int = 24, **settings: str
-    ) -> None:
+    def __init__(self, folder: Path, home: Path, **settings: str) -> None:
         self._socket = str(folder / "tmux")
         command = folder / "volunteer"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m client.cli.main "$@"\n')
@@ -35,7 +31,7 @@ class Shell:
         variables = {"PS1": PROMPT, "PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
         inherited = environment(home)
         self._tmux(
-            *("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows)),
+            *("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24"),
             *("-c", str(folder), "sh"),
             variables={
                 **inherited,
