@@ -34,6 +34,7 @@ import string
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
-from client.compute.requests import AnyRequest, Failed, OpenStage, Probe
+from client.compute.requests import Answer, AnyRequest, Failed, OpenStage, Probe
 from client.compute.worker import copy_beside
 from client.lab.bench.efficiency import found, median_interval
 from client.lab.local_swarm import LocalSwarm, Member, environment, terminate_as_interrupt
@@ -605,8 +606,17 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
 
 
 def call(worker: LocalWorker, request: AnyRequest, *payloads: bytes) -> tuple[Any, list[bytes]]:
-    """Call a worker and return its reply and payloads."""
-    reply, sent = worker.ask(request, *payloads, within_s=CALL_S)
+    """Call a worker and return its reply and payloads; a large stage takes minutes."""
+    answered, replies = threading.Event(), list[tuple[Answer, list[bytes]]]()
+
+    def answer(reply: Answer, sent: Sequence[Buffer]) -> None:
+        replies.append((reply, [bytes(payload) for payload in sent]))
+        answered.set()
+
+    worker.executor.execute(request, payloads, answer)
+    if not answered.wait(CALL_S):
+        raise SystemExit(f"no answer within {CALL_S:.0f} s")
+    reply, sent = replies[0]
     if isinstance(reply, Failed):
         raise SystemExit(reply.message)
     return reply, sent

@@ -8,7 +8,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ import psutil
 import pytest
 
 from client.cli.founding.options import RunChoices
-from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.paths import home_folders, runtime_folder
+from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from tests.support.e2e_local import (
     HOST,
     found,
+    kill_nodes,
     parsed,
     snapshot_of,
     volunteer,
@@ -47,15 +46,7 @@ def folder() -> Iterator[Path]:
         try:
             yield Path(name)
         finally:
-            for _, node in running_nodes(runtime_folder(Path(name) / "v1")):
-                with suppress(psutil.Error):
-                    _end(psutil.Process(node.pid))
-
-
-def _end(process: psutil.Process) -> None:
-    for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.Error):
-            one.kill()
+            kill_nodes(Path(name) / "v1")
 
 
 def _beyond(home: Path, step: int) -> Snapshot:
@@ -122,8 +113,7 @@ def test_an_invite_of_a_member_outlives_the_founder(folder: Path) -> None:
         wait_for(lambda: _invited_to(homes[2], 2), "the third has met the second")
     finally:
         for home in homes:
-            for _, node in running_nodes(runtime_folder(home)):
-                _end(psutil.Process(node.pid))
+            kill_nodes(home)
 
 
 def _joined(home: Path, swarm: str) -> int:

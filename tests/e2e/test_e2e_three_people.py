@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
-from client.store.paths import runtime_folder
 from tests.support.e2e_local import (
     HOST,
     REPOSITORY,
     environment,
+    kill_nodes,
     parsed,
     snapshot_of,
     wait_for,
@@ -92,11 +90,7 @@ class Person:
 
     def end(self) -> None:
         """Kill whatever still runs."""
-        for _, node in running_nodes(runtime_folder(self.home)):
-            with suppress(psutil.Error):
-                process = psutil.Process(node.pid)
-                for one in (*process.children(recursive=True), process):
-                    one.kill()
+        kill_nodes(self.home)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from client.lab.simulate.chaos.config import drawn
 from client.lab.simulate.chaos.many import Tally, run_some
 from client.lab.simulate.chaos.replay import log_hash, run_once
 from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
-from client.lab.simulate.chaos.world import ChaosWorld
 from tests.support.cases import usual
 
 SEEDS = range(16, 28)
@@ -64,20 +63,6 @@ def test_who_is_left_alone_joins_strangers_that_have_ended_the_run(seed: int) ->
     """It had begun a lineage by itself, and those that it had worked with were gone."""
     _, violation = run_once(drawn(seed))
     assert not violation
-
-
-def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
-    """A split runs between stages and not through them (protocol/SPEC.md, section 20)."""
-    world = ChaosWorld(drawn(7), [])
-    world.network.split({peer: v.stage for peer, v in world.volunteers.items()}, lossy=False)
-    before = set(world.volunteers)
-    gone = next(v for v in world.volunteers.values() if v.stage == 1)
-    world.crash(gone, wipe=True)
-    gone.retired = True
-    world.replace(gone)
-    (newcomer,) = world.volunteers.keys() - before
-    reached = {v.stage for p, v in world.volunteers.items() if world.network.reaches(newcomer, p)}
-    assert reached == {1}
 
 
 def test_a_replay_in_another_process_is_the_same() -> None:

@@ -49,9 +49,7 @@ class LocalWorker:
     def __init__(self, *, departs: bool | None = None) -> None:
         self.executor = Executor(departs=departs)
 
-    def ask(
-        self, request: AnyRequest, *payloads: Buffer, within_s: float = 30
-    ) -> tuple[Any, list[bytes]]:
+    def ask(self, request: AnyRequest, *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """The reply, which may be `Failed`, and its payloads."""
         answered = threading.Event()
         answers: list[tuple[Answer, list[bytes]]] = []
@@ -61,7 +59,7 @@ class LocalWorker:
             answered.set()
 
         self.executor.execute(request, payloads, answer)
-        assert answered.wait(within_s), "no answer"
+        assert answered.wait(30)
         assert len(answers) == 1
         return answers[0]
 

@@ -15,25 +15,40 @@ from pathlib import Path
 
 import trio
 
+from client.control.matches import MatchesSnapshot
+from client.control.methods import EventBatch, Impossible
 from client.control.server import serve_control
-from client.control.snapshot import EventView, ReplicaView, SeatView, Snapshot, StageView
+from client.control.snapshot import (
+    DrainCostView,
+    EventView,
+    InvitedMember,
+    InviteView,
+    Membership,
+    PauseView,
+    ReplicaView,
+    SeatView,
+    Snapshot,
+    StageView,
+)
 from client.control.sockets import socket_path
+from client.control.updates import Curve
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
-from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.control_fakes import example_invite, example_matches, example_snapshot
 
 STEPS = 40
 STAGES = 2
 
 
-class ScriptedVolunteer(FakeProvider):
+class ScriptedVolunteer:
     """Volunteer n of the names ``volunteer-n`` holds stage n modulo 2."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(event_count=0)
         self.peer = f"peer-{number}"
         self._number = number
         self._asked = 0
+        self._entries: list[Entry] = []
+        self.stopped = trio.Event()
 
     def status(self) -> Snapshot:
         self._asked += 1
@@ -59,7 +74,36 @@ class ScriptedVolunteer(FakeProvider):
         return StageView(stage=stage, layers=2, version=step, replicas=replicas)
 
     def _append(self, event: StepCommitted | RecoveryEvent) -> None:
-        self._events.append(EventView.of(Entry(len(self._events) + 1, time.time(), event)))
+        self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
+
+    def matches(self) -> MatchesSnapshot:
+        return example_matches()
+
+    def events(self, since: int) -> EventBatch:
+        found = [EventView.of(entry) for entry in self._entries if entry.seq > since]
+        return EventBatch.of(found, since)
+
+    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+        self.stopped.set()
+        return []
+
+    def history(self, points: int) -> Curve:
+        return Curve([])
+
+    def pause(self, until: float | None, reason: str, *, discard: bool = False) -> PauseView:
+        return PauseView(reason=reason, until=until)
+
+    def resume(self) -> bool:
+        return False
+
+    def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
+        return example_invite()
+
+    def members(self) -> Membership:
+        return Membership(swarm="ab" * 32, swarm_name="open", by_invitation=False, members=[])
+
+    def expel(self, member: str, reason: str) -> InvitedMember:
+        raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
 
 
 async def _serve(home: Path) -> None:
