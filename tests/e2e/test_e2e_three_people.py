@@ -163,7 +163,9 @@ def test_the_founders_export_is_a_model_for_transformers(founder: Person, export
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_a_volunteer_joins_pauses_and_leaves_in_a_terminal(folder: Path, invite: str) -> None:
+def test_a_volunteer_joins_pauses_and_leaves_in_a_terminal(
+    founder: Person, folder: Path, invite: str
+) -> None:
     person = Person(folder, "volunteer")
     shell = Shell(person.work, person.home, **HERE)
     try:
@@ -187,6 +189,8 @@ def test_a_volunteer_joins_pauses_and_leaves_in_a_terminal(folder: Path, invite:
         shell.type("clear; volunteer finish; echo CODE $?")
         shell.wait_for("CODE 0")
         wait_for(lambda: None if psutil.pid_exists(now.pid) else True, "it has left")
+        counters = founder.trains_on().counters  # who stays has nothing to mend
+        assert (counters.lost_microbatches, counters.doubled_microbatches) == (0, 0)
     finally:
         shell.close()
         person.end()

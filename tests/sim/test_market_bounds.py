@@ -1,4 +1,5 @@
-"""The oracle is a bound: nothing that volunteers could do exceeds it."""
+"""The market's oracle is a bound: nothing that volunteers could do exceeds it, and no policy does;
+the real machines cover every stage, and come near it."""
 
 from __future__ import annotations
 
@@ -7,10 +8,19 @@ import itertools
 import numpy as np
 import pytest
 
-from client.lab.simulate.market.bounds import Prices, single_bound
-from client.lab.simulate.market.nature import Floats
+from client.lab.simulate.agenda import Agenda
+from client.lab.simulate.market.bounds import Prices, oracle, single_bound
+from client.lab.simulate.market.catalogue import BASELINES, seat
+from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.fleet import Fleet
+from client.lab.simulate.market.nature import Floats, Nature, draw
+from client.lab.simulate.market.policies.policy import Policy
+from client.lab.simulate.market.run import RESOLUTION_S, play
+from client.lab.simulate.market.score import score
+from client.lab.simulate.market.setting import Setting
 
 ONE_OF_EACH = np.array([1, 1, 1])
+SINGLE = [name for name in BASELINES if "dual" not in name]
 
 
 def _machines(seed: int, count: int) -> Floats:
@@ -39,3 +49,32 @@ def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
     single = single_bound(rates, lp, Prices(ONE_OF_EACH))
     assert _best_single(rates) <= single * (1 + 1e-9)
     assert single <= lp
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_no_policy_of_one_stage_each_exceeds_the_bound_at_any_moment(name: str) -> None:
+    nature = draw(Setting(40, 6, 0.5, hours=1.5, seed=4))
+    # Reckoned at the moments of observation, so that both see the same volunteers.
+    bounds = oracle(nature, RESOLUTION_S)
+    record = play(nature, seat(name))
+    _, single = bounds.at(record.times_s)
+    assert (record.throughput <= single * (1 + 1e-6) + 1).all()
+    assert record.throughput.max() > 0 or name in ("random", "gale-shapley-static")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_machines_cover_every_stage_and_use_what_there_is(shared: bool) -> None:
+    """A crowd that shares a board does as well as one in which everybody has its own."""
+    nature, crowds = draw(Setting(16, 4, hours=0.15, seed=1)), list[Crowd]()
+
+    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
+        crowds.append(Crowd(nature, agenda, fleet, shared=shared))
+        return crowds[0]
+
+    record = play(nature, make)
+    assert not record.empty[record.times_s > 120].any()
+    figures = score("ours", nature, oracle(nature), record)
+    assert figures.share > 0.5
+    assert figures.talk is not None
+    assert figures.talk.letters > 0
+    assert crowds[0].said.penalties == 0
