@@ -17,7 +17,6 @@ from client.lab.reference import train_reference
 from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
-from tests.support.closed_steps import ClosedSteps
 from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
@@ -32,6 +31,44 @@ LYING = 60
 MICROBATCHES = 16
 LAST = 10
 """Steps over which the loss at the end is averaged."""
+
+
+class ClosedSteps:
+    """What members have told of the steps that they closed."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        self._counted: dict[int, dict[str, int]] = {}
+
+    def hear(self, members: list[Member]) -> None:
+        """Take the members' events since the last call."""
+        for member in members:
+            for event in member.new_events():
+                if event.kind == "StepCommitted":
+                    self.losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+                elif event.kind == "StageClosed":
+                    counted = self._counted.setdefault(int(str(event.data["version"])), {})
+                    counted[member.name] = int(str(event.data["counted"]))
+
+    def with_others(self, members: list[Member], since: int, microbatches: int) -> list[int]:
+        """Return the later versions into which work of others than all these members has gone.
+
+        Args:
+            members: those that tell.
+            since: the newest version of no interest.
+            microbatches: of a step.
+        """
+        return [
+            version
+            for version, counted in self._counted.items()
+            if version > since
+            and len(counted) == len(members)
+            and sum(counted.values()) < microbatches
+        ]
+
+    def last_losses(self, count: int, end: int) -> list[float]:
+        """Return the losses of the last steps before ``end``."""
+        return [self.losses[step] for step in sorted(self.losses) if step < end][-count:]
 
 
 def _found(folder: Path, aggregation: str, schedule: str | None = None) -> SwarmFile:
