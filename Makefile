@@ -37,7 +37,7 @@ help:
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside one process and PyTorch's pipelining on this machine; ten minutes"
 	@echo "make figures  the figures of the README and of tests/bench/README.md, anew; 50 minutes"
-	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
+	@echo "make ablation simulated swarms matched by every policy; takes hours"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
 	@echo "make clean    remove what the others built"

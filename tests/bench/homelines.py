@@ -54,7 +54,7 @@ from model_zoo.specs.local_rounds import LocalRounds
 from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.timing import all_notes, wait_until_served
-from tests.netlab.lab import Host, Lab
+from tests.netlab.internet import Internet, Place
 
 Shape = tuple[int, int]
 MODEL = ModelChoices(layers=4, width=256, heads=4, context=128)
@@ -278,10 +278,11 @@ class Laboratory:
         homes = self._folder / f"{shape[0]}x{shape[1]}"
         names = [f"v{number}" for number in range(math.prod(shape))]
         mbit = (self._up + BESIDE_BYTES_PER_S) * 8 / 1e6
-        line = Host(mbit, mbit * CARD.down_bytes_per_s / CARD.up_bytes_per_s)
+        line = Place(up_mbit=mbit, down_mbit=mbit * CARD.down_bytes_per_s / CARD.up_bytes_per_s)
         limits = ("--threads", "1", "--compute-share", f"{self._asked.compute_share}%")
         logs = ("--log-format", "json", "--log-level", "debug")
-        with Lab(dict.fromkeys(names, line), 1e3 * CARD.rtt_s, QUEUE_MS) as lab:
+        places = dict.fromkeys(names, line)
+        with Internet(places, 1e3 * CARD.rtt_s, QUEUE_MS, net="10.77") as lab:
             manifest = founded(lab.address("v0"), homes, shape, microbatches)
             with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
 

@@ -39,9 +39,14 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    process = started(tmp_path, "demo", "--out", str(tmp_path / "out"))
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("demo", signal.SIGINT), ("demo", signal.SIGTERM), ("chaos", signal.SIGINT)],
+)
+def test_an_interrupted_command_leaves_no_process(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    process = started(tmp_path / "home", command, "--out", str(tmp_path / "out"))
     children = list[psutil.Process]()
     try:
         children = wait_for_descendants(process, 4)

@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,16 +28,6 @@ from tests.support.e2e_local import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vol") as name:
-        run = RunChoices(
-            name="service", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
-        )
-        found(Path(name), "v1", run)
-        yield Path(name)
 
 
 class Manager:
@@ -79,6 +67,10 @@ def _trained(folder: Path) -> int | None:
 
 
 def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
+    run = RunChoices(
+        name="service", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
+    )
+    found(folder, "v1", run)
     manager, port = Manager(folder / "notify"), free_port(HOST)
     variables = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "2000000"}
     with (folder / "stderr").open("wb") as stderr:
@@ -116,24 +108,3 @@ def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
     assert all(one["loss"] for one in steps)
     assert any("stopping" in line["words"] for line in lines)
     assert all({"time", "level", "kind", "words"} <= line.keys() for line in lines)
-
-
-def test_what_cannot_start_says_so_in_the_log(folder: Path) -> None:
-    swarm = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/"
-    peer = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "client.cli.main", *JOIN, "-"),
-            *("--log-format", "json", "--dial-timeout-s", "0.5"),
-        ],
-        input=swarm + peer,
-        env=environment(folder / "v1"),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == ExitCode.UNREACHABLE
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert lines[-1]["level"] == "error"

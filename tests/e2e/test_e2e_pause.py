@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
@@ -74,7 +75,7 @@ def test_a_paused_volunteer_frees_its_memory_and_comes_back(swarm: LocalSwarm) -
     for member in members:  # one trains on, the other looks on
         wait_for(lambda m=member: beyond(m, at + 5), "the run goes on", members)
 
-    assert pauser.process.send_signal(15) is None
+    assert pauser.process.send_signal(signal.SIGINT) is None
     assert pauser.process.wait(60) == ExitCode.OK
     members[1] = pauser = swarm.start("v2", FLAGS)  # a pause outlives the process
     again = wait_for(lambda: _paused(pauser), "it is still paused", members)

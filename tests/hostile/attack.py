@@ -64,18 +64,6 @@ class Distorter:
         return [(message, payload)]
 
 
-class Swallows(Distorter):
-    """Works like an honest member, but sends no message of one type."""
-
-    def __init__(self, kind: type[Message], me: PeerId, manifest: Manifest) -> None:
-        super().__init__(me, manifest)
-        self._kind = kind
-
-    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
-        """Drop messages of the type."""
-        return [] if isinstance(message, self._kind) else [(message, payload)]
-
-
 @dataclass(frozen=True)
 class Bounds:
     """Bounds that the honest volunteers must keep."""
@@ -109,8 +97,6 @@ class Attack:
     member: Callable[[PeerId, Manifest], Distorter] | None = None
     work: str = ""
     """The lie of a member's worker, of ``lying_worker.LIES``: it is signed like honest work."""
-    liars: int = 1
-    """Members that do so."""
     honest: int = 0
     """Honest volunteers beside the attacker; 0: as many as make two replicas of every stage, the
     attacker counted if it is a member."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,38 +13,25 @@ import trio
 from client.compute.checkpoint import build_header, read_info
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
-from protocol.membership.advert import ADVERT, Advert, encode_advert
-from protocol.membership.record import Record, seal
+from protocol.membership.advert import ADVERT, encode_advert
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.transfer.blob import Blob, chunk_count
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Records
-from tests.hostile.stranger import Stranger
+from tests.hostile.stranger import Stranger, advert, record_of
 
 ASK_S = 10.0
 EVERY_S = 5.0
 """Records are said again so often, each with a higher number."""
-UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 
 
-def records_of(stranger: Stranger, signer: Signer, stored: Stored) -> list[Envelope]:
-    """Return an identity's advert, and its record of what it has."""
-    now = time.time()
-    advert = Advert(
-        addresses=(UNREACHABLE + signer.peer,),
-        flops=1e11,
-        memory_bytes=2**34,
-        upload_bytes_per_s=1e7,
-        download_bytes_per_s=1e7,
-        seats=1,
-        joined=int(now) - 3600,
-    )
-    return [
-        seal(
-            signer, kind, Record(signer.peer, int(now * 1000), int(now), 600, body), stranger.swarm
-        )
-        for kind, body in ((ADVERT, encode_advert(advert)), (STORED, encode_stored(stored)))
-    ]
+def records_of(
+    stranger: Stranger, signer: Signer, stored: Stored, **changes: object
+) -> list[Envelope]:
+    """Return an identity's advert, and its record of what it has; ``changes``: of the advert."""
+    said = encode_advert(advert(signer.peer, **changes))
+    bodies = ((ADVERT, said), (STORED, encode_stored(stored)))
+    return [record_of(signer, stranger.swarm, kind, body) for kind, body in bodies]
 
 
 async def tell(stranger: Stranger, signers: Sequence[Signer], stored: Stored) -> None:

@@ -115,7 +115,7 @@ class Result:
         """Return the bounds that do not hold, in words."""
         bounds = attack.bounds
         grown = max(self.memory_during, self.memory_after) - self.memory_before
-        wrongly = [name for name in self.blamed if not name.startswith(LIAR)]
+        wrongly = [name for name in self.blamed if name != LIAR]
         out = self.blamed.get(LIAR, 0)
         told = {
             f"{self.honest - self.alive} honest volunteers ended": self.alive < self.honest,
@@ -276,7 +276,7 @@ class Scene:
 
     @property
     def _honest(self) -> list[Member]:
-        return [member for member in self._swarm.members if not member.name.startswith(LIAR)]
+        return [member for member in self._swarm.members if member.name != LIAR]
 
     def _start(self) -> None:
         first = self._start_honest("v1")
@@ -284,7 +284,7 @@ class Scene:
         kept = home_folders(first.home).data / CAPACITY_FILE
         self._until(kept.exists, "a measured machine")
         if self.attack.within:
-            self._start_liars(kept)
+            self._start_liar(kept)
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
             self._start_honest(f"v{number}")
@@ -298,23 +298,18 @@ class Scene:
         look = self._swarm.members[-1].snapshot()
         return look is not None and bool(look.seats)
 
-    def _start_liars(self, kept: Path) -> None:
-        for number in range(1, self.attack.liars + 1):
-            name = LIAR if number == 1 else f"{LIAR}-{number}"
-            self._share(kept, name)
-            self._start_liar(name)
-            self._until(self._last_has_a_place, "place for the attacker")
-            look = self._swarm.members[-1].snapshot()
-            if look is None or [seat.stage for seat in look.seats] != [self.attack.stage]:
-                raise Misplaced
-
-    def _start_liar(self, name: str) -> None:
+    def _start_liar(self, kept: Path) -> None:
+        self._share(kept, LIAR)
         self._swarm.start(
-            name,
-            self._flags(name),
+            LIAR,
+            self._flags(LIAR),
             variables={LIES_FROM: str(self._go), "PYTHONPATH": str(REPOSITORY)},
             within=[sys.executable, "-m", "tests.hostile.member", self.attack.name],
         )
+        self._until(self._last_has_a_place, "place for the attacker")
+        look = self._swarm.members[-1].snapshot()
+        if look is None or [seat.stage for seat in look.seats] != [self.attack.stage]:
+            raise Misplaced
 
     def _share(self, kept: Path, name: str) -> None:
         data = make_private(home_folders(self.folder / name).data)
@@ -419,7 +414,7 @@ class Scene:
             self._stranger.wait()
             self._stranger = None
         for member in self._swarm.members:
-            if member.name.startswith(LIAR) and member.alive:
+            if member.name == LIAR and member.alive:
                 member.kill()
 
     # --- looking ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import trio
 
 from client.net.errors import NetworkError, PeerUnreachable
@@ -27,15 +28,37 @@ from protocol.invite import SwarmFile, parse_swarm_file
 from protocol.manifest import Manifest
 from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
-from protocol.wire.envelope import Signer
+from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, Hello, Message, Records
 from protocol.wire.parts import SeatStatus
 from tests.hostile.attack import Attack, attack_named
 
 HOST = "127.0.0.1"
+UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 HEARD = 4096
 """Messages kept for the attack to read; the oldest give way."""
 PULSE_S = 1.0
+
+
+def advert(peer: PeerId, addresses: Sequence[str] = (), **changes: object) -> Advert:
+    """Return a plausible advert of an identity; without addresses nobody reaches it."""
+    usual = Advert(
+        addresses=tuple(addresses) or (UNREACHABLE + peer,),
+        flops=1e11,
+        memory_bytes=2**34,
+        upload_bytes_per_s=1e7,
+        download_bytes_per_s=1e7,
+        seats=1,
+        joined=int(time.time()) - 3600,
+    )
+    return msgspec.structs.replace(usual, **changes)
+
+
+def record_of(signer: Signer, swarm: SwarmId, kind: str, body: bytes, number: int = 0) -> Envelope:
+    """Return an identity's signed record of itself; with 0 its number grows with the time."""
+    now = time.time()
+    record = Record(signer.peer, number or int(now * 1000), int(now), 600, body)
+    return seal(signer, kind, record, swarm)
 
 
 @dataclass
@@ -100,37 +123,13 @@ class Stranger:
         for peer in list(self.peers):
             await self.say(peer, message, payload)
 
-    def record(
-        self, kind: str, key: str, body: bytes, *, seq: int = 0, ttl_s: int = 600
-    ) -> Records:
-        """Return a signed record of ours, ready to be sent.
-
-        Args:
-            kind, key, body: what it says under which name.
-            seq: its number; 0: a higher one each time.
-            ttl_s: how long it holds, in seconds.
-        """
+    def advert(self, serves: Sequence[SeatStatus] = (), **changes: object) -> Records:
+        """Return a plausible signed advert of ours; ``serves``: the stages that it boasts of,
+        ``changes``: what else is otherwise in it."""
         self._records += 1
-        number = seq or int(self.wall() * 1000) + self._records
-        record = Record(key, number, int(self.wall()), ttl_s, body)
-        return Records([seal(self.signer, kind, record, self.swarm)])
-
-    def advert(self, serves: Sequence[SeatStatus] = (), *, seats: int = 1) -> Records:
-        """Return a plausible signed advert of ours; ``serves``: the stages that it boasts of."""
-        return self.record(ADVERT, self.me, encode_advert(self.own_advert(serves, seats=seats)))
-
-    def own_advert(self, serves: Sequence[SeatStatus] = (), *, seats: int = 1) -> Advert:
-        """Return the body of ``advert``."""
-        return Advert(
-            addresses=self.network.addresses,
-            flops=1e11,
-            memory_bytes=2**34,
-            upload_bytes_per_s=1e7,
-            download_bytes_per_s=1e7,
-            seats=seats,
-            joined=int(self.wall()),
-            serves=tuple(serves),
-        )
+        number = int(self.wall() * 1000) + self._records
+        said = advert(self.me, self.network.addresses, serves=tuple(serves), **changes)
+        return Records([record_of(self.signer, self.swarm, ADVERT, encode_advert(said), number)])
 
     async def introduce(self, serves: Sequence[SeatStatus] = ()) -> None:
         """Become a member: send our advert to everybody we are linked with."""

@@ -1,7 +1,7 @@
 """A laboratory of homes: a public segment, and places on it, most of them behind a router.
 
-The public segment is one namespace that routes, as ``lab``'s core does; each place has a line to it
-with addresses of its own, which nothing outside the namespaces ever sees:
+The public segment is one namespace that routes; each place has a line to it, a veth pair, with
+addresses of its own, which nothing outside the namespaces ever sees:
 
     11.0.N.2, 2a11:0:N::2       place N, as the world sees it: its host, or its router
     100.64.N.2                  a router behind its provider's
@@ -9,8 +9,9 @@ with addresses of its own, which nothing outside the namespaces ever sees:
     2a11:0:N:1::2, ::3 ...      their IPv6 addresses
 
 These are public by the judgement of ``ipaddress``. All packets between places take half of
-``rtt_ms``. Rates are limited where a place says so. Holds the namespaces, the wire and the routers'
-miniupnpd, and ends all with the block.
+``rtt_ms``: they go through the wire, a process of ours (``wire``). Where a place says so, ``tc``
+limits what it sends and gets. Holds the namespaces, the wire and the routers' miniupnpd, and ends
+all with the block.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.netlab.routers import IPv6, Router, port_mapper, rules
 from tests.netlab.wire_process import DEVICE, QUEUE, WireProcess
 
 CORE = "core"
-MTU, QUEUE_MS = 1500, 100.0
+MTU = 1500
 MAX_PLACES = 200
 START_S = 20.0
 _FAR_TABLE = "77"
@@ -64,8 +65,6 @@ class Place:
     ipv6: IPv6 = IPv6.NONE
     port_mapper: bool = False
     """Whether the router maps ports by UPnP and PCP."""
-    hairpin: bool = False
-    udp: bool = True
     up_mbit: float | None = None
     down_mbit: float | None = None
 
@@ -75,11 +74,10 @@ class Place:
         return self.ipv6 is not IPv6.NONE
 
 
-def why_not(*, port_mapper: bool = False) -> str | None:
+def why_not(*, routers: bool = True, port_mapper: bool = False) -> str | None:
     """Return why no such laboratory can be built here; None: it can."""
-    tools = {"nft": "nftables", "conntrack": "conntrack"} | (
-        {"miniupnpd": "miniupnpd-nftables"} if port_mapper else {}
-    )
+    tools = {"nft": "nftables", "conntrack": "conntrack"} if routers else {}
+    tools |= {"miniupnpd": "miniupnpd-nftables"} if port_mapper else {}
     missing = [package for tool, package in tools.items() if shutil.which(tool) is None]
     return ground.why_not() or (f"install {' and '.join(missing)}" if missing else None)
 
@@ -87,14 +85,26 @@ def why_not(*, port_mapper: bool = False) -> str | None:
 class Internet:
     """A context manager; see the module's docstring.
 
+    Args:
+        places: by a name of eight small letters and digits at most.
+        rtt_ms: between any two places.
+        queue_ms: what a limited line holds back before it drops.
+        net: the first half of the places' IPv4 addresses.
+
     Raises, when entered:
         UserError: rights or tools are missing, the kernel refused, or this process has one already.
     """
 
-    def __init__(self, places: Mapping[str, Place], rtt_ms: float = 0.0) -> None:
+    def __init__(
+        self,
+        places: Mapping[str, Place],
+        rtt_ms: float = 0.0,
+        queue_ms: float = 100.0,
+        net: str = "11.0",
+    ) -> None:
         assert len(places) <= MAX_PLACES
         self.places = dict(places)
-        self.rtt_ms = rtt_ms
+        self.rtt_ms, self._queue_ms, self._net = rtt_ms, queue_ms, net
         self._numbers = {name: number for number, name in enumerate(places, 1)}
         self._homes = {
             host: (name, number)
@@ -106,14 +116,10 @@ class Internet:
         self._port_mappers: list[subprocess.Popen[bytes]] = []
         self._mapper_of: dict[str, subprocess.Popen[bytes]] = {}
 
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts of all places."""
-        return list(self._homes)
-
     def __enter__(self) -> Internet:
+        routers = any(place.router for place in self.places.values())
         mappers = any(place.port_mapper for place in self.places.values())
-        reason = why_not(port_mapper=mappers)
+        reason = why_not(routers=routers, port_mapper=mappers)
         if reason:
             raise UserError(f"no laboratory here: {reason}")
         if ground.ours():
@@ -142,7 +148,7 @@ class Internet:
 
     def public(self, host: str) -> str:
         """Return the IPv4 address under which the world sees a host."""
-        return f"11.0.{self._numbers[self._homes[host][0]]}.2"
+        return f"{self._net}.{self._numbers[self._homes[host][0]]}.2"
 
     def namespace(self, host: str) -> str:
         """Return the name of a host's namespace."""
@@ -175,7 +181,7 @@ class Internet:
             yield
         finally:
             self._ip(where, "link set wan up", "link set lan up",
-                     f"route replace default via 11.0.{number}.1")  # fmt: skip
+                     f"route replace default via {self._net}.{number}.1")  # fmt: skip
             self.restart_router(place)
             if mapper is not None:
                 self._start_port_mapper(place, self.places[place])
@@ -193,7 +199,7 @@ class Internet:
             ground.run(self.command(where, ["sh", "-c", f"echo 0 >{_PICKS_UP}"]))
         self._ip(CORE, f"address add 11.1.{number}.1/24 dev to-{place}")
         self._ip(where, f"address add 11.1.{number}.2/24 dev wan",
-                 f"address delete 11.0.{number}.2/24 dev wan",
+                 f"address delete {self._net}.{number}.2/24 dev wan",
                  f"route replace default via 11.1.{number}.1")  # fmt: skip
         ground.run(self.command(where, ["conntrack", "-F"]))
         return f"11.1.{number}.2"
@@ -253,9 +259,9 @@ class Internet:
         self._add(outer, forwards=place.router is not None)
         self._join(CORE, end, outer, "wan", number, place)
         if place.up_mbit:
-            ground.limit(ground.namespace(outer), "wan", place.up_mbit, MTU, QUEUE_MS)
+            ground.limit(ground.namespace(outer), "wan", place.up_mbit, MTU, self._queue_ms)
         if place.down_mbit:
-            ground.limit(ground.namespace(CORE), end, place.down_mbit, MTU, QUEUE_MS)
+            ground.limit(ground.namespace(CORE), end, place.down_mbit, MTU, self._queue_ms)
         if place.ipv6 is IPv6.BROKEN:
             self._ip(CORE, f"-6 rule add iif {end} blackhole priority 50")
         if place.router is None:
@@ -273,7 +279,7 @@ class Internet:
     def _join(self, one: str, end: str, other: str, end2: str, number: int, place: Place) -> None:
         """Lay a public line from the core."""
         self._cable(one, end, other, end2)
-        net4, net6 = f"11.0.{number}", f"2a11:0:{number:x}"
+        net4, net6 = f"{self._net}.{number}", f"2a11:0:{number:x}"
         if place.ipv4:
             self._ip(one, f"address add {net4}.1/24 dev {end}")
             self._ip(other, f"address add {net4}.2/24 dev {end2}",
@@ -328,8 +334,7 @@ class Internet:
     def _load_rules(self, where: str, place: Place) -> None:
         assert place.router is not None
         firewall = place.ipv6 is IPv6.FILTERED
-        text = rules(place.router, firewall=firewall, hairpin=place.hairpin, udp=place.udp)
-        ground.run(self.command(where, ["nft", "-f", "-"]), text)
+        ground.run(self.command(where, ["nft", "-f", "-"]), rules(place.router, firewall=firewall))
 
     def _lay_wire(self) -> None:
         self._wire = WireProcess(self.command(CORE), self.rtt_ms / 2e3)

@@ -44,19 +44,14 @@ _MAPPED = {
 """What the key of the table of mappings has beside the port, on the way out and in."""
 
 
-def rules(
-    router: Router, *, firewall: bool = False, hairpin: bool = False, udp: bool = True
-) -> str:
+def rules(router: Router, *, firewall: bool = False) -> str:
     """Return the rules of a router, for ``nft -f``.
 
     Args:
         firewall: whether it keeps strangers from the home's IPv6 addresses.
-        hairpin: whether the home reaches its own mapped ports by the outer address.
-        udp: whether it lets datagrams out.
     """
     out, back = _mapping(router)
     key = "inet_service . ipv4_addr" if router is Router.ADDRESS_RESTRICTED else "inet_service"
-    inside = "" if hairpin else 'iifname "wan" '
     return f"""
 table inet home {{
   map mapped {{
@@ -69,19 +64,17 @@ table inet home {{
   chain postrouting_miniupnpd {{ }}
   chain prerouting {{
     type nat hook prerouting priority dstnat; policy accept;
-    {inside}fib daddr type local jump prerouting_miniupnpd
-    {f"{inside}fib daddr type local {back}" if back else ""}
+    iifname "wan" fib daddr type local jump prerouting_miniupnpd
+    {f'iifname "wan" fib daddr type local {back}' if back else ""}
   }}
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;
-    {'oifname "lan" ct status dnat masquerade' if hairpin else ""}
     oifname "wan" jump postrouting_miniupnpd
     {f'oifname "wan" {out}' if out else ""}
     oifname "wan" meta nfproto ipv4 masquerade {"fully-random" * (router is Router.SYMMETRIC)}
   }}
   chain forward {{
     type filter hook forward priority filter; policy accept;
-    {"" if udp else 'oifname "wan" meta l4proto udp drop'}
     ct state established,related accept
     ct status dnat accept
     iifname "wan" jump miniupnpd

@@ -14,15 +14,13 @@ import pytest
 import trio
 
 from client.net.libp2p_network import open_network
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import IPv6, Router
 from tests.support.scattered_swarm import PORT, scattered_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
-no_mapper = why_not(port_mapper=True)
-needs_mapper = pytest.mark.skipif(no_mapper is not None, reason=f"no port mapper: {no_mapper}")
 OPEN = Place(ipv6=IPv6.OPEN)
 
 
@@ -73,13 +71,6 @@ def test_broken_ipv6_costs_a_quarter_of_a_second() -> None:
         assert 0.25 <= took < 2.0  # a dial that waits for the answer takes 10 s
 
 
-def test_a_host_lists_lasting_public_addresses_of_both_kinds_first() -> None:
-    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED)
-    with Internet({"home": home}) as net, _listening(net, "home") as addresses:
-        hosts = [address.split("/")[2] for address in addresses]
-        assert hosts == [net.address6("home"), net.address("home")]
-
-
 @pytest.mark.slow
 def test_a_swarm_that_has_only_ipv6_trains() -> None:
     places = {
@@ -118,30 +109,3 @@ def test_two_in_one_home_meet_there_though_the_founder_is_elsewhere() -> None:
         swarm.wait(linked, "linked with each other")
         done = lambda seen: [now.state for now in seen.values()].count("done") >= 2  # noqa: E731
         swarm.wait(done, "done")
-
-
-@pytest.mark.long
-@needs_mapper
-@pytest.mark.slow
-def test_two_homes_meet_by_a_port_that_one_router_maps() -> None:
-    places = {
-        "one": Place(),
-        "mapped": Place(Router.PORT_RESTRICTED, port_mapper=True),
-        "shut": Place(Router.SYMMETRIC),
-    }
-    with (
-        tempfile.TemporaryDirectory(prefix="vol") as name,
-        Internet(places, rtt_ms=20) as net,
-        scattered_swarm(Path(name), "one", [net.public("one")], net.command) as swarm,
-    ):
-        swarm.start("one", "--listen-port", str(PORT))
-        swarm.start("mapped")
-        swarm.start("shut", "--no-port-mapping")
-        linked = lambda seen: all(len(now.peers) == 2 for now in seen.values())  # noqa: E731
-        swarm.wait(linked, "linked with each other")
-        reached = lambda seen: (  # noqa: E731
-            seen["mapped"].reach.state == "mapped" and seen["shut"].reach.state == "unreachable"
-        )
-        seen = swarm.wait(reached, "told how they are reached")
-        assert f"/ip4/{net.public('mapped')}/tcp/" in seen["mapped"].addresses[0]
-        assert "forward TCP port" in seen["shut"].reach.next_step

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from protocol.port_mapping.mapped import WAYS
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import IPv6, Router
 
 reason = why_not(port_mapper=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import pytest
 import trio
 
@@ -10,29 +14,90 @@ from protocol.reachability.machine import Verdict
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
 from tests.support.arrivals import backward
-from tests.support.punching_pairs import is_direct, meet, waited
-from tests.support.reaching_members import reaching_swarm
+from tests.support.reaching_members import ReachingMember, ReachingSwarm, reaching_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
-CONES = [Router.FULL_CONE, Router.ADDRESS_RESTRICTED, Router.PORT_RESTRICTED, Router.ANSWERING]
+LET_IN = [Router.FULL_CONE, Router.ADDRESS_RESTRICTED]
+"""Who is behind one can be dialled from a port that nobody knows before."""
+CONES = [*LET_IN, Router.PORT_RESTRICTED, Router.ANSWERING]
+PAIRS = [*((kind, kind) for kind in CONES), *((Router.SYMMETRIC, kind) for kind in LET_IN)]
 
 
-@pytest.mark.parametrize("kind", CONES, ids=lambda kind: str(kind.value))
-def test_two_behind_routers_that_keep_their_ports_become_direct(
-    kind: Router, monkeypatch: pytest.MonkeyPatch
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The members of the homes ``a`` and ``b``, and that of ``relay``."""
+
+    a: ReachingMember
+    b: ReachingMember
+    relay: ReachingMember
+    began: float
+    """When one of them began to dial the other, by ``time.monotonic``."""
+    relayed_s: float
+    """Until both were linked."""
+
+    def until_direct_s(self, patience_s: float = DEADLINE_S) -> float | None:
+        """Wait until both have a direct link; return the seconds, None if they stay relayed."""
+        both = ((self.a, self.b), (self.b, self.a))
+        direct = lambda: all(is_direct(one, other) for one, other in both)  # noqa: E731
+        return time.monotonic() - self.began if waited(direct, patience_s) else None
+
+
+def is_direct(one: ReachingMember, other: ReachingMember) -> bool:
+    """Whether a member's frames to another one go through no relay."""
+    return one.network.direct(other.network.peer_id) is not None
+
+
+def waited(condition: Callable[[], object], patience_s: float = DEADLINE_S) -> bool:
+    """Wait for a condition; return whether it has come true."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def meet(swarm: ReachingSwarm, kind: str = "ip4") -> Pair:
+    """Start the three, let ``b`` reserve at the relay and ``a`` dial it there.
+
+    Args:
+        swarm: with the hosts ``relay``, ``a`` and ``b``.
+        kind: of the relay's address.
+    """
+    relay = swarm.start("relay")
+    at = [text for text in relay.addresses if f"/{kind}/" in text]
+    a, b = swarm.start("a", *at), swarm.start("b", *at)
+    offer = lambda: relay.network.passing.offer(relays=True)  # noqa: E731
+    trio.from_thread.run_sync(offer, trio_token=relay.token)
+    relays = {relay.network.peer_id: at}
+    reserve = lambda: b.network.reaching.update(relays, needed=True)  # noqa: E731
+    trio.from_thread.run_sync(reserve, trio_token=b.token)
+    assert waited(lambda: b.network.reaching.addresses)
+    began = time.monotonic()
+    trio.from_thread.run(a.network.connect, b.network.reaching.addresses[0], trio_token=a.token)
+    assert waited(lambda: a.network.peer_id in b.network.statistics().peers)
+    return Pair(a, b, relay, began, time.monotonic() - began)
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_two_behind_routers_that_keep_their_ports_or_let_others_in_become_direct(
+    kind: Router, other: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp.TCP, "_dialled", set())  # other tests share this process
-    places = {"relay": Place(), "a": Place(kind), "b": Place(kind)}
+    places = {"relay": Place(), "a": Place(kind), "b": Place(other)}
     with Internet(places, rtt_ms=80) as net, reaching_swarm(net) as swarm:
         pair = meet(swarm)
         took_s = pair.until_direct_s()
         assert took_s is not None, (pair.a.network.statistics(), pair.b.network.statistics())
-        for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
+        for one, other_one in ((pair.a, pair.b), (pair.b, pair.a)):
             statistics = one.network.statistics()
-            assert statistics.punched == (other.network.peer_id,)
+            assert statistics.punched == (other_one.network.peer_id,)
             assert statistics.relays == {}
-            assert one.network.ends(other.network.peer_id) is None  # it proves nothing
+            assert one.network.ends(other_one.network.peer_id) is None  # it proves nothing
             assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.standings()}
 
 

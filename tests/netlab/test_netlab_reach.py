@@ -13,7 +13,7 @@ from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
-from tests.support.reaching_members import PORT, ReachingMember, reaching_swarm
+from tests.support.reaching_members import PORT, ReachingMember, ReachingSwarm, reaching_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
@@ -40,6 +40,13 @@ def _verdicts(member: ReachingMember) -> dict[str, str]:
     }
 
 
+def _at_home(swarm: ReachingSwarm, kind: str = "ip4", *, maps: bool = False) -> ReachingMember:
+    """Start the probers, and the member at home, which is linked with them."""
+    public = [swarm.start(name) for name in PROBERS]
+    called = [a for m in public for a in m.addresses if f"/{kind}/" in a]
+    return swarm.start("home", *called, port_mapping=maps)
+
+
 def _settled(member: ReachingMember) -> bool:
     found = _verdicts(member).values()
     return bool(found) and "unknown" not in found
@@ -58,9 +65,7 @@ def _settled(member: ReachingMember) -> bool:
 )
 def test_who_is_reached_says_so_and_nobody_else(home: Place, state: str) -> None:
     with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
-        public = [swarm.start(name) for name in PROBERS]
-        called = [a for m in public for a in m.addresses if ("/ip6/" in a) == home.has_ipv6]
-        member = swarm.start("home", *called)
+        member = _at_home(swarm, "ip6" if home.has_ipv6 else "ip4")
         found = member.wait(lambda now: now.state == state and _settled(member))
         assert bool(found.next_step) == (state == "unreachable")
         for address, verdict in _verdicts(member).items():
@@ -80,9 +85,7 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
         rule = f"insert rule inet home prerouting iifname wan {forward}"
         ground.run(net.command(router, ["nft", *rule.split()]))
         with reaching_swarm(net) as swarm:
-            public = [swarm.start(name) for name in PROBERS]
-            called = [a for m in public for a in m.addresses if "/ip4/" in a]
-            member = swarm.start("home", *called)
+            member = _at_home(swarm)
             found = member.wait(lambda now: now.state == "reachable")
             assert found.words == (f"reachable at {net.public('home')} port {PORT}, 3 members say")
             mine = f"/ip4/{net.public('home')}/tcp/{PORT}/p2p/{member.network.peer_id}"
@@ -118,40 +121,30 @@ def test_a_prober_sends_fewer_bytes_than_it_is_asked_with(kind: Router | None) -
 
 
 @needs_mapper
-def test_a_mapped_port_is_advertised_once_members_have_reached_it() -> None:
-    home = Place(Router.SYMMETRIC, port_mapper=True)
+@pytest.mark.parametrize(("kind", "ipv6"), [("ip4", IPv6.NONE), ("ip6", IPv6.FILTERED)])
+def test_a_mapped_port_or_a_hole_is_advertised_once_members_have_reached_it(
+    kind: str, ipv6: IPv6
+) -> None:
+    home = Place(Router.SYMMETRIC, ipv6=ipv6, port_mapper=True)
     with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
-        public = [swarm.start(name) for name in PROBERS]
-        called = [a for m in public for a in m.addresses if "/ip4/" in a]
-        member = swarm.start("home", *called, port_mapping=True)
-        found = member.wait(lambda now: now.state == "mapped")
-        where = f"{net.public('home')} port {PORT}"
-        words = f"reachable by the router, which maps the port at {where}, 3 members say"
-        assert (found.words, found.next_step) == (words, "")
-        first = member.reach.advertised(member.addresses)[0]
-        assert swarm.can_dial("judge", first.partition("/p2p/")[0], member.network.peer_id)
-
-
-@needs_mapper
-def test_a_hole_in_an_ipv6_firewall_makes_its_address_public() -> None:
-    home = Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED, port_mapper=True)
-    with Internet({"home": home, **PROBERS, "judge": OPEN}) as net, reaching_swarm(net) as swarm:
-        public = [swarm.start(name) for name in PROBERS]
-        called = [a for m in public for a in m.addresses if "/ip6/" in a]
-        member = swarm.start("home", *called, port_mapping=True)
-        found = member.wait(lambda now: now.state == "mapped")
-        assert f"{net.address6('home')} port {PORT}" in found.words
-        where = f"/ip6/{net.address6('home')}/tcp/{PORT}"
-        assert swarm.can_dial("judge", where, member.network.peer_id)
+        member = _at_home(swarm, kind, maps=True)
+        host = net.public("home") if kind == "ip4" else net.address6("home")
+        found = member.wait(lambda now: now.state == "mapped" and host in now.words)
+        where = f"{host} port {PORT}"
+        assert found.words == (
+            f"reachable by the router, which maps the port at {where}, 3 members say"
+        )
+        assert not found.next_step
+        there = f"/{kind}/{host}/tcp/{PORT}"
+        assert member.reach.advertised(member.addresses)[0].startswith(there)
+        assert swarm.can_dial("judge", there, member.network.peer_id)
 
 
 @needs_mapper
 def test_a_router_that_has_no_address_of_its_own_makes_nothing_public() -> None:
     home = Place(Router.PORT_RESTRICTED, carrier=Router.PORT_RESTRICTED, port_mapper=True)
     with Internet({"home": home, **PROBERS}) as net, reaching_swarm(net) as swarm:
-        public = [swarm.start(name) for name in PROBERS]
-        called = [a for m in public for a in m.addresses if "/ip4/" in a]
-        member = swarm.start("home", *called, port_mapping=True)
+        member = _at_home(swarm, maps=True)
         member.wait(lambda now: now.state == "unreachable")
         assert "public" not in _verdicts(member).values()
 
@@ -165,7 +158,6 @@ def test_the_mapping_of_a_router_is_known_from_two_observers(
 ) -> None:
     monkeypatch.setattr(tcp.TCP, "_dialled", set())  # other tests share this process
     with Internet({"home": Place(kind), **PROBERS}) as net, reaching_swarm(net) as swarm:
-        public = [swarm.start(name) for name in PROBERS]
-        member = swarm.start("home", *(a for m in public for a in m.addresses if "/ip4/" in a))
+        member = _at_home(swarm)
         member.wait(lambda _: member.reach.machine.mapping() != "unknown")
         assert member.reach.machine.mapping() == mapping

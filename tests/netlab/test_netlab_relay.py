@@ -21,9 +21,10 @@ from client.store.paths import home_folders, make_private
 from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import parse_swarm_file
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import Router
+from tests.support import e2e_local
 from tests.support.cases import usual
 from tests.support.e2e_local import killed_at_the_end
 
@@ -75,19 +76,25 @@ def start(net: Internet, swarm: LocalSwarm, host: str, *, relay_only: bool = Fal
 
 
 def wait_for(swarm: LocalSwarm, what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and all(one.alive for one in swarm.members):
+    def look() -> bool | None:
         with suppress(AttributeError):  # a member does not answer yet
-            if condition():
-                return
-        time.sleep(0.2)
-    logs = "\n".join(f"--- {one.name}\n{''.join(one.log_tail(25))}" for one in swarm.members)
-    refused = {
-        one.name: now.counters.refused_by_reason
-        for one in swarm.members
-        if (now := one.snapshot()) is not None
-    }
-    pytest.fail(f"not within {PATIENCE_S:.0f} s: {what}; refused: {refused}\n{logs}")
+            return condition() or None
+        return None
+
+    e2e_local.wait_for(look, what, swarm.members, PATIENCE_S)
+
+
+def started_relay(net: Internet, swarm: LocalSwarm, host: str = "open") -> Member:
+    relay = start(net, swarm, host, relay_only=True)
+    wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+    return relay
+
+
+def goes_on(swarm: LocalSwarm, *members: Member) -> None:
+    before = members[0].snapshot().step
+    wait_for(swarm, "goes on", lambda: members[0].snapshot().step > before + 3)
+    for member in members:
+        assert member.snapshot().counters.doubled_microbatches == 0
 
 
 def relay_of(member: Member, other: Member) -> str:
@@ -144,8 +151,7 @@ def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
         swarm_of(net, folder, "a", ("open",), steps=4) as swarm,
         captured(net, "open") as packets,
     ):
-        relay = start(net, swarm, "open", relay_only=True)
-        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        relay = started_relay(net, swarm)
         a, b = start(net, swarm, "a"), start(net, swarm, "b")
         wait_for(swarm, "trained", lambda: all(m.snapshot().state == "done" for m in (a, b)))
         for member, partner in ((a, b), (b, a)):
@@ -169,16 +175,13 @@ def test_two_whose_routers_keep_their_ports_become_direct_while_they_train(folde
         Internet({"open": Place(), "a": home, "b": home}, rtt_ms=20) as net,
         swarm_of(net, folder, "a", ("open",), steps=100_000) as swarm,
     ):
-        relay = start(net, swarm, "open", relay_only=True)
-        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        started_relay(net, swarm)
         a, b = start(net, swarm, "a"), start(net, swarm, "b")
         wait_for(swarm, "direct", lambda: relay_of(a, b) == relay_of(b, a) == "")
         links = {one.peer: one for one in a.snapshot().peers}
         assert links[b.snapshot().peer].punched
-        before = max(a.snapshot().step, 0)
-        wait_for(swarm, "goes on", lambda: a.snapshot().step > before + 3)
+        goes_on(swarm, a, b)
         for member in (a, b):
-            assert member.snapshot().counters.doubled_microbatches == 0
             told = [event.words for event in member.new_events()]
             assert not [words for words in told if " is down" in words]
 
@@ -195,9 +198,7 @@ def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
         Internet(places, rtt_ms=20) as net,
         swarm_of(net, folder, "a", ("first", "second"), steps=100_000) as swarm,
     ):
-        relays = [start(net, swarm, name, relay_only=True) for name in ("first", "second")]
-        for relay in relays:
-            wait_for(swarm, "relays", lambda r=relay: r.snapshot().state == "relaying")
+        relays = [started_relay(net, swarm, name) for name in ("first", "second")]
         a, b = start(net, swarm, "a"), start(net, swarm, "b")
         wait_for(swarm, "two reservations each",
                  lambda: all(len(m.snapshot().relay.through) == 2 for m in (a, b)))  # fmt: skip
@@ -211,10 +212,7 @@ def test_a_relay_is_killed_and_the_other_one_takes_over(folder: Path) -> None:
         wait_for(swarm, "on the other one", lambda: relay_of(a, b) == left.snapshot().peer)
         took_s = time.monotonic() - killed
         print(f"on the other relay after {took_s:.1f} s")
-        before = a.snapshot().step
-        wait_for(swarm, "goes on", lambda: a.snapshot().step > before + 3)
-        for member in (a, b):
-            assert member.snapshot().counters.doubled_microbatches == 0
+        goes_on(swarm, a, b)
         assert took_s < 15
 
 
@@ -240,8 +238,7 @@ def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folde
         Internet(places, rtt_ms=20) as net,
         swarm_of(net, folder, "open", ("open",), 3, "--private") as swarm,
     ):
-        relay = start(net, swarm, "open", relay_only=True)
-        wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
+        relay = started_relay(net, swarm)
         with invited("open", "a") as first:
             a = start(net, first, "a")
             wait_for(first, "a is relayed", lambda: a.snapshot().relay.through != [])

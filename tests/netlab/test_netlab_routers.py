@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.measure import inside
 from tests.netlab.routers import IPv6, Router
 
 reason = why_not()
-needs_lab = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
+pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
 
 PORT = 4001
 PATIENCE_S = 20.0
@@ -51,12 +51,6 @@ def _listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def _datagrams() -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.settimeout(PATIENCE_S)
-    return made
-
-
 @contextmanager
 def _left(net: Internet, host: str, to: dict[str, str]) -> Iterator[dict[str, tuple[str, int]]]:
     """Connect from a host's ``PORT`` to public hosts; what each of these sees, by name."""
@@ -88,7 +82,6 @@ def _meets(net: Internet, host: str, target: tuple[str, int]) -> str:
         return "in"
 
 
-@needs_lab
 @pytest.mark.parametrize("kind", Router)
 def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
     places = {"home": Place(kind), "one": OPEN, "two": OPEN, "three": OPEN}
@@ -102,7 +95,6 @@ def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
             assert met == LETS_IN[kind]
 
 
-@needs_lab
 @pytest.mark.parametrize(("outer", "same"), [(Router.PORT_RESTRICTED, 1), (Router.SYMMETRIC, 2)])
 def test_a_providers_router_decides_what_the_world_sees(outer: Router, same: int) -> None:
     home = Place(Router.FULL_CONE, carrier=outer)
@@ -114,7 +106,6 @@ def test_a_providers_router_decides_what_the_world_sees(outer: Router, same: int
             assert _meets(net, "two", seen["one"]) == "silence"
 
 
-@needs_lab
 def test_ipv6_passes_a_firewall_from_inside_only() -> None:
     places = {"home": Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED), "one": OPEN,
               "bare": Place(Router.SYMMETRIC, ipv6=IPv6.OPEN)}  # fmt: skip
@@ -124,46 +115,3 @@ def test_ipv6_passes_a_firewall_from_inside_only() -> None:
             assert _meets(net, "one", seen["one"]) == "silence"
         with _left(net, "bare", {"one": net.address6("one")}) as seen:
             assert _meets(net, "one", seen["one"]) == "in"
-
-
-@needs_lab
-@pytest.mark.parametrize("hairpin", [True, False])
-def test_hosts_of_a_home_meet_inside_and_by_the_outer_address_where_it_hairpins(
-    hairpin: bool,
-) -> None:
-    home = Place(Router.FULL_CONE, others=("guest",), hairpin=hairpin)
-    with (
-        Internet({"home": home, "one": OPEN}) as net,
-        _left(net, "home", {"one": net.public("one")}) as seen,
-    ):
-        assert _meets(net, "guest", (net.address("home"), PORT)) == "in"
-        assert _meets(net, "guest", seen["one"]) == ("in" if hairpin else "refused")
-
-
-@needs_lab
-@pytest.mark.parametrize("allowed", [True, False])
-def test_datagrams_leave_only_where_they_may(allowed: bool) -> None:
-    with (
-        Internet({"home": Place(Router.FULL_CONE, udp=allowed), "one": OPEN}) as net,
-        inside(net, "one", _datagrams) as server,
-        inside(net, "home", _datagrams) as sender,
-    ):
-        server.settimeout(PATIENCE_S if allowed else SILENCE_S)
-        server.bind((net.public("one"), PORT))
-        sender.sendto(b"hello", (net.public("one"), PORT))
-        if allowed:
-            assert server.recv(16) == b"hello"
-        else:
-            with pytest.raises(TimeoutError):
-                server.recv(16)
-
-
-@needs_lab
-def test_a_router_that_restarts_has_forgotten_its_mappings() -> None:
-    with (
-        Internet({"home": Place(Router.FULL_CONE), "one": OPEN, "two": OPEN}) as net,
-        _left(net, "home", {"one": net.public("one")}) as seen,
-    ):
-        assert _meets(net, "two", seen["one"]) == "in"
-        net.restart_router("home")
-        assert _meets(net, "two", seen["one"]) == "silence"

@@ -1,4 +1,5 @@
-"""The oracle is a bound: nothing that volunteers could do exceeds it, and it is not far above."""
+"""The market's oracle is a bound: nothing that volunteers could do exceeds it, and no policy does;
+the real machines cover every stage, and come near it."""
 
 from __future__ import annotations
 
@@ -7,12 +8,19 @@ import itertools
 import numpy as np
 import pytest
 
+from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market.bounds import Prices, oracle, single_bound
-from client.lab.simulate.market.nature import Floats, draw
-from client.lab.simulate.market.search import Plan, anneal, free
+from client.lab.simulate.market.catalogue import BASELINES, seat
+from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.fleet import Fleet
+from client.lab.simulate.market.nature import Floats, Nature, draw
+from client.lab.simulate.market.policies.policy import Policy
+from client.lab.simulate.market.run import RESOLUTION_S, play
+from client.lab.simulate.market.score import score
 from client.lab.simulate.market.setting import Setting
 
 ONE_OF_EACH = np.array([1, 1, 1])
+SINGLE = [name for name in BASELINES if "dual" not in name]
 
 
 def _machines(seed: int, count: int) -> Floats:
@@ -34,16 +42,6 @@ def _best_single(rates: Floats) -> float:
     )
 
 
-def _strongest_first(rates: Floats) -> Plan:
-    """A plan to begin with: the strongest first, each at the weakest stage."""
-    plan = Plan(np.zeros(len(rates), dtype=np.int64), np.zeros(rates.shape[1]))
-    for volunteer in np.argsort(-rates.max(axis=1), kind="stable").tolist():
-        stage = int(plan.levels.argmin())
-        plan.home[volunteer] = stage
-        plan.levels[stage] += rates[volunteer, stage]
-    return plan
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
     rates = _machines(seed, 7)
@@ -53,9 +51,30 @@ def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
     assert single <= lp
 
 
-def test_a_planner_comes_close_to_the_bound_of_a_large_swarm() -> None:
-    nature = draw(Setting(500, 8, seed=1))
-    bounds = oracle(nature)
-    rates = nature.rates.astype(float)
-    plan = anneal(free(rates), _strongest_first(rates), 200, np.random.default_rng(0))
-    assert 0.95 * bounds.single[-1] <= plan.levels.min() <= bounds.single[-1]
+@pytest.mark.parametrize("name", SINGLE)
+def test_no_policy_of_one_stage_each_exceeds_the_bound_at_any_moment(name: str) -> None:
+    nature = draw(Setting(40, 6, 0.5, hours=1.5, seed=4))
+    # Reckoned at the moments of observation, so that both see the same volunteers.
+    bounds = oracle(nature, RESOLUTION_S)
+    record = play(nature, seat(name))
+    _, single = bounds.at(record.times_s)
+    assert (record.throughput <= single * (1 + 1e-6) + 1).all()
+    assert record.throughput.max() > 0 or name in ("random", "gale-shapley-static")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_machines_cover_every_stage_and_use_what_there_is(shared: bool) -> None:
+    """A crowd that shares a board does as well as one in which everybody has its own."""
+    nature, crowds = draw(Setting(16, 4, hours=0.15, seed=1)), list[Crowd]()
+
+    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
+        crowds.append(Crowd(nature, agenda, fleet, shared=shared))
+        return crowds[0]
+
+    record = play(nature, make)
+    assert not record.empty[record.times_s > 120].any()
+    figures = score("ours", nature, oracle(nature), record)
+    assert figures.share > 0.5
+    assert figures.talk is not None
+    assert figures.talk.letters > 0
+    assert crowds[0].said.penalties == 0

@@ -13,7 +13,7 @@ from client.lab.simulate.market.design import Design
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching.effects import Assign, Unassign
+from protocol.matching.effects import Assign
 from protocol.matching.population import Population
 from protocol.matching.timing import MOVE_REST_S
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
@@ -80,26 +80,6 @@ def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None
         assert copies >= 2, f"seed {seed}: {[str(e) for _, _, e in world.log[before:]]}"
 
 
-def test_seconds_change_only_for_a_reason_and_rest_then() -> None:
-    world = swarm([3.0, 2.0, 2.0, 1.0, 1.0, 1.0], 3, 1, CALM, Design(moves=False))
-    world.run(200)
-    before, began = dual(world), len(world.log)
-    world.run(1200)
-    assert dual(world) == before
-    assert not [e for _, _, e in world.log[began:] if isinstance(e, Assign | Unassign)]
-
-
-def test_losing_the_home_gives_the_second_stage_up() -> None:
-    world = swarm([3.0, 1.0, 1.0, 1.0], 2, 3, CALM, Design(moves=False))
-    world.run(150)
-    who = next(iter(dual(world)))
-    world.lose(who, "the worker ran out of memory")
-    released = [e.stage for _, w, e in world.log if w == who and isinstance(e, Unassign)]
-    assert released
-    world.run(150)
-    assert world.placed()
-
-
 def dear_to_average(parameters: int) -> Manifest:
     """Return a manifest of two stages; one of 43M parameters takes 17 s of a household's line, in
     steps of 8 s."""
@@ -126,11 +106,11 @@ def test_a_second_stage_is_held_only_where_it_is_worth_its_averaging(
         assert left.stages == {0, 1}, f"seed {seed}"  # who is alone holds all
 
 
-def uneven(seed: int, weather: Weather, count: int = 8, crashes: int = 3) -> World:
+def uneven(seed: int, weather: Weather) -> World:
     """Return a settled swarm of equals on two stages after some of one stage crashed."""
-    world = swarm([1.0] * count, 2, seed, weather, ALONE)
+    world = swarm([1.0] * 8, 2, seed, weather, ALONE)
     world.run(60)
-    unlucky = [who for who, m in world.machines.items() if m.home == Stage(seed % 2)][:crashes]
+    unlucky = [who for who, m in world.machines.items() if m.home == Stage(seed % 2)][:3]
     for who in unlucky:
         world.crash(who)
     return world
@@ -141,6 +121,8 @@ def test_an_uneven_placement_mends_itself_by_single_moves() -> None:
         world = uneven(seed, STORMY)
         world.run(400)
         assert sorted(world.spread()) == [2, 3], f"seed {seed}: {world.spread()}"
+        words = [e.words for _, _, e in world.log if isinstance(e, Explain)]
+        assert any(w.startswith("moving from stage") and "wants us" in w for w in words)
 
 
 def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> None:
@@ -154,10 +136,3 @@ def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> 
             assert at - last.get(who, -1e9) >= MOVE_REST_S, f"seed {seed}"
             last[who] = at
         assert min(world.spread()) >= 2, f"seed {seed}"
-
-
-def test_a_move_says_why() -> None:
-    world = uneven(2, CALM, count=16, crashes=6)
-    world.run(400)
-    words = [e.words for _, _, e in world.log if isinstance(e, Explain)]
-    assert sum(w.startswith("moving from stage") and "wants us" in w for w in words) > 1

@@ -6,7 +6,7 @@ import pytest
 
 from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, GangStart
 from protocol.matching.seat import State
 from protocol.matching.timing import ALONE_S
 from tests.support.cases import usual
@@ -14,9 +14,6 @@ from tests.support.matching_world import CALM, STORMY, Weather, World, manifest,
 
 EQUAL = 1e9
 
-
-PLACING = Design(moves=False, dual_homing=False)
-"""Newcomers' placement alone."""
 
 STAYING = Design(moves=False)
 """Incumbents keep their home: what is tested is something else."""
@@ -59,29 +56,6 @@ def test_equal_machines_spread_evenly(
         assert sum(spread) == count, f"seed {seed}: {spread}"
         assert max(spread) - min(spread) <= 1, f"seed {seed}: {spread}"
         assert took_s < within_s + 30, f"seed {seed}"
-
-
-def test_nearly_equal_machines_on_unequal_stages_spread_evenly_too() -> None:
-    """Measured speeds scatter by five per cent, and stages are never cut exactly equal."""
-    for seed in range(20):
-        world = World(manifest([1.0e9, 0.9e9, 0.9e9, 1.15e9]), seed, CALM, PLACING)
-        for number in range(8):
-            flops = EQUAL * world.random.uniform(0.95, 1.05)
-            world.join(member(seed * 100 + number, flops), at=world.random.uniform(0, 2))
-        settle(world, 8)
-        assert world.spread() == [2, 2, 2, 2], f"seed {seed}"
-
-
-def test_late_arrivals_fill_up_a_running_swarm() -> None:
-    for seed in range(40):
-        world = swarm(2, 2, seed, STORMY)
-        settle(world, 2)
-        before = world.matching()
-        for number in (10, 11):
-            world.join(member(seed * 100 + number), at=world.random.uniform(0, 3))
-        settle(world, 4)
-        assert world.spread() == [2, 2], f"seed {seed}"
-        assert before.items() <= world.matching().items(), f"seed {seed}: an incumbent moved"
 
 
 def test_too_few_volunteers_wait_and_say_for_what() -> None:
@@ -167,17 +141,6 @@ def test_a_volunteer_that_lost_its_stage_finds_it_again() -> None:
     assert world.spread() == [2, 2]
 
 
-def test_leaving_withdraws_and_is_final() -> None:
-    world = swarm(4, 2, 1, CALM)
-    settle(world, 4)
-    who = sorted(world.machines)[0]
-    effects = world.leave(who)
-    assert any(isinstance(effect, Unassign) for effect in effects)
-    world.run(5)
-    assert world.machines[who].state is State.LEFT
-    assert sorted(world.spread()) == [1, 2]
-
-
 def test_a_serving_peer_outlives_every_steward() -> None:
     """Stewards crash one after the other; serving members keep serving, and the next stewards know
     them."""
@@ -196,16 +159,3 @@ def test_a_serving_peer_outlives_every_steward() -> None:
             for stage, steward in machine.stewardships.items()
         }
         assert [posted[Stage(s)] for s in range(2)] == world.spread(), f"seed {seed}"
-
-
-def test_a_new_beacon_changes_stewards_and_nothing_else() -> None:
-    world = swarm(6, 2, 3, STORMY)
-    settle(world, 6)
-    before = world.matching()
-    world.run(700)
-    assert world.matching() == before
-    mandates = [
-        steward.mandate for m in world.machines.values() for steward in m.stewardships.values()
-    ]
-    assert len(mandates) == 2
-    assert all(mandate.term > 1 for mandate in mandates)

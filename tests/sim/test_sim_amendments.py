@@ -16,7 +16,7 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import SWARM, TrainingWorld
 from model_zoo.specs.course import Turn
 from protocol.wire.fields import Envelope
-from tests.support.amended_runs import Run, amendment, run_of
+from tests.support.amended_runs import amendment, run_of
 from tests.support.cases import usual
 from tests.support.tensor_swarms import LIMIT_S, Lab, largest_difference, plan_for
 
@@ -39,17 +39,8 @@ def turned(plan: TrainingPlan, world: TrainingWorld, *changes: dict[str, object]
     return replace(plan, turns=turns)
 
 
-def hot(run: Run, from_step: int) -> Envelope:
-    return amendment(run, SWARM, from_step=from_step, **HOT)
-
-
 def alive(world: TrainingWorld) -> list[SimPeer]:
     return [peer for peer in world.peers.values() if peer.alive]
-
-
-def hear(world: TrainingWorld, peers: Iterable[SimPeer], said: Envelope) -> None:
-    for peer in peers:
-        world.amend(peer, [said])
 
 
 def when(world: TrainingWorld, version: int, action: partial[None]) -> None:
@@ -70,49 +61,71 @@ def losses(world: TrainingWorld, steps: int) -> list[float]:
     return [world.losses[step] for step in range(steps)]
 
 
-@pytest.mark.parametrize("stages", usual(1, [4, 1, 2]))
-@pytest.mark.parametrize("seed", usual(1, range(2)))
+class Amended:
+    """A run of a plan, and a world whose founder may amend it."""
+
+    def __init__(
+        self, lab: Lab, *, stages: int = 2, replicas: int = 2, steps: int = STEPS, seed: int = 0
+    ) -> None:
+        self.lab, self.plan = lab, plan_for("gpt", stages, steps)
+        self.run = run_of(self.plan)
+        self.world = lab.world(self.plan, replicas, seed=seed, amended=self.run)
+
+    def hear(self, said: Envelope, peers: Iterable[SimPeer] | None = None) -> None:
+        for peer in alive(self.world) if peers is None else peers:
+            self.world.amend(peer, [said])
+
+    def hears_at(self, version: int, said: Envelope, peers: Iterable[SimPeer]) -> None:
+        when(self.world, version, partial(self.hear, said, peers))
+
+    def hot(self, from_step: int) -> Envelope:
+        return amendment(self.run, SWARM, from_step=from_step, **HOT)
+
+    def of_stage(self, stage: int) -> list[SimPeer]:
+        return [peer for peer in alive(self.world) if peer.stage == stage]
+
+    def ends_as(self, *changes: dict[str, object]) -> tuple[Turn, ...]:
+        """Run to the end, with the losses of one process that turns likewise; return the turns."""
+        found = losses(self.world, STEPS)
+        expected = turned(self.plan, self.world, *changes)
+        assert largest_difference(found, self.lab.reference(expected)) < CLOSE
+        return expected.turns
+
+
+@pytest.mark.parametrize(
+    ("stages", "seed"), usual(1, [(4, 0), (4, 1), (1, 0), (1, 1), (2, 0), (2, 1)])
+)
 def test_a_rate_turns_everywhere_at_one_step(lab: Lab, stages: int, seed: int) -> None:
     """One volunteer of the first stage hears of it, and tells all others."""
-    plan = plan_for("gpt", stages, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, seed=seed, amended=run)
-    first = next(peer for peer in world.peers.values() if peer.stage == 0)
+    made = Amended(lab, stages=stages, seed=seed)
     named = 3 + seed + NOTICE
-    when(world, 3 + seed, partial(hear, world, [first], hot(run, named)))
-    found = losses(world, STEPS)
-    expected = turned(plan, world, HOT)
-    assert expected.turns[0].from_step == named
-    assert largest_difference(found, lab.reference(expected)) < CLOSE
-    assert largest_difference(found, lab.reference(plan)) > 10 * CLOSE
+    made.hears_at(3 + seed, made.hot(named), made.of_stage(0)[:1])
+    assert made.ends_as(HOT)[0].from_step == named
+    found = losses(made.world, STEPS)
+    assert largest_difference(found, lab.reference(made.plan)) > 10 * CLOSE
 
 
 def test_two_amendments_after_each_other(lab: Lab) -> None:
     """The second one waits for the step that the founder names."""
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, amended=run)
-    one = hot(run, 2 + NOTICE)
-    cold = {"lr": 1e-4, "min_lr": 1e-4}
-    two = amendment(run, SWARM, number=2, before=one, from_step=18, **cold)
-    hear(world, alive(world)[:1], two)  # out of order: it counts when the first one is here
-    when(world, 2, partial(hear, world, alive(world)[:1], one))
-    found = losses(world, STEPS)
-    expected = turned(plan, world, HOT, cold)
-    assert expected.turns[0].from_step < expected.turns[1].from_step == 18
-    assert largest_difference(found, lab.reference(expected)) < CLOSE
+    made = Amended(lab)
+    one, cold = made.hot(2 + NOTICE), {"lr": 1e-4, "min_lr": 1e-4}
+    two = amendment(made.run, SWARM, number=2, before=one, from_step=18, **cold)
+    first = alive(made.world)[:1]
+    made.hear(two, first)  # out of order: it counts when the first one is here
+    made.hears_at(2, one, first)
+    turns = made.ends_as(HOT, cold)
+    assert turns[0].from_step < turns[1].from_step == 18
 
 
 @pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_deaths_and_late_members_change_no_loss(lab: Lab, seed: int) -> None:
     """Newcomers come before, while and after the stages agree, and know of nothing; one replica of
     each stage dies."""
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 3, seed=seed, amended=run)
+    made = Amended(lab, replicas=3, seed=seed)
+    world = made.world
     hears = world.random.sample(alive(world), 2)
-    when(world, 4, partial(hear, world, hears, hot(run, 4 + NOTICE)))
-    victims = [next(p for p in alive(world) if p.stage == s and p not in hears) for s in range(2)]
+    made.hears_at(4, made.hot(4 + NOTICE), hears)
+    victims = [next(p for p in made.of_stage(s) if p not in hears) for s in range(2)]
     for victim in victims:
         when(world, 5 + victim.stage + seed, partial(world.kill, victim))
     newcomers: list[SimPeer] = []
@@ -125,88 +138,63 @@ def test_deaths_and_late_members_change_no_loss(lab: Lab, seed: int) -> None:
         when(world, version, partial(join))
     world.run(LIMIT_S)
     assert all(peer.serving for peer in newcomers)
-    reference = lab.reference(turned(plan, world, HOT))
+    reference = lab.reference(turned(made.plan, world, HOT))
     found = [world.losses.get(step, reference[step]) for step in range(STEPS)]
     assert len(set(range(STEPS)) - set(world.losses)) <= 1
     assert largest_difference(found, reference) < CLOSE, f"seed {seed}"
 
 
 def test_a_finished_run_goes_on(lab: Lab) -> None:
-    plan = plan_for("gpt", 2, 12)
-    run = run_of(plan)
-    world = lab.world(plan, 2, amended=run)
-    losses(world, 12)
-    said = amendment(run, SWARM, steps=24)
-    hear(world, alive(world), said)
-    assert not world.finished()
-    found = losses(world, 24)
-    assert largest_difference(found, lab.reference(replace(plan, steps=24))) < CLOSE
+    made = Amended(lab, steps=12)
+    losses(made.world, 12)
+    made.hear(amendment(made.run, SWARM, steps=24))
+    assert not made.world.finished()
+    found = losses(made.world, 24)
+    assert largest_difference(found, lab.reference(replace(made.plan, steps=24))) < CLOSE
 
 
 def test_a_run_that_is_shortened_ends_there(lab: Lab) -> None:
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, amended=run)
-    hear(world, alive(world), amendment(run, SWARM, steps=9))
-    losses(world, 9)
-    assert max(world.losses) == 8
+    made = Amended(lab)
+    made.hear(amendment(made.run, SWARM, steps=9))
+    losses(made.world, 9)
+    assert max(made.world.losses) == 8
 
 
 def test_a_founder_who_contradicts_himself_changes_nothing(lab: Lab) -> None:
     """Some hear of one, some of the other, before anything is agreed: all stay bit-identical."""
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, amended=run)
-    one, other = amendment(run, SWARM, **HOT), amendment(run, SWARM, lr=1e-4, min_lr=1e-4)
-    hear(world, alive(world), one)
-    hear(world, alive(world), other)
-    found = losses(world, STEPS)
-    assert not any(peer.amendments.agreed for peer in alive(world) if peer.amendments)
-    assert largest_difference(found, lab.reference(plan)) < CLOSE
+    made = Amended(lab)
+    made.hear(amendment(made.run, SWARM, **HOT))
+    made.hear(amendment(made.run, SWARM, lr=1e-4, min_lr=1e-4))
+    found = losses(made.world, STEPS)
+    assert not any(peer.amendments.agreed for peer in alive(made.world) if peer.amendments)
+    assert largest_difference(found, lab.reference(made.plan)) < CLOSE
 
 
-@pytest.mark.parametrize("seed", usual(1, range(2)))
-def test_what_was_agreed_before_a_contradiction_stays(lab: Lab, seed: int) -> None:
-    plan = plan_for("gpt", 2, STEPS)
-    run = run_of(plan)
-    world = lab.world(plan, 2, seed=seed, amended=run)
-    one, other = hot(run, 2 + NOTICE), amendment(run, SWARM, lr=1e-4, min_lr=1e-4)
-    first = [peer for peer in alive(world) if peer.stage == 0]
-    when(world, 2, partial(hear, world, first, one))
-    when(world, 5, partial(hear, world, alive(world), other))
-    found = losses(world, STEPS)
-    expected = turned(plan, world, HOT)
-    assert largest_difference(found, lab.reference(expected)) < CLOSE
+def test_what_was_agreed_before_a_contradiction_stays(lab: Lab) -> None:
+    made = Amended(lab)
+    made.hears_at(2, made.hot(2 + NOTICE), made.of_stage(0))
+    other = amendment(made.run, SWARM, lr=1e-4, min_lr=1e-4)
+    made.hears_at(5, other, alive(made.world))
+    made.ends_as(HOT)
 
 
-class TestLiars:
-    """One replica of a stage says false things about amendments whenever it can."""
+def test_a_leader_that_lets_it_hold_from_another_step_is_not_followed(lab: Lab) -> None:
+    made = Amended(lab, replicas=3)
+    liar = made.of_stage(0)[0]
+    assert liar.seat is not None
+    true = liar.seat.leader._amended
+    liar.seat.leader._amended = lambda: tuple(
+        structs.replace(entry, from_step=entry.from_step + 9) for entry in true()
+    )
+    made.hear(made.hot(NOTICE))
+    assert made.ends_as(HOT)[0].from_step == NOTICE
 
-    def test_a_leader_that_lets_it_hold_from_another_step_is_not_followed(self, lab: Lab) -> None:
-        plan = plan_for("gpt", 2, STEPS)
-        run = run_of(plan)
-        world = lab.world(plan, 3, amended=run)
-        liar = next(peer for peer in alive(world) if peer.stage == 0)
-        assert liar.seat is not None
-        true = liar.seat.leader._amended
-        liar.seat.leader._amended = lambda: tuple(
-            structs.replace(entry, from_step=entry.from_step + 9) for entry in true()
-        )
-        hear(world, alive(world), hot(run, NOTICE))
-        found = losses(world, STEPS)
-        expected = turned(plan, world, HOT)
-        assert expected.turns[0].from_step == NOTICE
-        assert largest_difference(found, lab.reference(expected)) < CLOSE
 
-    @pytest.mark.parametrize("stage", usual(1, [0, 1]))
-    def test_who_says_that_it_was_never_agreed_on_stops_nobody(self, lab: Lab, stage: int) -> None:
-        plan = plan_for("gpt", 2, STEPS)
-        run = run_of(plan)
-        world = lab.world(plan, 3, amended=run)
-        liar = next(peer for peer in alive(world) if peer.stage == stage)
-        assert liar.seat is not None
-        liar.seat.leader._amended = tuple
-        hear(world, alive(world), hot(run, NOTICE))
-        found = losses(world, STEPS)
-        expected = turned(plan, world, HOT)
-        assert largest_difference(found, lab.reference(expected)) < CLOSE
+@pytest.mark.parametrize("stage", usual(1, [0, 1]))
+def test_who_says_that_it_was_never_agreed_on_stops_nobody(lab: Lab, stage: int) -> None:
+    made = Amended(lab, replicas=3)
+    liar = made.of_stage(stage)[0]
+    assert liar.seat is not None
+    liar.seat.leader._amended = tuple
+    made.hear(made.hot(NOTICE))
+    made.ends_as(HOT)

@@ -8,6 +8,7 @@ Measured over 200 steps here, largest relative difference to the reference: swar
 its boundaries (six seeds) 4.5e-4 to 17e-4 and 0.7e-4 to 3.2e-4. So a swarm is as close as can be.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from client.lab.reference import TrainingPlan
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.data import DataSpec
 from protocol.rounds import leader, shards
 from tests.support.cases import pairwise, usual
 from tests.support.tensor_swarms import (
@@ -32,6 +35,22 @@ from tests.support.tensor_swarms import (
 STEPS = 20
 CLOSE = 5e-6
 CLOSE_IN_BF16 = 1e-3
+WSD = {"schedule": "wsd", "decay_from": 15}
+MUON = {"name": "muon", "lr": 3e-3}
+RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}]
+
+
+def with_rule(changes: dict[str, object]) -> TrainingPlan:
+    plan = plan_for("gpt", 2, STEPS)
+    return replace(plan, optimizer=msgspec.structs.replace(plan.optimizer, **changes))
+
+
+def equals_the_reference(
+    lab: Lab, plan: TrainingPlan, replicas: int, boundary: Codec = "fp32", learns: float = 0.0
+) -> None:
+    losses = train(lab.world(plan, replicas, boundary=boundary))
+    assert losses[-1] < losses[0] - learns
+    assert largest_difference(losses, lab.reference(plan, boundary)) < CLOSE
 
 
 def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> None:
@@ -42,6 +61,17 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
         world.after(at, partial(world.kill, victim))
 
 
+def deaths_change_no_loss(
+    lab: Lab, plan: TrainingPlan, replicas: int, seed: int = 1, close: float = CLOSE
+) -> None:
+    expected = lab.reference(plan)
+    world = lab.world(plan, replicas, seed=seed)
+    kill_one_per_stage(world, 2.0, 1.5)
+    losses = train_through_a_death(world, expected)
+    assert sum(not peer.alive for peer in world.peers.values()) == world.config.stages
+    assert largest_difference(losses, expected) < close, f"seed {seed}"
+
+
 @pytest.mark.parametrize(
     ("model", "stages", "replicas", "boundary"),
     pairwise(["gpt", "llama"], [2, 4], [1, 2], ["fp32", "s8"]),
@@ -49,82 +79,55 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
 def test_a_swarm_equals_the_reference(
     lab: Lab, model: str, stages: int, replicas: int, boundary: Codec
 ) -> None:
-    plan = plan_for(model, stages, STEPS)
-    expected = lab.reference(plan, boundary)
-    losses = train(lab.world(plan, replicas, boundary=boundary))
-    assert losses[-1] < losses[0] - 0.3  # it learns
-    assert largest_difference(losses, expected) < CLOSE
+    equals_the_reference(lab, plan_for(model, stages, STEPS), replicas, boundary, learns=0.3)
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "replicas", "learns"),
+    [
+        ("tied", 1, 3, 0.3),
+        ("mixtral", 4, 1, 0.3),
+        pytest.param("mixtral", 2, 2, 0.3, marks=pytest.mark.long),
+        ("lora", 4, 1, 0.02),  # it learns what it can: the base is random
+        ("lora", 2, 2, 0.02),
+    ],
+)
+def test_tied_weights_experts_and_adapters_equal_the_reference(
+    lab: Lab, model: str, stages: int, replicas: int, learns: float
+) -> None:
+    """With experts, who chooses which, and the loss of balance, are the same."""
+    equals_the_reference(lab, plan_for(model, stages, STEPS), replicas, learns=learns)
 
 
 def test_what_is_rounded_by_chance_is_rounded_alike(lab: Lab) -> None:
     """By whichever replica. With another key the losses differ by 2e-4."""
     plan = plan_for("gpt", 2, STEPS)
-    expected = lab.reference(plan, "s4")
-    assert largest_difference(train(lab.world(plan, 2, boundary="s4")), expected) < CLOSE
-    assert largest_difference(lab.reference(plan), expected) > 40 * CLOSE
+    equals_the_reference(lab, plan, 2, "s4")
+    assert largest_difference(lab.reference(plan), lab.reference(plan, "s4")) > 40 * CLOSE
 
 
-@pytest.mark.parametrize("model", usual(1, ["gpt", "lora", "mixtral"]))
-def test_answers_alone_are_learned_as_the_reference_learns_them(tmp_path: Path, model: str) -> None:
-    """Microbatches have unlike numbers of answers, and it does not matter who computes them."""
-    lab = Lab(tmp_path, write_conversations(tmp_path))
-    plan = plan_for(model, 2, STEPS)
-    expected = lab.reference(plan)
-    losses = train(lab.world(plan, 3))
-    assert losses[-1] < losses[0]
-    assert largest_difference(losses, expected) < CLOSE
-    world = lab.world(plan, 3, seed=1)
-    kill_one_per_stage(world, 2.0, 1.5)
-    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
+write_packed = partial(write_conversations, packed=True)
 
 
-@pytest.mark.parametrize("model", usual(1, ["gpt", "llama", "mixtral"]))
-def test_packed_conversations_are_learned_as_the_reference_learns_them(
-    tmp_path: Path, model: str
+@pytest.mark.parametrize(
+    ("write", "model", "stages"),
+    [
+        *usual(1, [(write_conversations, model, 2) for model in ("gpt", "lora", "mixtral")]),
+        *usual(1, [(write_packed, model, 4) for model in ("gpt", "llama", "mixtral")]),
+        (write_packed, "narrow", 4),
+        (write_mixed_conversations, "gpt", 2),
+    ],
+)
+def test_conversations_are_learned_as_the_reference_learns_them(
+    tmp_path: Path, write: Callable[[Path], DataSpec], model: str, stages: int
 ) -> None:
-    """Stages between the first and the last see the borders, too, and after a death as well."""
-    lab = Lab(tmp_path, write_conversations(tmp_path, packed=True))
-    plan = plan_for(model, 4, STEPS)
-    expected = lab.reference(plan)
-    losses = train(lab.world(plan, 2))
-    assert losses[-1] < losses[0]
-    assert largest_difference(losses, expected) < CLOSE
-    world = lab.world(plan, 2, seed=1)
-    kill_one_per_stage(world, 2.0, 1.5)
-    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
-
-
-def test_over_narrow_boundaries_a_swarm_equals_the_reference(tmp_path: Path) -> None:
-    """Stages between the first and the last see the tokens, and the borders in them."""
-    lab = Lab(tmp_path, write_conversations(tmp_path, packed=True))
-    plan = plan_for("narrow", 4, STEPS)
-    expected = lab.reference(plan)
-    world = lab.world(plan, 2, seed=1)
-    kill_one_per_stage(world, 2.0, 1.5)
-    losses = train_through_a_death(world, expected)
-    assert losses[-1] < losses[0]
-    assert largest_difference(losses, expected) < CLOSE
-
-
-def test_a_mixture_is_learned_as_the_reference_learns_it(tmp_path: Path) -> None:
-    """Greetings are a third of the windows and two thirds of what is seen, many times over."""
-    lab = Lab(tmp_path, write_mixed_conversations(tmp_path))
-    plan = plan_for("gpt", 2, STEPS)
-    expected = lab.reference(plan)
-    losses = train(lab.world(plan, 3))
-    assert losses[-1] < losses[0]
-    assert largest_difference(losses, expected) < CLOSE
-
-
-def test_one_stage_may_be_tied(lab: Lab) -> None:
-    plan = plan_for("tied", 1, STEPS)
-    expected = lab.reference(plan)
-    losses = train(lab.world(plan, 3))
-    assert losses[-1] < losses[0] - 0.3
-    assert largest_difference(losses, expected) < CLOSE
-    world = lab.world(plan, 3, seed=1)
-    kill_one_per_stage(world, 2.0, 1.5)
-    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE
+    """Microbatches have unlike numbers of answers, and it does not matter who computes them. Stages
+    between the first and the last see the borders of packed ones, over narrow boundaries the tokens
+    as well, and after a death, too."""
+    lab, plan = Lab(tmp_path, write(tmp_path)), plan_for(model, stages, STEPS)
+    replicas = 3 if stages == 2 else 2
+    equals_the_reference(lab, plan, replicas)
+    deaths_change_no_loss(lab, plan, replicas)
 
 
 def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
@@ -150,73 +153,12 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
     assert 2 * CLOSE < apart < 5e-4  # below: the codec was not in use
 
 
-class TestExperts:
-    """A mixture of experts: who chooses which expert, and the loss of balance, are the same."""
-
-    @pytest.mark.parametrize(("replicas", "stages"), usual(1, [(1, 4), (2, 2)]))
-    def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
-        plan = plan_for("mixtral", stages, STEPS)
-        losses = train(lab.world(plan, replicas))
-        assert losses[-1] < losses[0] - 0.3  # it learns
-        assert largest_difference(losses, lab.reference(plan)) < CLOSE
-
-    def test_deaths_change_no_loss(self, lab: Lab) -> None:
-        plan = plan_for("mixtral", 2, STEPS)
-        world = lab.world(plan, 2)
-        kill_one_per_stage(world, first_s=0.5, pause_s=2.0)
-        losses = train_through_a_death(world, lab.reference(plan))
-        assert sum(not peer.alive for peer in world.peers.values()) == 2
-        assert largest_difference(losses, lab.reference(plan)) < CLOSE
-
-
-class TestAdapters:
-    """Adapters beside frozen weights: only they are averaged, and sent to newcomers."""
-
-    @pytest.mark.parametrize(("replicas", "stages"), [(1, 4), (2, 2)])
-    def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
-        plan = plan_for("lora", stages, STEPS)
-        losses = train(lab.world(plan, replicas))
-        assert losses[-1] < losses[0] - 0.02  # it learns what it can: the base is random
-        assert largest_difference(losses, lab.reference(plan)) < CLOSE
-
-    @pytest.mark.parametrize("model", usual(1, ["lora nf4", "lora"]))
-    def test_deaths_and_newcomers_change_no_loss(self, lab: Lab, model: str) -> None:
-        plan = plan_for(model, 2, STEPS)
-        world = lab.world(plan, 2)
-        newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
-        kill_one_per_stage(world, first_s=2.5, pause_s=1.0)
-        losses = train_through_a_death(world, lab.reference(plan))
-        assert largest_difference(losses, lab.reference(plan)) < CLOSE
-        for peer in newcomers:
-            assert peer.serving
-            assert peer.hash == world.hashes[peer.stage, STEPS]
-
-
-WSD = {"schedule": "wsd", "decay_from": 15}
-RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}]
-
-
 @pytest.mark.parametrize("changes", RULES, ids=["z-loss", "wsd", "lion"])
 def test_other_rules_equal_the_reference(lab: Lab, changes: dict[str, object]) -> None:
-    usual = plan_for("gpt", 2, STEPS)
-    plan = replace(usual, optimizer=msgspec.structs.replace(usual.optimizer, **changes))
-    losses = train(lab.world(plan, 2))
-    assert losses[-1] < losses[0] - 0.2  # it learns
-    assert largest_difference(losses, lab.reference(plan)) < CLOSE
-    assert largest_difference(losses, lab.reference(usual)) > 4 * CLOSE
-
-
-def test_muon_survives_the_death_of_any_replica(lab: Lab) -> None:
-    """No matrix has an owner: every replica makes its update, and has its momentum."""
-    usual = plan_for("gpt", 2, STEPS)
-    muon = msgspec.structs.replace(usual.optimizer, name="muon", lr=3e-3)
-    plan = replace(usual, optimizer=muon)
-    world = lab.world(plan, 2)
-    kill_one_per_stage(world, first_s=0.5, pause_s=2.0)
-    losses = train_through_a_death(world, lab.reference(plan))
-    assert sum(not peer.alive for peer in world.peers.values()) == 2
-    assert losses[-1] < losses[0] - 0.2  # it learns
-    assert largest_difference(losses, lab.reference(plan)) < CLOSE
+    plan = with_rule(changes)
+    equals_the_reference(lab, plan, 2, learns=0.2)
+    usual_rule = lab.reference(plan_for("gpt", 2, STEPS))
+    assert largest_difference(lab.reference(plan), usual_rule) > 4 * CLOSE
 
 
 @pytest.mark.parametrize("averaging", usual(1, ["s8", "fp32"]))
@@ -255,10 +197,25 @@ def test_deaths_change_no_loss(lab: Lab, boundary: Codec, seed: int) -> None:
     assert largest_difference(losses, calm) < CLOSE, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", usual(1, range(2)))
-def test_newcomers_end_bit_identical(lab: Lab, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("plan", "replicas"),
+    [
+        (plan_for("tied", 1, STEPS), 3),
+        (plan_for("mixtral", 2, STEPS), 2),
+        (with_rule(MUON), 2),  # no matrix has an owner: every replica makes its update
+    ],
+    ids=["tied", "mixtral", "muon"],
+)
+def test_nor_with_experts_or_another_optimizer(lab: Lab, plan: TrainingPlan, replicas: int) -> None:
+    deaths_change_no_loss(lab, plan, replicas)
+
+
+@pytest.mark.parametrize(
+    ("model", "seed"), usual(2, [("gpt", 0), ("lora nf4", 0), ("gpt", 1), ("lora", 0)])
+)
+def test_newcomers_end_bit_identical(lab: Lab, model: str, seed: int) -> None:
     """Each stage gets a newcomer and then loses the replica that may have been its donor."""
-    plan = plan_for("gpt", 2, STEPS)
+    plan = plan_for(model, 2, STEPS)
     world = lab.world(plan, 2, seed=seed)
     newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
     kill_one_per_stage(world, first_s=2.5, pause_s=1.0)
@@ -275,9 +232,6 @@ def test_a_swarm_in_bf16_equals_the_reference_in_bf16(lab: Lab, model: str) -> N
     and a parameter on the edge is then another number in bf16: so they are less close."""
     plan = replace(plan_for(model, 2, STEPS), precision="bf16")
     expected = lab.reference(plan)
-    losses = train(lab.world(plan, 2))
-    assert largest_difference(losses, expected) < CLOSE_IN_BF16
+    assert largest_difference(train(lab.world(plan, 2)), expected) < CLOSE_IN_BF16
     assert largest_difference(expected, lab.reference(plan_for(model, 2, STEPS))) > 2 * CLOSE
-    world = lab.world(plan, 2, seed=1)
-    kill_one_per_stage(world, 2.0, 1.5)
-    assert largest_difference(train_through_a_death(world, expected), expected) < CLOSE_IN_BF16
+    deaths_change_no_loss(lab, plan, 2, close=CLOSE_IN_BF16)

@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.multisets import ABSURD, POISON, decode_ids, encode_ids
+from client.lab.simulate.seats import Parts
+from client.net.penalties import PenaltyBox
+from protocol.effects import Penalise
+from protocol.ids import PeerId, short
+from protocol.seat.effects import SeatEffect
+from protocol.wire.messages import Message, Reduced, Segment
 from tests.support.cases import usual
-from tests.support.lying_minority import LyingMinority
+from tests.support.obstructed_world import ObstructedWorld
 
 LIES_FROM = 10
 LIES = ("absurd", "unsigned contributions", "absurd sums")
 WITHIN_S = 15.0
 """From the first lie until honest ones close steps: two attempts, the dispute, and the 5 s until
 the electors have lost the liars."""
+ON_THE_WIRE: dict[str, tuple[type[Segment | Reduced], int]] = {
+    "unsigned contributions": (Segment, POISON),
+    "absurd sums": (Reduced, ABSURD),
+}
+"""What a liar sends instead of what it has computed: which message, and what is added to it."""
+
+
+class LyingMinority(ObstructedWorld):
+    """A minority lies in what it contributes or sums; a member with 100 points is banned, as in a
+    node.
+
+    Args:
+        config: of the world; its liars lie from step ``lies_from`` on.
+        sends: one of ``ON_THE_WIRE``, or nothing.
+    """
+
+    def __init__(self, config: ChaosConfig, sends: str = "") -> None:
+        self._boxes: dict[PeerId, PenaltyBox] = {}
+        self._instead = ON_THE_WIRE.get(sends)
+        self.wrongly: Counter[tuple[PeerId, PeerId]] = Counter()
+        """Honest ones that honest ones had set aside when we looked."""
+        super().__init__(config)
+
+    def works_without(self, liar: Volunteer) -> int:
+        """Return how many honest ones have closed their last step without a liar."""
+        return sum(
+            v.seat is not None and liar.peer not in v.seat.quorum.roll for v in self.honest()
+        )
+
+    def watch(self, seconds: float) -> None:
+        """Go on for a while, and note which honest ones are set aside by honest ones."""
+        until = self.agenda.now + seconds
+        while self.agenda.now < until:
+            self.advance_to(min(until, self.agenda.now + 0.5))
+            for volunteer in self.honest():
+                for peer in volunteer.seat.roster.aside() if volunteer.seat else ():
+                    self.wrongly[volunteer.peer, peer] += not self.volunteers[peer].lies
+
+    def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        begun = peer.lies and peer.seat is not None and peer.seat.step >= self.config.lies_from
+        if begun and self._instead and isinstance(message, self._instead[0]):
+            parts = (encode_ids(decode_ids(parts[0]) + Counter([self._instead[1]])),)
+        super().send(peer, to, message, parts)
+
+    def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
+        super()._perform_one(peer, effect, parts)
+        if isinstance(effect, Penalise):
+            box = self._boxes.setdefault(peer.peer, PenaltyBox())
+            if box.add(effect.peer, effect.points, self.agenda.now):
+                self.note(peer, f"bans {short(effect.peer)}: {effect.reason}")
+                self.part(peer, self.volunteers[effect.peer])
 
 
 def world(seed: int, lie: str, stages: int = 1) -> LyingMinority:

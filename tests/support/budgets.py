@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
-
-from tests.support.cpu_seconds import cpu_seconds
 
 MOST_S = 5.0
 """Of a test that is marked neither ``slow`` nor ``long``, with the processes that it starts; on a
@@ -40,7 +40,38 @@ EXPECTED_SKIPS = (
 do, the version of torch, large libraries that tests only compare with, the network."""
 SHOWN = 40
 
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
 since = pytest.StashKey[float]()
+
+
+def cpu_seconds() -> float:
+    """Return seconds of this process and its descendants, those that have ended included.
+
+    Elsewhere than on Linux, descendants count once they have ended.
+    """
+    ended = os.times()
+    living = sum(_seconds(pid) for pid in _below(os.getpid()))
+    return sum(ended[:4]) + living
+
+
+def _below(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *_below(child)]
+    return found
+
+
+def _seconds(pid: int) -> float:
+    """Return what a process used, and those that it has waited for."""
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = said.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS_PER_S
 
 
 @pytest.hookimpl(tryfirst=True)

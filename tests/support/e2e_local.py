@@ -161,6 +161,14 @@ def _told_by(member: Any) -> str:
     return "\n".join([line for line in lines if not steps.match(line)][-60:] + lines[-5:])
 
 
+def kill_nodes(home: Path) -> None:
+    """End whatever runs of a home's volunteers, as by SIGKILL."""
+    for _, node in running_nodes(runtime_folder(home)):
+        with suppress(psutil.Error):
+            process = psutil.Process(node.pid)
+            kill_all([process, *process.children(recursive=True)])
+
+
 def snapshot_of(home: Path) -> Snapshot | None:
     """The status of a home's volunteer; None while none answers."""
     try:

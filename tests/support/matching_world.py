@@ -13,19 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from client.lab.simulate.market.design import FULL, Design
-from model_zoo.specs.data import DataSpec
-from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.effects import Explain, Penalise, Publish, SendLetter
-from protocol.ids import PeerId, Stage, peer_id_from_key
-from protocol.manifest import Manifest, Policy, StageCost
+from protocol.ids import PeerId, Stage
+from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
+from tests.support import matching_examples as examples
+from tests.support.matching_examples import WALL_S, costs, peer
 
-WALL_S = 1_700_000_000.0
 START_S = 1000.0
 
 
@@ -44,30 +44,9 @@ CALM = Weather()
 STORMY = Weather(0.10, 0.05, (0.005, 0.15), (0.02, 0.3))
 
 
-def manifest(stage_flops: Sequence[float], *, redundancy: int = 2, memory: float = 1e9) -> Manifest:
+def manifest(stage_flops: Sequence[float]) -> Manifest:
     """Return a manifest whose stages cost so many flops a microbatch and little else."""
-    stages = tuple(StageCost(1, flops, 1000, 10.0, 10.0, memory) for flops in stage_flops)
-    layers = len(stages)
-    return Manifest(
-        protocol=1,
-        name="sim",
-        founder=peer(0),
-        created=0,
-        seed=0,
-        model=ModelSpec("gpt", layers, 8, 1, 1, 8, 8, 256),
-        stages=stages,
-        sequences_per_microbatch=1,
-        microbatches_per_step=8,
-        steps=10,
-        optimizer=OptimizerSpec(),
-        data=DataSpec("x", 1000, "0" * 64),
-        policy=Policy(redundancy=redundancy),
-    )
-
-
-def peer(number: int) -> PeerId:
-    """Return the id of the n-th simulated peer."""
-    return peer_id_from_key(number.to_bytes(32, "big"))
+    return structs.replace(examples.manifest(len(stage_flops)), stages=costs(stage_flops))
 
 
 def member(number: int, flops: float = 1e9, **changes: object) -> Member:

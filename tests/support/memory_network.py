@@ -141,8 +141,7 @@ class MemoryNetwork:
         self.trusted: Collection[PeerId] | None = None
         self._alive = trio.CancelScope()
         self._refused: Counter[str] = Counter()
-        self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
-        self._tensor_bytes_out = 0
+        self._bytes_in = self._bytes_out = 0
         self.penalties = PenaltyBox()
 
     @property
@@ -169,7 +168,7 @@ class MemoryNetwork:
             await self._hub.pipe(self._peer, peer).put(parcel)
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {peer} ended") from None
-        self._count_out(message, parcel)
+        self._bytes_out += _parcel_size(parcel)
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue ``message`` with its ``payload``, if there is a link; return whether there was
@@ -177,7 +176,7 @@ class MemoryNetwork:
         parcel = self._hub.parcel(message, payload)
         if peer not in self._hub.linked(self._peer):
             return False
-        self._count_out(message, parcel)
+        self._bytes_out += _parcel_size(parcel)
         return self._hub.pipe(self._peer, peer).append(parcel)
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
@@ -272,9 +271,6 @@ class MemoryNetwork:
         return NetworkStatistics(
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
-            frames_in=self._frames_in,
-            frames_out=self._frames_out,
-            tensor_bytes_out=self._tensor_bytes_out,
             refused=dict(self._refused),
             peers=self._hub.linked(self._peer),
         )
@@ -291,7 +287,6 @@ class MemoryNetwork:
     async def deliver(self, event: Inbound) -> None:
         """Hand over a message, waiting while the events are full."""
         await self._events.put(event)
-        self._frames_in += 1
         self._bytes_in += len(event.payload)
 
     async def keep_wanted(self) -> None:
@@ -312,11 +307,6 @@ class MemoryNetwork:
             self._hub.link(self._peer, peer)
         except NetworkError:
             self._refused["dial-failed"] += 1
-
-    def _count_out(self, message: Message, parcel: _Parcel) -> None:
-        self._frames_out += 1
-        self._bytes_out += _parcel_size(parcel)
-        self._tensor_bytes_out += _parcel_size(parcel) if message.route.lane == "bulk" else 0
 
 
 @asynccontextmanager

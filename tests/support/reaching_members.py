@@ -25,8 +25,8 @@ from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.port_mapping.mapped import PINHOLE, WAYS
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet
-from tests.netlab.measure import inside
 
 PORT: Final = 4001
 DEADLINE_S: Final = 60.0

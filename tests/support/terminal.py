@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from tests.support.e2e_local import REPOSITORY, environment, wait_for
 
 PROMPT = "shell$ "
@@ -18,14 +20,10 @@ class Shell:
     Args:
         folder: its working folder, which gets the command and the terminal's socket.
         home: of the volunteer.
-        columns: width of the terminal.
-        rows: its height.
         settings: further variables.
     """
 
-    def __init__(
-        self, folder: Path, home: Path, *, columns: int = 80, rows: int = 24, **settings: str
-    ) -> None:
+    def __init__(self, folder: Path, home: Path, **settings: str) -> None:
         self._socket = str(folder / "tmux")
         command = folder / "volunteer"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m client.cli.main "$@"\n')
@@ -33,7 +31,7 @@ class Shell:
         variables = {"PS1": PROMPT, "PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
         inherited = environment(home)
         self._tmux(
-            *("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows)),
+            *("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24"),
             *("-c", str(folder), "sh"),
             variables={
                 **inherited,
@@ -52,6 +50,11 @@ class Shell:
 
     def press(self, key: str) -> None:
         self._tmux("send-keys", key)
+
+    def process(self, command: str) -> psutil.Process:
+        """Return the process that runs a command of ``volunteer``."""
+        shell = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
+        return next(one for one in shell.children(recursive=True) if command in one.cmdline())
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Return the match of what the screen shows once it shows it."""

@@ -1,10 +1,12 @@
-"""Members that do all their work, and say one kind of message otherwise than it is."""
+"""Members that do all their work, and say one kind of message otherwise than it is: changed, many
+times over, late or never."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import UnionType
 
 from msgspec.structs import replace
 
@@ -12,11 +14,24 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_NUMBER
 from protocol.manifest import Manifest
 from protocol.rounds import leader
-from protocol.wire.messages import LedgerReport, Message, Plan, Ready, Receipt
+from protocol.wire.messages import (
+    Backward,
+    Forward,
+    LedgerReport,
+    Message,
+    Plan,
+    Ready,
+    Receipt,
+    Segment,
+)
 from tests.hostile.attack import Attack, Bounds, Distorter, Outgoing
 
 Change = Callable[[Distorter, PeerId, Message], Message]
+Send = Callable[[Message, bytes], Sequence[Outgoing]]
 LOSSES = (0.0, 5e26, 9e29)
+MALFORMED = 6
+"""At 20 points each, more than a ban takes."""
+TIMES = 50
 
 
 class Changing(Distorter):
@@ -29,6 +44,42 @@ class Changing(Distorter):
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Send the other message."""
         return [(self._change(self, peer, message), payload)]
+
+
+class Sending(Distorter):
+    """Sends messages of some types in another way."""
+
+    def __init__(
+        self, kinds: type[Message] | UnionType, send: Send, me: PeerId, manifest: Manifest
+    ) -> None:
+        super().__init__(me, manifest)
+        self._kinds, self._send = kinds, send
+
+    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
+        """Send what is meant otherwise."""
+        if isinstance(message, self._kinds):
+            return self._send(message, payload)
+        return [(message, payload)]
+
+
+def late(seconds: float) -> Send:
+    """Below every deadline."""
+    return lambda message, payload: [(message, payload, seconds)]
+
+
+def never(_message: Message, _payload: bytes) -> Sequence[Outgoing]:
+    """Swallow it."""
+    return []
+
+
+def again(message: Message, payload: bytes) -> Sequence[Outgoing]:
+    """Repeat what is as long as the step has microbatches."""
+    return [(message, payload)] * TIMES
+
+
+def malformed_first(message: Message, payload: bytes) -> Sequence[Outgoing]:
+    """Only siblings get segments, so only they see that six of them are more than a stage has."""
+    return [(message, payload * 3)] * MALFORMED + [(message, payload)]
 
 
 def other_digest(liar: Distorter, _peer: PeerId, message: Message) -> Message:
@@ -117,5 +168,43 @@ ATTACKS = (
         member=partial(Changing, other_electors),
         honest=5,
         bounds=Bounds(shut_out_by=5),
+    ),
+    Attack(
+        name="big-plan",
+        issue="B9",
+        what="A replica says every plan and ledger of steps of 64 microbatches fifty times.",
+        member=partial(Sending, Plan | LedgerReport, again),
+        microbatches=64,
+    ),
+    Attack(
+        name="banned-by-sibling",
+        issue="B4",
+        what="A replica sends its only sibling six malformed segments and works for all others.",
+        member=partial(Sending, Segment, malformed_first),
+    ),
+    Attack(
+        name="sleeper-1s",
+        issue="B4",
+        what="A replica returns every gradient 1 s late.",
+        member=partial(Sending, Backward, late(1.0)),
+    ),
+    Attack(
+        name="sleeper-4s",
+        issue="B4",
+        what="A replica returns every gradient 4 s late.",
+        member=partial(Sending, Backward, late(4.0)),
+    ),
+    Attack(
+        name="no-gradients",
+        issue="B4",
+        what="A replica takes every microbatch, counts it and returns no gradient.",
+        member=partial(Sending, Backward, never),
+    ),
+    Attack(
+        name="keeps-leases",
+        issue="B4",
+        what="A replica of stage 0 keeps every microbatch that it is leased.",
+        member=partial(Sending, Forward, never),
+        stage=0,
     ),
 )

@@ -29,8 +29,8 @@ async def cycle(stranger: Stranger) -> None:
     await again_and_again(8 * len(stranger.addresses), CYCLES_PER_S, once)
 
 
-async def hold_silently(stranger: Stranger) -> None:
-    """Hold a silent link in every place, and take it again when it is lost."""
+async def hold_silently(stranger: Stranger, count: int, rate_per_s: float) -> None:
+    """Hold so many silent links, and take each again when it is lost."""
 
     async def hold(number: int) -> None:
         address = stranger.addresses[number % len(stranger.addresses)]
@@ -38,7 +38,12 @@ async def hold_silently(stranger: Stranger) -> None:
             while await link.channel.receive():
                 await trio.sleep(0)
 
-    await again_and_again(SILENT * len(stranger.addresses), SILENT_PER_S, hold)
+    await again_and_again(count, rate_per_s, hold)
+
+
+async def fill_silently(stranger: Stranger) -> None:
+    """Hold one in every place of every node."""
+    await hold_silently(stranger, SILENT * len(stranger.addresses), SILENT_PER_S)
 
 
 async def never_end(stranger: Stranger) -> None:
@@ -84,7 +89,7 @@ ATTACKS = (
         name="silent-links",
         issue="B6",
         what="272 links to each node prove an identity and say nothing.",
-        stranger=hold_silently,
+        stranger=fill_silently,
         rest_s=120.0,
     ),
     Attack(

@@ -8,12 +8,11 @@ import time
 
 import trio
 
-from protocol.membership.advert import ADVERT, Advert, encode_advert
-from protocol.membership.record import Record, seal
-from protocol.wire.envelope import Signer
+from protocol.membership.advert import ADVERT, encode_advert
+from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Records
 from tests.hostile.attack import Attack
-from tests.hostile.stranger import HOST, Stranger
+from tests.hostile.stranger import HOST, Stranger, advert, record_of
 
 ADVERTS = 50
 EVERY_S = 10.0
@@ -29,7 +28,7 @@ async def attack(stranger: Stranger) -> None:
         nursery.start_soon(_count, listener)
         while True:
             records = [_advert(stranger, signer, port) for signer in signers]
-            await stranger.say_to_all(Records([record for each in records for record in each]))
+            await stranger.say_to_all(Records(records))
             await trio.sleep(EVERY_S)
 
 
@@ -42,20 +41,11 @@ async def _count(listener: trio.SocketListener) -> None:
         print(f"{calls} calls in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _advert(stranger: Stranger, signer: Signer, port: int) -> list[object]:
-    advert = Advert(
-        addresses=tuple(f"/ip4/127.0.0.{n}/tcp/{port}/p2p/{signer.peer}" for n in range(1, 9)),
-        flops=1e11,
-        memory_bytes=2**34,
-        upload_bytes_per_s=1e7,
-        download_bytes_per_s=1e7,
-        seats=0,
-        joined=int(time.time()),
-        serves=(),
-    )
-    number = int(time.time() * 1000)
-    record = Record(signer.peer, number, int(time.time()), 600, encode_advert(advert))
-    return [seal(signer, ADVERT, record, stranger.swarm)]
+def _advert(stranger: Stranger, signer: Signer, port: int) -> Envelope:
+    peer = signer.peer
+    addresses = [f"/ip4/127.0.0.{n}/tcp/{port}/p2p/{peer}" for n in range(1, 9)]
+    body = encode_advert(advert(peer, addresses, seats=0, joined=int(time.time())))
+    return record_of(signer, stranger.swarm, ADVERT, body)
 
 
 ATTACK = Attack(

@@ -17,14 +17,14 @@ import trio
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
-from protocol.membership.advert import ADVERT, Advert, encode_advert
-from protocol.membership.record import Record, seal
-from protocol.recovery.stored import ERA_BITS, STORED, Lineage, Stored, encode_stored
+from protocol.recovery.stored import ERA_BITS, Lineage, Stored
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, JoinStage, LeaseRequest, LedgerReport, Records
 from protocol.wire.parts import SeatStatus
 from tests.hostile.attack import MIB, Attack, Bounds, forever
-from tests.hostile.bare import again_and_again, bare_link, proved
+from tests.hostile.attacks.links import hold_silently
+from tests.hostile.bare import again_and_again, bare_link
+from tests.hostile.forged import records_of
 from tests.hostile.stranger import PULSE_S, Stranger
 
 LINKED = 400
@@ -37,7 +37,6 @@ AGAIN_S = 30.0
 WAITS_S = 120.0
 """How long a newcomer is watched; the attack goes on for so long."""
 LATER = (1 << ERA_BITS) + 4711
-UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
 
 
 async def attack(stranger: Stranger, identities: int) -> None:
@@ -51,8 +50,8 @@ async def attack(stranger: Stranger, identities: int) -> None:
         claim = partial(_claim, stranger, linked, seats)
         nursery.start_soon(again_and_again, len(linked), PER_S, claim)
         nursery.start_soon(_tell, stranger, [Signer(seed) for seed in told_of], seats)
-        silent = partial(_silent, stranger)
-        nursery.start_soon(again_and_again, min(SILENT, len(told_of)), PER_S, silent)
+        silent = partial(hold_silently, stranger, min(SILENT, len(told_of)), PER_S)
+        nursery.start_soon(silent)
 
 
 async def _watch(stranger: Stranger, seats: dict[int, SeatStatus]) -> None:
@@ -93,24 +92,10 @@ def _boast(stranger: Stranger, seat: SeatStatus | None) -> SeatStatus | None:
 
 def _records(stranger: Stranger, signer: Signer, seat: SeatStatus) -> list[Envelope]:
     """Return an identity's advert, with a seat, and its record of the lineage that it follows."""
-    now = stranger.wall()
-    advert = Advert(
-        addresses=(UNREACHABLE + signer.peer,),
-        flops=1e12,
-        memory_bytes=2**34,
-        upload_bytes_per_s=1e8,
-        download_bytes_per_s=1e8,
-        seats=1,
-        joined=int(now) - 3600,
-        serves=(msgspec.structs.replace(seat, missing=()),),
-    )
     later = Stored(Lineage(LATER, electors=(signer.peer,)))
-    said = ((ADVERT, encode_advert(advert)), (STORED, encode_stored(later)))
-    number, issued = int(now * 1000), int(now)
-    return [
-        seal(signer, kind, Record(signer.peer, number, issued, 600, body), stranger.swarm)
-        for kind, body in said
-    ]
+    rates = {"flops": 1e12, "upload_bytes_per_s": 1e8, "download_bytes_per_s": 1e8}
+    serves = (msgspec.structs.replace(seat, missing=()),)
+    return records_of(stranger, signer, later, serves=serves, **rates)
 
 
 async def _tell(
@@ -132,12 +117,6 @@ async def _tell(
             teller = [stranger, *tellers][(at // each) % TELLERS]
             await teller.say_to_all(Records(records))
         await trio.sleep(AGAIN_S)
-
-
-async def _silent(stranger: Stranger, number: int) -> None:
-    async with proved(stranger.addresses[number % len(stranger.addresses)]) as link:
-        while await link.channel.receive():
-            await trio.sleep(0)
 
 
 WHAT = (

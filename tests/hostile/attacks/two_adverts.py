@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 
-import msgspec
 import trio
 
 from protocol.membership.advert import ADVERT, encode_advert
+from protocol.wire.messages import Records
 from tests.hostile.attack import Attack, Bounds
-from tests.hostile.stranger import Stranger
+from tests.hostile.stranger import Stranger, advert, record_of
 
 
 async def attack(stranger: Stranger) -> None:
     """Be a member with much memory for some, and with little for the others."""
-    advert = stranger.own_advert()
-    little = msgspec.structs.replace(advert, memory_bytes=2**28, seats=0)
     number = int(stranger.wall() * 1000)
+    addresses = stranger.network.addresses
     for index, peer in enumerate(list(stranger.peers)):
-        body = encode_advert(little if index % 2 else advert)
-        await stranger.say(peer, stranger.record(ADVERT, stranger.me, body, seq=number))
+        little = {"memory_bytes": 2**28, "seats": 0} if index % 2 else {}
+        body = encode_advert(advert(stranger.me, addresses, **little))
+        record = record_of(stranger.signer, stranger.swarm, ADVERT, body, number)
+        await stranger.say(peer, Records([record]))
     began = stranger.now()
     while stranger.network.statistics().peers:
         await trio.sleep(0.1)
