@@ -34,8 +34,8 @@ from protocol.ids import PeerId
 from protocol.wire.messages import PROBE_FILLER_BYTES, Observed, Probed, ProbeRequest
 from tests.bench.machines import commit, this_machine
 from tests.netlab import ground
+from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place
-from tests.netlab.measure import inside
 from tests.netlab.routers import Router
 from tests.support.reaching_members import ReachingMember, reaching_swarm
 
