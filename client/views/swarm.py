@@ -16,15 +16,19 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
-    facts = dict(status.run(now))
     volunteers = len({replica.peer for stage in now.stages for replica in stage.replicas})
     people = f"{plural(volunteers, 'volunteer')} for {plural(len(now.stages), 'stage')}"
-    past = spark(list(record.speeds), max(10, min(40, box.width - 50)))
     share = now.step / now.steps if now.steps else 0.0
     bar = progress(share, max(10, min(60, box.width - 50)))
-    facts["progress"] += (Span(" "), *bar, Span(f" {100 * share:.1f} %"))
-    if "speed" in facts:
-        facts["speed"] += line(" ", (past, "second"))
-    facts.pop("next", None)
-    facts |= {"people": line(people), **dict(islice(status.recovery(now), 1))}
-    return status.lines_of(facts.items(), box, most=2)
+    past = spark(list(record.speeds), max(10, min(40, box.width - 50)))
+    beside: dict[str, Line] = {
+        "progress": (Span(" "), *bar, Span(f" {100 * share:.1f} %")),
+        "speed": line(" ", (past, "second")),
+    }
+    facts = [
+        (label, (*said, *beside.get(label, ())))
+        for label, said in status.run(now)
+        if label != "next"
+    ]
+    facts += [("people", line(people)), *islice(status.recovery(now), 1)]
+    return status.lines_of(facts, box, most=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client.control.matches import MatchesSnapshot, SeatMatch
-from client.control.snapshot import AuditCounts, AuditsView, Snapshot
+from client.control.snapshot import AmendmentView, AuditCounts, AuditsView, Snapshot
 from client.control.updates import Update
 from client.views import dashboard, matching, peers, trust
 from client.views.record import Record
@@ -148,6 +148,13 @@ def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
     one = event(1, "341 steps made here without 4AphPb are given up")
     head = plain(swarm_head(recorded_from(update(1, given_up=one)), BOX))
     assert "341 steps made here without 4AphPb" in head
+
+
+def test_the_swarm_tab_shows_every_amendment() -> None:
+    made = [AmendmentView(number=n, words=f"{n}00 steps", steps=100 * n) for n in (1, 2)]
+    head = plain(swarm_head(recorded_from(update(1, amendments=made)), Box(100)))
+    assert "100 steps" in head
+    assert "200 steps" in head
 
 
 # --- trust -----------------------------------------------------------------------------------

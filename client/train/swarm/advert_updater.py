@@ -13,9 +13,9 @@ import trio
 
 from client.config import Settings
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
+from client.train.machine.line_meter import LineMeter
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
-from protocol.reputation.lines import LineMeter
 
 UPDATE_S = 60.0
 AT_LIMIT = 0.7

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
 from protocol.manifest import Manifest
@@ -35,7 +36,6 @@ from protocol.membership.view import (
 from protocol.pipeline.effects import Committed
 from protocol.reputation.belief import Belief, two_digits
 from protocol.reputation.beliefs import Beliefs, Subject
-from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.reputation.service import ServiceMeter
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import (

@@ -1,4 +1,4 @@
-"""The meters: service rates from ledgers and traffic, lines from transfers, in simulated time."""
+"""The meters: service rates from ledgers and traffic, in simulated time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.reputation.account import Account
-from protocol.reputation.lines import LineMeter
 from protocol.reputation.service import ServiceMeter
 from tests.support.protocol_examples import peer, seat
 
-MIB = 2**20
 M = 40
 ABOVE, BELOW, FAST, SLOW, LIAR = map(peer, range(1, 6))
 RATES = {FAST: 3.0, SLOW: 1.0}
@@ -154,51 +152,3 @@ def test_gradients_of_other_steps_or_strangers_count_nothing() -> None:
     stage.run(20)
     assert stage.measured(SLOW).rate == pytest.approx(1.0, rel=0.1)
     assert all(name in RATES for name, _ in stage.meter.accounts(stage.now))
-
-
-def transfer(
-    meter: LineMeter, name: PeerId, rate: float, start: float, seconds: float = 10.0
-) -> None:
-    """Chunks of 2 MiB, four outstanding, at a steady rate."""
-    now, each = start, 2 * MIB / rate
-    for _ in range(4):
-        meter.begin(name, now)
-    while now < start + seconds:
-        now += each
-        meter.arrived(name, 2 * MIB, now)
-        meter.begin(name, now)
-    for _ in range(4):
-        now += each
-        meter.arrived(name, 2 * MIB, now)
-
-
-def test_our_own_best_is_kept() -> None:
-    meter = LineMeter()
-    transfer(meter, FAST, 20 * MIB, 0.0)
-    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
-    transfer(meter, SLOW, 4 * MIB, 100.0)
-    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
-
-
-def test_waiting_between_transfers_is_no_slowness() -> None:
-    meter = LineMeter()
-    for start in (100.0, 1000.0, 5000.0):
-        transfer(meter, SLOW, 4 * MIB, start, seconds=3)
-    assert meter.own_bytes_per_s == pytest.approx(4 * MIB, rel=0.01)
-    assert meter.outstanding(SLOW) == 0
-
-
-def test_what_came_out_of_a_buffer_is_no_line() -> None:
-    meter = LineMeter()
-    for n in range(100):
-        meter.begin(FAST, float(n))
-        meter.arrived(FAST, 64 * MIB, n + 1e-6)
-    assert meter.own_best_bytes_per_s == 0
-
-
-def test_a_peer_that_vanishes_in_a_transfer_leaves_nothing() -> None:
-    meter = LineMeter()
-    meter.begin(SLOW, 0.0)
-    meter.gone(SLOW)
-    meter.arrived(SLOW, MIB, 50.0)
-    assert meter.own_s == 0
