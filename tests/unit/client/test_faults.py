@@ -85,20 +85,16 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("action", "pid", "sent"),
-    [
-        ("kill", os.getpid(), signal.SIGKILL),
-        ("stop", os.getpid(), signal.SIGSTOP),
-        ("kill-worker", WORKER, signal.SIGKILL),
-    ],
+    ("action", "sent"),
+    [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP), ("kill-worker", signal.SIGKILL)],
 )
 def test_who_is_meant_is_hit(
-    monkeypatch: pytest.MonkeyPatch, action: str, pid: int, sent: signal.Signals
+    monkeypatch: pytest.MonkeyPatch, action: str, sent: signal.Signals
 ) -> None:
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(pid, sent)]
+    assert signals == [(WORKER if action == "kill-worker" else os.getpid(), sent)]
 
 
 def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:
