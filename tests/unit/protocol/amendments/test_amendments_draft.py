@@ -44,6 +44,14 @@ def test_wsd_falls_in_the_last_fifth_unless_said() -> None:
     assert drafted(Changes(schedule="wsd", decay_from=50)).optimizer.falls_from == 50
 
 
+def test_where_wsd_begins_to_fall_is_kept_while_the_run_ends_where_it_did() -> None:
+    known = book()
+    said = drafted(Changes(schedule="wsd", decay_from=50))
+    known.take(sign_amendment(FOUNDER, said, SWARM))
+    assert drafted(Changes(lr=1e-4), known=known).optimizer.falls_from == 50
+    assert drafted(Changes(lr=1e-4, steps=200), known=known).optimizer.falls_from == 160
+
+
 def test_back_to_a_cosine() -> None:
     known = book()
     said = drafted(Changes(schedule="wsd"))
