@@ -98,7 +98,9 @@ class Result:
     tokens: float
     """From the median round."""
     share: float
-    """Of so many times one volunteer alone."""
+    """Of so many times one volunteer alone, measured before and after."""
+    drift: float
+    """One alone after, as a share of before: far from 1, the machine has not stayed as fast."""
     predicted: float
     """The share that ``plan`` expects."""
     busy: float
@@ -200,17 +202,22 @@ class Laboratory:
     def __init__(self, asked: argparse.Namespace, folder: Path) -> None:
         self._asked, self._folder = asked, folder
         self.alone = self._up = 0.0
+        self._alone_runs = 0
 
     def measure_alone(self) -> None:
         """Measure one volunteer that trains the whole model, and slow the lines as much."""
-        self._up = CARD.up_bytes_per_s
-        with self._swarm((1, 1), INNER) as (manifest, rounds):
-            took = rounds.next(self._asked.rounds + LEFT_OUT)[LEFT_OUT:]
-        tokens = manifest.tokens_per_microbatch
-        self.alone = INNER * tokens / statistics.median(took)
+        self.alone = self._speed_alone()
         two = founded("127.0.0.1", self._folder / "two", (2, 1), INNER)
-        boundary = two.stages[0].uplink_bytes / tokens / CARD.boundary_bytes
-        self._up *= boundary * self.alone / CARD.tokens_per_s
+        boundary = two.stages[0].uplink_bytes / two.tokens_per_microbatch / CARD.boundary_bytes
+        self._up = CARD.up_bytes_per_s * boundary * self.alone / CARD.tokens_per_s
+
+    def _speed_alone(self) -> float:
+        self._up = self._up or CARD.up_bytes_per_s
+        self._alone_runs += 1
+        where = self._folder / f"alone-{self._alone_runs}"
+        with self._swarm((1, 1), INNER, where) as (manifest, rounds):
+            took = rounds.next(self._asked.rounds + LEFT_OUT)[LEFT_OUT:]
+        return INNER * manifest.tokens_per_microbatch / statistics.median(took)
 
     def measured(self, shape: Shape) -> Result:
         """Run one shape."""
@@ -223,7 +230,8 @@ class Laboratory:
         expected = self._expected(
             shape, structs.replace(manifest, microbatches_per_step=microbatches)
         )
-        with self._swarm(shape, microbatches) as (_, rounds):
+        where = self._folder / f"{shape[0]}x{shape[1]}"
+        with self._swarm(shape, microbatches, where) as (_, rounds):
             rounds.next(LEFT_OUT)
             beside, began = rounds.sent_beside(), time.monotonic()
             psutil.cpu_percent()
@@ -235,15 +243,16 @@ class Laboratory:
             if not self._asked.no_kill:
                 time.sleep(computing_s / 2)
                 returned_s, later = rounds.kill_and_restart()
-        logs = self._folder / f"{shape[0]}x{shape[1]}" / "logs"
-        ledger = read_ledger(all_notes(logs), microbatches, shape[0])
+        after = self._speed_alone()
+        ledger = read_ledger(all_notes(where / "logs"), microbatches, shape[0])
         speed = microbatches * tokens / statistics.median(took)
         return Result(
             *shape,
             microbatches=microbatches,
             round_s=took,
             tokens=speed,
-            share=speed / self.alone / volunteers,
+            share=speed / statistics.mean((self.alone, after)) / volunteers,
+            drift=after / self.alone,
             predicted=expected.tokens_per_s / self.alone / volunteers,
             busy=busy,
             averaging=averaging,
@@ -273,9 +282,10 @@ class Laboratory:
         return predict(run, [[volunteer] * shape[1]] * shape[0])
 
     @contextmanager
-    def _swarm(self, shape: Shape, microbatches: int) -> Iterator[tuple[Manifest, Rounds]]:
+    def _swarm(
+        self, shape: Shape, microbatches: int, homes: Path
+    ) -> Iterator[tuple[Manifest, Rounds]]:
         """Run volunteers until the end of the block; all serve when it begins."""
-        homes = self._folder / f"{shape[0]}x{shape[1]}"
         names = [f"v{number}" for number in range(math.prod(shape))]
         mbit = (self._up + BESIDE_BYTES_PER_S) * 8 / 1e6
         line = Place(up_mbit=mbit, down_mbit=mbit * CARD.down_bytes_per_s / CARD.up_bytes_per_s)
