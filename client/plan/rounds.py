@@ -1,13 +1,15 @@
 """How long a round of local steps is, and what it costs in learning.
 
-More rounds of a run cost time, for nothing is computed while a round is averaged, and fewer cost
-learning. The loss of a run on a line falls with the tokens that are left for learning, as their
-power -0.14, and rises with the gap to exact averaging, a power -0.74 of the number of rounds. It is
-least where averaging takes 5.3 times the gap as long as computing: that many rounds a run has, up
-to those beyond which no gap is known. A round is never shorter than a step of the exact run.
+More rounds cost time, because nothing is computed while a round is averaged. Fewer rounds cost
+learning. The loss falls as the power -0.14 of the tokens that a run has time for, and rises by the
+gap to exact averaging, which falls as the power -0.74 of the number of rounds. After equal time it
+is least where averaging takes 5.3 times the gap, as a part of the time of computing. A run has that
+many rounds, within the bounds of what was measured (`GAPS`). No round is shorter than a step of the
+exact run.
 
-A replica's own steps are together as large as a step of the exact run, or so large that there are
-sixteen in a round and they take at most a tenth of the time; but never larger than that whole step.
+The replicas' own steps are together as large as a step of the exact run. They are larger where a
+round would have more than sixteen, or where they would take more than a tenth of the time. One
+replica's own step is never larger than a whole step of the exact run.
 
 The loss is that of small models, with four replicas and sixteen own steps of Muon a round: it
 depends on the number of rounds of a run most of all. More replicas cost more.
@@ -26,8 +28,8 @@ STEPS_IN_A_ROUND = 16
 FEWEST_ROUNDS = 48
 """With fewer nothing is known of the loss, but that it is higher still."""
 AVERAGING_WORTH = 5.3
-"""Averaging may take so many times the gap, of the time of computing: `GAPS` falls as a power -0.74
-of the rounds, the loss as a power -0.14 of the tokens (a doubling is worth 9 %)."""
+"""Times the gap, as a part of the time of computing, that averaging may take: the ratio of the two
+powers, -0.74 of the rounds in `GAPS` and -0.14 of the tokens (a doubling is worth 9 %)."""
 OWN_STEPS_SHARE = 0.1
 WORTH_SHARE = 0.1
 """Of a step's time: where exact averaging takes more, local rounds are worth their price."""

@@ -117,8 +117,8 @@ class PipelineChoices:
     own, and they average these in rounds, for slow lines; without audits (default: local where
     averaging would take more than a tenth of the time)."""
     inner_microbatches: Annotated[OptionalCount, Parameter(group=OPTIMIZER)] = None
-    """local: microbatches of a volunteer for each of its own steps (default: about sixteen steps a
-    round)."""
+    """local: microbatches of a volunteer for each of its own steps (default: so many that a round
+    has sixteen steps at most)."""
     outer_lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
     """local: how much of the mean of their steps is taken over (default: 1)."""
     outer_momentum: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
