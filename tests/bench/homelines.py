@@ -17,6 +17,10 @@ twenty times; the round trip is not. What a slow line does not make less, heartb
 messages, comes on top: the line is wider by `BESIDE_BYTES_PER_S`, and the figures say how much it
 was.
 
+The host of a virtual machine may take memory away that nobody has used for a second. A worker that
+rests most of the time would then be slowed, and one alone by more than several are, for these share
+torch's code. So the bench itself uses torch all the time (`torch_in_use`), an eighth of a core.
+
 After the rounds a volunteer of each stage is killed in the midst of one and started again; the
 shape ends with the second round after its return. The logs are added up at the end.
 """
@@ -29,6 +33,7 @@ import json
 import math
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +41,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+import torch
 from msgspec import structs
 
 from client.cli.commands.create import sign, write_swarm_file
@@ -67,6 +73,7 @@ BESIDE_BYTES_PER_S = 2_000.0
 QUEUE_MS = 400.0
 """Forty packets: the hundred that are enough on the real line would be ten."""
 START_S, POLL_S = 150.0, 0.2
+IN_USE_S = 0.1
 ROUND_S = 400.0
 """A round that takes longer is given up."""
 
@@ -310,6 +317,26 @@ class Laboratory:
                     member.kill()
 
 
+@contextmanager
+def torch_in_use() -> Iterator[None]:
+    """Run a small layer ten times a second until the end of the block."""
+    layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)
+    torch.set_num_threads(1)
+    ended = threading.Event()
+
+    def use() -> None:
+        while not ended.wait(IN_USE_S):
+            layer(torch.ones(1, 128, 256)).square().sum().backward()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def founded(address: str, homes: Path, shape: Shape, microbatches: int) -> Manifest:
     """Found the swarm of a shape by its first volunteer, at this address; write its file."""
     run = RunChoices(
@@ -346,7 +373,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder in which the logs are left")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as name:
+    with (
+        terminate_as_interrupt(),
+        torch_in_use(),
+        tempfile.TemporaryDirectory(prefix="vol") as name,
+    ):
         laboratory = Laboratory(asked, asked.keep or Path(name))
         laboratory.measure_alone()
         if not asked.json:
