@@ -138,7 +138,7 @@ class Engine:
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
         self.elector.may_be, self.elector.serving = self._may_be, self._serving
-        self.elector.first = self._first_electors
+        self.elector.first, self.elector.proves = self._first_electors, self._is_proven
         self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
@@ -611,6 +611,10 @@ class Engine:
     def _proves(self) -> Proves | None:
         """Return whom work has proven; None: we have closed no step."""
         return None if self.history is None else self.history.proves_at_all
+
+    def _is_proven(self, peer: PeerId) -> bool:
+        proves = self._proves()
+        return proves is not None and proves(peer)
 
     def _proven(self) -> frozenset[PeerId] | None:
         """Return the members that work has proven to us; None while we are linked with none of

@@ -76,15 +76,14 @@ def promises_of(
     Args:
         ballot: stage, lineage, step, attempt and leader.
         promises: the signed promises.
-        electors: of the step; empty: not known, everybody counts.
+        electors: of the step.
         verify: checks a signature.
     """
     found = dict[PeerId, Promise]()
     for promise in promises:
         peer = PeerId(promise.peer)
         said = replace(ballot, voted=promise.voted, value=promise.value)
-        is_elector = peer in electors or not electors
-        if is_elector and verify(peer, PROMISE, encode_ballot(said), promise.signature):
+        if peer in electors and verify(peer, PROMISE, encode_ballot(said), promise.signature):
             found[peer] = promise
     return found
 
@@ -115,15 +114,15 @@ def encode_ballot(ballot: Ballot) -> bytes:
     return _ballots.encode(ballot)
 
 
-def voters(commit: Commit, electors: frozenset[PeerId], verify: Verify) -> frozenset[PeerId]:
-    """Return the electors whose votes a commit carries, each verified; ``electors`` of the step,
-    empty: not known, everybody counts."""
+def voters(commit: Commit, electors: frozenset[PeerId] | None, verify: Verify) -> frozenset[PeerId]:
+    """Return those of the electors of its step whose votes a commit carries, each verified; None:
+    everybody whose vote it carries."""
     where = (commit.stage, commit.era, commit.step, commit.attempt, commit.leader)
     body = encode_ballot(Ballot(*where, commit.attempt, digest_of(commit.decree)))
     signed = {
         PeerId(peer): signature
         for peer, signature in commit.votes
-        if peer in electors or not electors
+        if electors is None or peer in electors
     }
     return frozenset(p for p, signature in signed.items() if verify(p, VOTE, body, signature))
 

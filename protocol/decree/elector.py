@@ -11,10 +11,13 @@ that the next process of this home does not contradict it. It answers
   members have signed that they are Ready for what is proposed, and nobody is left out who by the
   decree before is a member and whom we hear at this step.
 
-Steps go forward: a commit moves a term to the next step, and so does a question or a proposal of a
-peer whose step the receiver's view bears out (``may_be``). In a lineage in which it may have said
-more than its file knows (a reboot, a home from a backup) it takes part in nothing of a stage before
-a commit moves the term on.
+Steps go forward, and only a commit moves a term on: nobody else can make an elector silent in the
+step that it votes in. A commit counts by a majority of the electors of its step, as the commit
+before or the term names them. Who has missed steps goes by the electors of its term; who was no
+elector then, or knows none of them any more, by two voters that work has proven, and only where the
+receiver's view bears the step out (``may_be``). In a lineage in which it may have said more than its
+file knows (a reboot, a home from a backup) it takes part in nothing of a stage before a commit moves
+the term on.
 
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
@@ -70,14 +73,14 @@ class Term(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     members: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Of the decree before."""
     electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)] = ()
-    """Whom it names; nobody: not known. Those that have its commit may all have been begun anew."""
+    """Whom it names."""
 
 
 INSISTS: Final = 5
 """Proposals, one a second, without a member that we hear: whoever is dead would be lost by then. Of
 what members are not Ready for one is enough."""
 WITNESSES: Final = 2
-"""Of two electors that name a vote, one is honest."""
+"""Of two electors that name a vote, or show a commit, one is honest."""
 
 
 Named = tuple[tuple[PeerId, ...], frozenset[PeerId]]
@@ -97,6 +100,8 @@ class Elector:
         self.sign, self.verify, self._keep = sign, verify, keep
         self.may_be: Callable[[int, int, int], bool] = lambda _stage, _era, _step: True
         """Whether a stage of a lineage may be at a step, as far as we see."""
+        self.proves: Callable[[PeerId], bool] = lambda _peer: False
+        """Whether work has proven a peer."""
         self.is_gone: Callable[[PeerId], bool] = lambda _peer: False
         """Whether a peer's process has certainly ended."""
         self.first: Callable[[int, int], Collection[str]] = lambda _era, _step: ()
@@ -137,8 +142,7 @@ class Elector:
         return None if kept is None else kept.get(step)
 
     def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
-        """Take a commit that our own replica has checked, or that is borne out by what we know: a
-        majority of the electors of its step by the commit before, if we have that one.
+        """Take a commit that our own replica has checked, or that is borne out by what we know.
 
         Args:
             commit: the commit.
@@ -147,14 +151,8 @@ class Elector:
         key = commit.stage, commit.era
         if self.commit(*key, commit.step) is not None:
             return
-        before = self.commit(*key, commit.step - 1)
-        if by is None:
-            if before is None and not self.may_be(*key, commit.step):
-                return
-            named = self._electors(*key, commit.step)
-            signed = voters(commit, named, self.verify)
-            if not is_majority(signed, named or signed, self.is_gone):
-                return
+        if by is None and not self._is_borne_out(commit):
+            return
         kept = self._commits.setdefault(key, OrderedDict())
         kept[commit.step] = commit
         while len(kept) > MAX_COMMITS:
@@ -165,8 +163,25 @@ class Elector:
         if term is None or term.step <= commit.step:
             self._moved.add(key)
             self._begin(*key, commit.step + 1)
-        elif term.step == commit.step + 1 and not term.promised:  # asked before we knew by whom
-            self._begin(*key, term.step)
+
+    def _is_borne_out(self, commit: Commit) -> bool:
+        """Whether the votes of a commit prove it to us."""
+        key = commit.stage, commit.era
+        if (named := self._named_before(*key, commit.step)) is not None:
+            return self._elect(commit, named[1])
+        if not self.may_be(*key, commit.step):
+            return False
+        term = self._terms.get(key)
+        if term is not None and term.step < commit.step:
+            if self._elect(commit, frozenset(map(PeerId, term.electors))):
+                return True
+        proven = set(filter(self.proves, voters(commit, None, self.verify)))
+        there = set(filter(self.proves, self.serving(commit.stage)))
+        return len(proven) >= min(WITNESSES, max(len(there), 1))
+
+    def _elect(self, commit: Commit, electors: frozenset[PeerId]) -> bool:
+        signed = voters(commit, electors, self.verify)
+        return is_majority(signed, electors, self.is_gone)
 
     def liars(self, least: int = 1) -> frozenset[PeerId]:
         """Return the leaders that have proposed in a present step what we do not vote for, at
@@ -187,17 +202,22 @@ class Elector:
             return closed
         if isinstance(message, CommitRequest):
             return self._newest_after(*key, message.step)
-        term = self._term(*key, message.step)
-        if term is None:
-            return None
         known = self._named_before(*key, message.step)
-        if message.step and (known is None or (message.attempt == 1 and not term.promised)):
-            return CommitRequest(message.stage, message.step - 1, era=message.era)
-        if known is not None and not self._may_lead(message.stage, sender, known[0]):
+        if known is None:
+            ahead = message.step and self.may_be(*key, message.step)
+            return (
+                CommitRequest(message.stage, message.step - 1, era=message.era) if ahead else None
+            )
+        term = self._terms.get(key)
+        if term is None:
+            term = self._begin(*key, message.step)
+        if message.step != term.step or (message.era == self._barred and key not in self._moved):
+            return None
+        if not self._may_lead(message.stage, sender, known[0]):
             return None
         if message.decree is None:
             return self._promise(term, sender, message)
-        return self._vote(term, sender, message, message.decree, known[0] if known else ())
+        return self._vote(term, sender, message, message.decree, known[0])
 
     def _newest_after(self, stage: int, era: int, step: int) -> Commit | None:
         """Return the newest commit of a stage, if it is of a later step: it proves to whoever is
@@ -205,17 +225,6 @@ class Elector:
         kept = self._commits.get((stage, era))
         newest = next(reversed(kept.values())) if kept else None
         return newest if newest is not None and newest.step > step else None
-
-    def _term(self, stage: int, era: int, step: int) -> Term | None:
-        """Return our term of a step; None: we take no part in it."""
-        key = stage, era
-        term = self._terms.get(key)
-        if term is None or step > term.step:
-            if not self.may_be(stage, era, step):
-                return None
-            term = self._begin(stage, era, step)
-        barred = era == self._barred and key not in self._moved
-        return None if barred or step < term.step else term
 
     def _begin(self, stage: int, era: int, step: int) -> Term:
         members, electors = self._named_before(stage, era, step) or ((), frozenset())
@@ -283,19 +292,13 @@ class Elector:
         it to propose that one."""
         value = b"" if message.decree is None else digest_of(message.decree)
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
-        electors = self._electors(term.stage, term.era, term.step)
+        electors = frozenset(map(PeerId, term.electors))
         promised = promises_of(where, message.promises, electors, self.verify)
-        electors = electors or frozenset(promised)
         if not is_majority(promised, electors, self.is_gone):
             return None
         if bound_by(promised.values(), electors) not in (b"", value):
             return None
         return sum(promise.value == value for promise in promised.values())
-
-    def _electors(self, stage: int, era: int, step: int) -> frozenset[PeerId]:
-        """Return the electors of a step; nobody, if we do not know them."""
-        known = self._named_before(stage, era, step)
-        return frozenset() if known is None else known[1]
 
     def _named_before(self, stage: int, era: int, step: int) -> Named | None:
         """Return the members of the decree before a step, and the electors that it names."""
@@ -341,5 +344,7 @@ class Elector:
 
 
 def unsigned_elector() -> Elector:
-    """Return an elector for worlds in which nobody forges a vote."""
-    return Elector(lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)
+    """Return an elector for worlds in which nobody forges a vote, and everybody is proven."""
+    made = Elector(lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)
+    made.proves = lambda _peer: True
+    return made

@@ -410,7 +410,7 @@ class Seat:
         self._admitted = admit.version, admit.state
         if (commit := admit.commit) is not None:
             decree = commit.decree
-            self.elector.take(commit, voters(commit, frozenset(), self.elector.verify))
+            self.elector.take(commit, voters(commit, None, self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.roster.admit(map(PeerId, admit.donors), now)
 

@@ -172,6 +172,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         place = Place(peer.peer, peer.stage, config.stages, config.per_step)
         peer.epoch += 1
         peer.payloads = {}
+        peer.elector.first = lambda _era, at: () if at else self._electors
         peer.worker = self._open_worker(place)
         peer.seat = Seat(
             place,

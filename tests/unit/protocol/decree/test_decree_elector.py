@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import (
     READY,
+    VOTE,
     agreed,
     bound_by,
     designated,
     digest_of,
+    encode_ballot,
     first_electors,
     is_majority,
     voters,
@@ -23,7 +25,7 @@ from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pace import ANSWER_S
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
-from protocol.wire.parts import Decree, Promise
+from protocol.wire.parts import Ballot, Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature, verify
 
@@ -169,8 +171,9 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     again = elector(C)
     again.load(swarm.electors[C].terms)
     again.bar(ERA)
-    for step in (STEP, STEP + 1):
-        assert again.answer(first, Propose(STAGE, step, 2, era=ERA)) is None
+    assert again.answer(first, Propose(STAGE, STEP, 2, era=ERA)) is None
+    asks = CommitRequest(STAGE, STEP, era=ERA)
+    assert again.answer(first, Propose(STAGE, STEP + 1, 2, era=ERA)) == asks
     again.first = lambda _era, _step: "ABC"
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
     assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
@@ -180,6 +183,7 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
     first, _ = leaders()
     again = elector(C)
     again.bar(ERA)
+    again.proves = {A, B, C}.__contains__
     again.take(swarm.before)
     assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
 
@@ -187,6 +191,7 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
 def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
     first, _ = leaders()
     new = elector(D)
+    new.proves = {A, B, C}.__contains__
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
     assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
     given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
@@ -211,6 +216,64 @@ def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> Non
     voter.take(true)
     assert voter.commit(STAGE, ERA, STEP) == true
     assert voter.terms[-1].step == STEP + 1
+
+
+def forged_ahead(by: str, step: int = STEP + 1) -> Commit:
+    """A commit of a later step, for which those that say so have voted indeed."""
+    made = decree(E, 1, by, by, step)
+    where = Ballot(STAGE, ERA, step, 1, E, 1, digest_of(made))
+    votes = tuple((p, signature(PeerId(p), VOTE, encode_ballot(where))) for p in by)
+    return Commit(STAGE, step, 1, E, made, votes, era=ERA)
+
+
+def test_nobody_makes_an_elector_silent_in_its_step(swarm: Swarm) -> None:
+    """By a step ahead, of which it cannot know the electors yet."""
+    first, _ = leaders()
+    voter = swarm.electors[C]
+    voter.proves = {A, B, C, E}.__contains__
+    voter.serving = lambda _stage: {A: STEP, B: STEP}
+    for step in (STEP + 1, STEP + 2):
+        voter.take(forged_ahead("E", step))
+        voter.take(forged_ahead("DE", step))
+        assert voter.answer(E, Propose(STAGE, step, 2, era=ERA)) == CommitRequest(
+            STAGE, step - 1, era=ERA
+        )
+    assert voter.terms[-1].step == STEP
+    assert voter.answer(first, Propose(STAGE, STEP, 1, decree(first), era=ERA)).signature
+
+
+@pytest.mark.parametrize(
+    ("term", "by", "proven", "moves"),
+    [
+        ("ABC", "AB", "", True),  # a majority of those whom its term names
+        ("ABC", "AD", "", False),
+        ("ABC", "DE", "DE", True),  # all others are new
+        ("", "AB", "", False),
+        ("", "AD", "AB", False),
+        ("", "AB", "AB", True),
+        ("", "DE", "ABC", False),
+    ],
+)
+def test_who_has_missed_steps_goes_by_its_term_or_by_two_that_are_proven(
+    term: str, by: str, proven: str, moves: bool
+) -> None:
+    voter = elector(C)
+    voter.proves = set(proven).__contains__
+    voter.serving = lambda _stage: {A: STEP, B: STEP}
+    if term:
+        voter.load([Term(STAGE, ERA, STEP - 2, electors=tuple(term))])
+    voter.take(forged_ahead(by))
+    assert (voter.commit(STAGE, ERA, STEP + 1) is not None) == moves
+
+
+def test_where_only_one_is_proven_its_vote_is_enough() -> None:
+    voter = elector(C)
+    voter.proves = {A}.__contains__
+    voter.take(forged_ahead("DE"))
+    assert voter.commit(STAGE, ERA, STEP + 1) is None
+    voter.serving = lambda _stage: {A: STEP}
+    voter.take(forged_ahead("AE"))
+    assert voter.commit(STAGE, ERA, STEP + 1) is not None
 
 
 def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
