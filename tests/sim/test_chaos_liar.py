@@ -32,14 +32,6 @@ def test_a_leader_that_proposes_what_nobody_is_ready_for_stops_nobody(seed: int)
     assert world.liar.told["decrees"]
 
 
-@pytest.mark.parametrize("seed", usual(2, range(2, 12)))
-def test_commits_of_steps_to_come_stop_nobody(seed: int) -> None:
-    """Nor do proposals of them: who elects a step is silent in none that is not closed."""
-    world, violation = run_once(drawn(seed, ("commits",)))
-    assert not violation
-    assert world.liar.told["commits"] > 10
-
-
 @pytest.fixture(scope="module")
 def tally() -> Tally:
     return run_some(SEEDS, lies=MENU)

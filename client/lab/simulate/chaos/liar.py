@@ -14,8 +14,6 @@ one. Equal seeds tell equal lies.
     loads       heartbeats: queue, rate, moved microbatches, whether it leaves
     decrees     not in moods: where it leads it proposes another thing to each elector: digest,
                 members that are Ready, next electors; or nothing
-    commits     commits of steps to come, for which nobody else has voted, and proposals of them,
-                to everybody, of every stage
     gradients   not in moods: every contribution is another one than its microbatches make
     absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
@@ -35,7 +33,6 @@ from msgspec.structs import replace
 
 from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
-from protocol.decree.decree import digest_of, encode_ballot
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.stored import (
@@ -46,8 +43,7 @@ from protocol.recovery.stored import (
     Stored,
     encode_stored,
 )
-from protocol.wire.messages import Commit, Propose
-from protocol.wire.parts import Ballot, Decree, SeatStatus
+from protocol.wire.parts import Decree, SeatStatus
 
 Lie = Literal[
     "records",
@@ -57,7 +53,6 @@ Lie = Literal[
     "seats",
     "loads",
     "decrees",
-    "commits",
     "gradients",
     "absurd",
     "sums",
@@ -67,7 +62,7 @@ BEATS: Final[tuple[Lie, ...]] = ("missing", "eras", "versions", "seats", "loads"
 MENU: Final[tuple[Lie, ...]] = ("records", "missing", "eras", "seats", "loads")
 """The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
 of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
-three never finish the run. So have ``decrees`` and ``commits``, and lies that only audits find."""
+three never finish the run. So have ``decrees``, and lies that only audits find."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
@@ -198,23 +193,6 @@ class Liar:
         if self._draw.random() < 0.3:
             return false
         return replace(false, ready=(ready(false),) * len(false.members))
-
-    def ahead(
-        self, me: PeerId, stage: int, era: int, committed: int, sign: Callable[[bytes], bytes]
-    ) -> tuple[Commit, Propose]:
-        """Return a commit of a step to come, and a question for promises of it.
-
-        Args:
-            me: the liar.
-            stage, era: of the step.
-            committed: the version of that stage.
-            sign: signs its vote.
-        """
-        step = committed + self._draw.randrange(3)
-        made = Decree(1, self._hash(), (me,), (me,), 0.0, (bytes(64),))
-        where = Ballot(stage, era, step, 1, me, 1, digest_of(made))
-        votes = ((me, sign(encode_ballot(where))),)
-        return Commit(stage, step, 1, me, made, votes, era=era), Propose(stage, step, 2, era=era)
 
     # --- heartbeats ------------------------------------------------------------------------
 

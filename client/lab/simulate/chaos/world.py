@@ -28,7 +28,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
-from protocol.decree.decree import READY, VOTE, agreed
+from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
@@ -253,8 +253,6 @@ class ChaosWorld(ChaosSwarm):
         volunteer.pulses += 1
         if volunteer.pulses % PULSES_PER_BEAT == 0:
             self.beats.second(volunteer)
-            if self._lies(volunteer, "commits"):
-                self._tell_ahead(volunteer)
             self.histories.gossip(volunteer)
         self.histories.tick(volunteer)
         now, seat = self.now_of(volunteer), volunteer.seat
@@ -389,15 +387,6 @@ class ChaosWorld(ChaosSwarm):
             return signature(volunteer.peer, READY, encode_statement(of))
 
         return self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
-
-    def _tell_ahead(self, volunteer: Volunteer) -> None:
-        view, era = volunteer.believes(self.config.stages), volunteer.recovery.lineage.era
-        sign = partial(signature, volunteer.peer, VOTE)
-        for stage in range(self.config.stages):
-            where = stage, era, view.committed(stage)
-            for message in self.liar.ahead(volunteer.peer, *where, sign):
-                for to in list(volunteer.links):
-                    self.send(volunteer, to, message)
 
     def _beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
         for kind in BEATS if volunteer.lies else ():
