@@ -345,7 +345,11 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         monkeypatch.setattr(elector, "verify", lambda *_: True)
         monkeypatch.setattr(elector, "may_be", lambda *_: True)
         decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
-        closed = Commit(stage, 7, 2, leader, decree, ((me, bytes(64)),), era=5)
+        closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
+        engine.take(Inbound(leader, closed, b""))
+        assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
+        proves = property(lambda _: {leader}.__contains__)
+        monkeypatch.setattr(type(engine.history), "proves_at_all", proves)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) == closed
         engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))
