@@ -440,7 +440,7 @@ class Engine:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words, members=(peer,)))
-        if self.handshake.vouching is not None:
+        if self.handshake.vouching is not None and self.handshake.greets(peer):
             self.handshake.vouching.refused(message.reason)
 
     def on_statements(self, peer: PeerId, message: Statements) -> None:

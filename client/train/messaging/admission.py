@@ -130,8 +130,9 @@ class Vouching:
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
-        """Handle a peer's Goodbye; before a member has vouched for us it ends the attempt. Once our
-        invite has been used, why we are out is not the word of whoever refuses us."""
+        """Handle the Goodbye of a peer that we have greeted; before a member has vouched for us it
+        ends the attempt. Once our invite has been used, why we are out is not the word of whoever
+        refuses us."""
         if self.register.belongs:
             return
         answer = self.register.standing(self.register.me)

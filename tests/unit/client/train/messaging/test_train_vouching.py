@@ -14,9 +14,7 @@ from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
 from protocol.manifest import swarm_id
 from protocol.vouching.register import KeptRegister, Register
-from protocol.wire.messages import (
-    Heartbeat,
-)
+from protocol.wire.messages import Goodbye, Heartbeat
 from tests.support.memory_network import MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
 
@@ -95,6 +93,22 @@ async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknow
         await linked(guest, founder)  # it does not end at once, and a link comes up meanwhile
         await trio.sleep(5.0)
         assert all("sends noise" in words for words in guest.out)
+        nursery.cancel_scope.cancel()
+
+
+async def test_before_we_are_vouched_for_only_who_made_our_invite_may_refuse_us() -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery)
+        founder, stranger = Member(hub, 1, nursery), Member(hub, 2, nursery)
+        friend = Member(hub, 3, nursery, b"never drawn by anybody".ljust(32))
+        friend.engine.handshake.greets = lambda peer: peer == founder.peer
+        await linked(friend, stranger)
+        stranger.engine.send(friend.peer, Goodbye("go away"))
+        await trio.sleep(5.0)
+        assert (friend.out, stranger.engine.penalties) == ([], {}), "it is not shown the invite"
+        await linked(friend, founder)
+        await until(lambda: friend.out)
+        assert "we did not make this invite" in friend.out[0]
         nursery.cancel_scope.cancel()
 
 
