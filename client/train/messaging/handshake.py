@@ -89,7 +89,7 @@ class Handshake:
         fresh = peer not in self.admitted
         self.admitted.add(peer)
         if self.vouching is not None:
-            self.vouching.admitted(peer)
+            self.vouching.admitted(peer, fresh=fresh)
         return fresh
 
     def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:

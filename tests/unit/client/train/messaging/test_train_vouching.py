@@ -140,6 +140,26 @@ async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody() -> Non
         nursery.cancel_scope.cancel()
 
 
+async def test_a_member_is_told_who_is_out_once_on_a_link() -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery)
+        founder = Member(hub, 1, nursery)
+        ticket = founder.vouching.draw_ticket(bytes(32), 2)
+        bad, friend = (Member(hub, number, nursery, ticket.secret) for number in (2, 3))
+        await linked(bad, founder)
+        await until(lambda: bad.register.is_member)
+        founder.vouching.expel(bad.peer, "")
+        told = list[PeerId]()
+        founder.vouching._tell = lambda peer, expulsions: told.extend(peer for _ in expulsions)  # type: ignore[method-assign]
+        await linked(friend, founder)
+        await until(lambda: friend.register.is_member and friend.admits(founder))
+        for _ in range(3):
+            friend.engine.greet_all()
+        await trio.sleep(5.0)
+        assert told.count(friend.peer) == 1
+        nursery.cancel_scope.cancel()
+
+
 async def test_whoever_is_expelled_counts_for_no_majority_from_that_moment() -> None:
     async with trio.open_nursery() as nursery:
         hub = MemoryHub(nursery)
