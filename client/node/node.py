@@ -453,7 +453,14 @@ class Node(ControlApi):
             nursery,
         )
         engine.handshake = Handshake(
-            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._vouching(engine)
+            me,
+            swarm.swarm,
+            CLIENT,
+            swarm.encoded,
+            swarm.signature,
+            engine,
+            self._vouching(engine),
+            engine.membership.verdicts,
         )
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
