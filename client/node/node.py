@@ -692,7 +692,7 @@ class Node(ControlApi):
         parsed = self._met = _parsed(met)
         self._engine.kept_links.meet(parsed)
         try:
-            self._store.meet(self._swarm.swarm, parsed)
+            await trio.to_thread.run_sync(self._store.meet, self._swarm.swarm, parsed)
         except OSError:
             return  # a full disk must not stop training; the invite still works
 
