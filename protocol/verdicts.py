@@ -3,7 +3,8 @@
 A verdict has its *certificate*, which anybody can check: a proof (two signed bodies of the culprit
 that contradict each other, ``evidence/proof.py``), or the charges of a majority of its stage
 (``audit/charges.py``). Nothing is checked here. State: the verdicts, the oldest first. Of many the
-certificates of the oldest are dropped, and those of strangers first, which anybody can invent.
+oldest are dropped, and before them their certificates; those of strangers, whom anybody can invent,
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof, VotedOut
 
 MAX_VERDICTS: Final = 4096
-"""Culprits that are remembered; the oldest is forgotten first."""
+"""Culprits that are remembered; the oldest stranger is forgotten first."""
 MAX_CERTIFICATES: Final = 64
 """Of each kind, the newest: they are told to newcomers, and kept on disk."""
 
@@ -46,7 +47,7 @@ class Verdicts:
     def __init__(self) -> None:
         self._verdicts: dict[PeerId, Verdict] = {}
         self._strangers = set[PeerId]()
-        """Culprits that were no members."""
+        """Culprits that have done no work."""
         self._voted: dict[PeerId, Verdict] = {}
 
     def of(self, peer: PeerId) -> Verdict | None:
@@ -84,12 +85,13 @@ class Verdicts:
 
         Args:
             verdict: with its certificate, which was checked.
-            member: whether we know the culprit as a member.
+            member: whether the culprit has worked, as far as we know.
         """
         if verdict.culprit in self._verdicts:
             return False
         if len(self._verdicts) >= MAX_VERDICTS:
-            oldest = next(iter(self._verdicts))
+            strangers = (peer for peer in self._verdicts if peer in self._strangers)
+            oldest = next(strangers, next(iter(self._verdicts)))
             del self._verdicts[oldest]
             self._strangers.discard(oldest)
             self._voted.pop(oldest, None)

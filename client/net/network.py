@@ -211,7 +211,8 @@ class Network(Protocol):
         ...
 
     def expel(self, peer: PeerId, reason: str) -> None:
-        """Cut a peer's link and refuse its connections for as long as we run."""
+        """Cut a peer's link and refuse its connections, however long we run, as long as there are
+        not too many such peers: its Hello has to be refused as well."""
         ...
 
     def statistics(self) -> NetworkStatistics:

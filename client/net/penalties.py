@@ -48,7 +48,8 @@ class PenaltyBox:
         return now < self._banned_until.get(peer, now)
 
     def expel(self, peer: PeerId) -> None:
-        """Refuse connections with a peer from now on."""
+        """Refuse connections with a peer from now on, until it is the oldest of too many; its Hello
+        is refused for ever."""
         _put(self._banned_until, peer, math.inf)
 
 

@@ -453,7 +453,14 @@ class Node(ControlApi):
             nursery,
         )
         engine.handshake = Handshake(
-            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, self._vouching(engine)
+            me,
+            swarm.swarm,
+            CLIENT,
+            swarm.encoded,
+            swarm.signature,
+            engine,
+            self._vouching(engine),
+            engine.membership.verdicts,
         )
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
@@ -539,11 +546,12 @@ class Node(ControlApi):
         ).run()
 
     def _greets(self, peer: PeerId) -> bool:
-        """Whether to say Hello: before a member has vouched for us, not to those that only relay
-        what we say to it."""
+        """Whether to say Hello: before a member has vouched for us, to nobody but the maker of our
+        invite, which it names first. All others would refuse us, and whoever relays what we say to
+        the maker ends our link with it."""
         if self._register is None or self._register.belongs:
             return True
-        return peer not in {address.relay for address in self._swarm.peers}
+        return peer in {address.peer for address in self._swarm.peers[:1]}
 
     def _load_register(self) -> Register | None:
         """Return the register of members; None: members do not vouch for each other.
@@ -561,6 +569,9 @@ class Node(ControlApi):
         if not register.is_member and swarm.ticket is None:
             words = f"{swarm.manifest.name} is entered by invitation, and nobody has invited us"
             raise UserError(words, ASK_FOR_INVITE, ExitCode.REFUSED)
+        if not register.belongs:
+            words = "we take part once the member that made our invite has vouched for us"
+            self._event_sink.explain(Explain("membership", words))
         return register
 
     def _vouching(self, engine: Engine) -> Vouching | None:
@@ -681,7 +692,7 @@ class Node(ControlApi):
         parsed = self._met = _parsed(met)
         self._engine.kept_links.meet(parsed)
         try:
-            self._store.meet(self._swarm.swarm, parsed)
+            await trio.to_thread.run_sync(self._store.meet, self._swarm.swarm, parsed)
         except OSError:
             return  # a full disk must not stop training; the invite still works
 

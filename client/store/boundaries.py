@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -44,12 +44,14 @@ class BoundaryStore:
     """
 
     def __init__(self, memory_bytes: int, disk_bytes: int, folder: Path | None = None) -> None:
+        self.budget_bytes = memory_bytes + disk_bytes
         self._memory_budget = memory_bytes
         self._disk_budget = disk_bytes
         self._folder = folder
         self._memory: OrderedDict[PayloadKey, bytes] = OrderedDict()
         self._spills: dict[int, _Spill] = {}
         self._memory_bytes = 0
+        self._of = Counter[str]()  # bytes, by the peer that a key names
 
     def put(self, key: PayloadKey, data: bytes) -> None:
         """Store bytes under a key, replacing earlier ones.
@@ -64,6 +66,7 @@ class BoundaryStore:
         self.drop(key)
         self._memory[key] = data
         self._memory_bytes += len(data)
+        self._of[key.peer] += len(data)
 
     def get(self, key: PayloadKey) -> bytes:
         """Return the bytes of a key; raises ``PayloadGone``."""
@@ -76,22 +79,30 @@ class BoundaryStore:
     def __contains__(self, key: PayloadKey) -> bool:
         return key in self._memory or self._place(key) is not None
 
+    def bytes_of(self, peer: str) -> int:
+        """Return the bytes stored under keys that name a peer."""
+        return self._of[peer]
+
     def drop(self, key: PayloadKey) -> None:
         """Remove one key; its space on disk is freed with its step."""
-        data = self._memory.pop(key, None)
-        if data is not None:
-            self._memory_bytes -= len(data)
-        spill = self._spills.get(key.step)
-        if spill is not None:
-            spill.places.pop(key, None)
+        size_bytes = 0
+        if (data := self._memory.pop(key, None)) is not None:
+            size_bytes = len(data)
+            self._memory_bytes -= size_bytes
+        if (spill := self._spills.get(key.step)) is not None:
+            size_bytes += spill.places.pop(key, (0, 0))[1]
+        self._of[key.peer] -= size_bytes
+        if not self._of[key.peer]:
+            del self._of[key.peer]
 
     def drop_step(self, step: int) -> None:
         """Remove all keys of one step."""
-        for key in [key for key in self._memory if key.step == step]:
-            self._memory_bytes -= len(self._memory.pop(key))
-        spill = self._spills.pop(step, None)
+        spill = self._spills.get(step)
+        for key in [*self._memory, *(spill.places if spill is not None else ())]:
+            if key.step == step:
+                self.drop(key)
         if spill is not None:
-            spill.file.close()
+            self._spills.pop(step).file.close()
 
     def close(self) -> None:
         """Remove everything."""

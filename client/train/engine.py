@@ -1,8 +1,10 @@
 """The engine of a node: network events in, machines asked, their effects performed.
 
-The engine owns membership and matching, and connects them with the seats. Everything runs in one
-thread without waiting: slow work (opening a stage, downloads, saving) runs in tasks of
-``HeldStages``. The engine makes no decisions of its own.
+The engine owns membership and matching, and connects them with the seats. It makes no decisions of
+its own. Everything runs in one thread without waiting for the network or the worker: slow work
+(opening a stage, downloads, saving) runs in tasks of ``HeldStages``. It waits for the disk where
+little is written: what nobody may hear before it is stored (the numbers of records, vouches,
+invites), new amendments, expulsions and waypoints, and once a minute what was counted.
 """
 
 from __future__ import annotations
@@ -440,7 +442,7 @@ class Engine:
         """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words, members=(peer,)))
-        if self.handshake.vouching is not None:
+        if self.handshake.vouching is not None and self.handshake.greets(peer):
             self.handshake.vouching.refused(message.reason)
 
     def on_statements(self, peer: PeerId, message: Statements) -> None:
@@ -520,9 +522,9 @@ class Engine:
         """Pass a part of a blob to its download."""
         self.held_stages.copied(peer, message, payload)
 
-    def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
+    async def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self.error_boundary.against(peer, "ChunkRequest"):
-            self.shelf.request(peer, request)
+            await self.shelf.request(peer, request)
 
     # --- membership ------------------------------------------------------------------------
 

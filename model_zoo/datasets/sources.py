@@ -25,6 +25,7 @@ import msgspec
 
 from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
+from model_zoo.specs.packages import install
 
 Kind = Literal["text", "jsonl", "parquet"]
 FRAGMENT_BYTES = 64 * 1024
@@ -357,7 +358,7 @@ def _library(name: str, path: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise DataError(f"{path} needs {name}: pip install {name}") from error
+        raise DataError(f"{path} needs {name}: {install(name)}") from error
 
 
 # --- text ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_zoo.specs.lfs import POINTER, is_pointer
+from model_zoo.specs.packages import install
 from model_zoo.specs.tokens import (
     MAX_TOKENIZER_BYTES,
     MAX_VOCAB,
@@ -235,7 +236,8 @@ def load_library() -> Any:
     try:
         return import_module("tokenizers")
     except ImportError as error:
-        raise BadTokenizer("the tokenizers library is missing: pip install tokenizers") from error
+        words = f"the tokenizers library is missing: {install('tokenizers')}"
+        raise BadTokenizer(words) from error
 
 
 def _guarded(call: Any, *arguments: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from model_zoo.specs.packages import install
 from model_zoo.specs.tokens import MAX_TEMPLATE_CHARS, ChatFormat
 
 CONFIG = "tokenizer_config.json"
@@ -134,8 +135,7 @@ def _environment() -> tuple[type[Exception], Any]:
         nodes = import_module("jinja2.nodes")
         extensions = import_module("jinja2.ext")
     except ImportError as error:
-        words = 'chat templates need jinja2: pip install "volunteer[data]"'
-        raise BadTemplate(words) from error
+        raise BadTemplate(f"chat templates need jinja2: {install('jinja2')}") from error
 
     class Generation(extensions.Extension):  # type: ignore[misc, name-defined]
         """The tag around answers: what is in it is written as it is."""

@@ -106,6 +106,11 @@ def most_segments(size: int) -> int:
     return min(max(ENOUGH, -(-size // LARGEST)), limits.MAX_SEGMENTS)
 
 
+def largest_segment(size: int) -> int:
+    """Return the most elements of a segment of any plan, of a gradient of ``size``."""
+    return min(size, max(-(-size // ENOUGH) + ALIGN, 2 * SEGMENT), limits.MAX_SEGMENT_ELEMENTS)
+
+
 def shares(uplinks: Sequence[float]) -> list[float]:
     """Return the optimal shares w_i (sum 1) for uplinks U_i in any common unit.
 
@@ -171,9 +176,10 @@ def segmented(bounds: Sequence[int]) -> list[int]:
 
 def check_bounds(bounds: Sequence[int], members: int, size: int) -> bool:
     """Return whether ``bounds`` cut ``size`` elements into one shard for each of ``members``
-    members, and all shards into equally many segments that fit a frame."""
+    members, and all shards into equally many segments that are no larger than need be."""
     if not 0 < len(bounds) - 1 <= limits.MAX_SEGMENTS or (len(bounds) - 1) % members:
         return False
-    rising = all(0 <= b - a <= limits.MAX_SEGMENT_ELEMENTS for a, b in itertools.pairwise(bounds))
+    largest = largest_segment(size)
+    rising = all(0 <= b - a <= largest for a, b in itertools.pairwise(bounds))
     aligned = all(b % ALIGN == 0 for b in bounds[1:-1] if b != size)
     return bounds[0] == 0 and bounds[-1] == size and rising and aligned

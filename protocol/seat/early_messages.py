@@ -1,9 +1,8 @@
 """Messages of rounds to come, kept by a seat that has not got there yet.
 
 A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
-Everybody has one plan, one commit, one commitment, one dealing, one opening and one broadcast of
-each of its segments per attempt to say; more are not kept, nor what is further ahead than siblings
-can be.
+Everybody has one plan, one commit, one commitment and one broadcast of each of its segments per
+attempt to say; more are not kept, nor what is further ahead than siblings can be.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _What = tuple[PeerId, type[RoundMessage], int, int]
 
 def most_of_sender(segments: int) -> int:
     """Return how many messages of a sender and round are kept where it owns so many segments."""
-    return EARLY_ATTEMPTS * (5 + segments)
+    return EARLY_ATTEMPTS * (3 + segments)
 
 
 class EarlyMessages:

@@ -107,12 +107,12 @@ class Member:
         elif isinstance(effect, Penalise):
             self.blamed.append(effect.peer)
 
-    def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
+    async def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
         match message:
             case BlobQuery():
                 self.shelf.query(sender, message)
             case ChunkRequest():
-                self.shelf.request(sender, message)
+                await self.shelf.request(sender, message)
             case _:
                 self.buddies.copies.receive(sender, message, payload)
 
@@ -158,7 +158,7 @@ class World:
     async def _deliver(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
         await trio.sleep(0.01)
         if to in self.members:
-            self.members[to].take(sender, message, payload)
+            await self.members[to].take(sender, message, payload)
 
     async def until(self, happened: Callable[[], object]) -> None:
         with trio.fail_after(LIMIT_S):

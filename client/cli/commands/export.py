@@ -5,7 +5,7 @@ Group: the model
 $ volunteer export --out model  # the newest version
 $ volunteer export --out model --gguf --dtype bf16  # one file, for llama.cpp and ollama
 
---gguf needs the gguf package: pip install "volunteer[gguf]".
+--gguf needs the gguf package and says how to install it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
+from model_zoo.specs.packages import install
 
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
@@ -250,8 +251,7 @@ def _need_gguf() -> None:
     try:
         load_gguf()
     except NoGguf as error:
-        words = 'install it: pip install "volunteer[gguf]"'
-        raise UserError(str(error), words, ExitCode.CONFIG) from error
+        raise UserError(str(error), install("gguf"), ExitCode.CONFIG) from error
 
 
 def write_card(

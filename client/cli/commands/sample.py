@@ -1,6 +1,7 @@
 """Write text with the model that a swarm has trained so far.
 
-$ volunteer sample --help  # prompt, length, temperature
+$ volunteer sample "def "  # go on from these words with the newest version
+$ volunteer sample --temperature 0  # the likeliest token each time
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from client.config import EVERYWHERE
 from client.limits.cores import control_groups
 from client.store.paths import create_folders
 from client.views.words import size as human_bytes
+from model_zoo.specs.packages import install
 
 Status = Literal["ok", "warn", "fail"]
 EXACT_VERSIONS = {"libp2p": "0.8.1"}
@@ -54,10 +55,10 @@ def check_package(name: str) -> Check:
     try:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check(name, "fail", "not installed", f"pip install {name}")
+        return Check(name, "fail", "not installed", install(name))
     wanted = EXACT_VERSIONS.get(name, found)
     if found != wanted:
-        return Check(name, "fail", f"{found}, needs {wanted}", f"pip install {name}=={wanted}")
+        return Check(name, "fail", f"{found}, needs {wanted}", install(f"{name}=={wanted}"))
     return Check(name, "ok", found)
 
 

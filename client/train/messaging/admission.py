@@ -71,13 +71,15 @@ class Vouching:
             self._tell(peer, [entry.whole])  # it can verify the reason itself
         return answer
 
-    def admitted(self, peer: PeerId) -> None:
-        """Send a newcomer its chain, and the expelled members."""
+    def admitted(self, peer: PeerId, *, fresh: bool) -> None:
+        """Send a newcomer its chain and, where it has not been admitted before on this link, the
+        expelled members."""
         if (welcome := self._welcome.pop(peer, None)) is not None:
             self._ports.send(peer, welcome)
             words = f"{short(peer)} has redeemed our invite"
             self._ports.perform(Explain("membership", words, members=(peer,)))
-        self._tell(peer, self.register.expulsions)
+        if fresh:
+            self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:
         """Whether a peer was expelled, so that dialling it is useless."""
@@ -130,8 +132,9 @@ class Vouching:
             self._out(answer.reason)
 
     def refused(self, reason: str) -> None:
-        """Handle a peer's Goodbye; before a member has vouched for us it ends the attempt. Once our
-        invite has been used, why we are out is not the word of whoever refuses us."""
+        """Handle the Goodbye of a peer that we have greeted; before a member has vouched for us it
+        ends the attempt. Once our invite has been used, why we are out is not the word of whoever
+        refuses us."""
         if self.register.belongs:
             return
         answer = self.register.standing(self.register.me)

@@ -17,6 +17,7 @@ from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
+from protocol.verdicts import Verdicts
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 16
@@ -36,9 +37,11 @@ class Handshake:
     ports: Ports
     vouching: Vouching | None = None
     """Decides who is admitted; None: everybody is."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    """Who is expelled for the rest of the run."""
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
-    """Whether a peer is greeted now: one that only relays to our inviter would refuse us."""
+    """Whether a peer is greeted now: before our inviter has vouched for us, others refuse us."""
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
     newer: NewerPrograms = field(init=False)
@@ -89,7 +92,7 @@ class Handshake:
         fresh = peer not in self.admitted
         self.admitted.add(peer)
         if self.vouching is not None:
-            self.vouching.admitted(peer)
+            self.vouching.admitted(peer, fresh=fresh)
         return fresh
 
     def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:
@@ -97,6 +100,8 @@ class Handshake:
             return f"this swarm speaks protocol {PROTOCOL}, you speak {protocol}"
         if swarm != self.swarm:
             return "this is another swarm"
+        if peer in self.verdicts:
+            return "you are expelled for the rest of the run"
         return self.vouching.check(peer, proof).reason if self.vouching is not None else ""
 
 

@@ -89,7 +89,8 @@ class StateSaver:
             return
         except OSError as error:
             words = f"cannot make {path.parent}: {error.strerror}"
-            self._explain_failure(version, RequestFailed(Failed(kind="disk", message=words)))
+            failure = RequestFailed(Failed(kind="disk", message=words))
+            self._explain_failure(version, failure, durable=durable)
             return
         self._busy, self._idle, self._writing = True, trio.Event(), version
 
@@ -101,7 +102,7 @@ class StateSaver:
         try:
             reply, _ = await submitted.wait()
         except RequestFailed as failure:
-            self._explain_failure(version, failure)
+            self._explain_failure(version, failure, durable=durable)
         except WorkerDied:
             pass  # the engine is told by the seat
         else:
@@ -130,11 +131,12 @@ class StateSaver:
         for removed in forgotten:
             self._shelf.withdraw(removed.stage, removed.version)
 
-    def _explain_failure(self, version: int, failure: RequestFailed) -> None:
+    def _explain_failure(self, version: int, failure: RequestFailed, *, durable: bool) -> None:
         if failure.kind == "stale":
             self._ports.perform(Explain("transfer", f"a newer version replaced {version}", "debug"))
             return
-        self.problem = failure.message
+        if durable:
+            self.problem = failure.message
         words = (
             f"could not save version {version}: {failure}; earlier checkpoints are intact and "
             "training goes on"

@@ -53,6 +53,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.rounds.commitments import Unsigned
+from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
@@ -132,7 +133,7 @@ class SeatDriver:
         self._tokens_bytes = self._token_type.itemsize * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.boundary_width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
-        shard = Header(manifest.averaging_codec, "average", (seat.size,))
+        shard = Header(manifest.averaging_codec, "average", (largest_segment(seat.size),))
         self._largest_shard = shard.size_bytes
         listed = largest_list(manifest.microbatches_per_step)
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
@@ -161,9 +162,14 @@ class SeatDriver:
 
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
         """Hand a peer's message to the seat."""
-        if isinstance(message, Segment | Reduced) and len(payload) > self._largest_shard:
-            self._ports.perform(Penalise(sender, "shard-of-wrong-size", 20))
-            return
+        if isinstance(message, Segment | Reduced):
+            if len(payload) > self._largest_shard:
+                self._ports.perform(Penalise(sender, "shard-of-wrong-size", 20))
+                return
+            if self._payloads.bytes_of(sender) + len(payload) > self._payloads.budget_bytes // 2:
+                # of no round does an honest one send more than half; but of many, to who is behind
+                self._ports.perform(Penalise(sender, "too-many-shards", 0))
+                return
         if isinstance(message, AuditReply) and len(payload) > self._largest_shown:
             self._ports.perform(Penalise(sender, "audit-of-wrong-size", 20))
             return

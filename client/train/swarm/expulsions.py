@@ -1,7 +1,7 @@
 """Expels members of our swarm: receives proofs, keeps them on disk, and acts on them.
 
 ``protocol.evidence`` decides whom a proof convicts. This volunteer disconnects a convicted member,
-forgets it in membership, and does not link it again for the rest of the run.
+forgets it in membership, and refuses its Hello for the rest of the run (``handshake.py``).
 """
 
 from __future__ import annotations
@@ -145,8 +145,11 @@ class Expulsions:
         return self._perform(self._proofs.receive(sender, proof, now, member=member))
 
     def _is_member(self, proof: Proof) -> bool:
-        member = self._membership.roster.member(PeerId(proof.first.signer))
-        return member is not None and member.linked
+        """Whether the culprit works beside us: identities that were linked to convict themselves
+        are as free as any."""
+        author, proves = PeerId(proof.first.signer), self._membership.proves()
+        member = self._membership.roster.member(author)
+        return member is not None and member.linked and (proves is None or proves(author))
 
     def _perform(self, effects: Sequence[Effect | Verdict]) -> list[MembershipEffect]:
         out = [effect for effect in effects if isinstance(effect, Verdict)]

@@ -135,7 +135,7 @@ class Shelf:
             reason = "another version was being written"
             self._ports.send(sender, NoBlob(query.kind, query.stage, version, reason))
 
-    def request(self, sender: PeerId, request: ChunkRequest) -> None:
+    async def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk. A file is withdrawn only if it is missing or shorter than offered."""
         key = (request.kind, request.stage, request.version)
         if reason := self.closed_because():
@@ -157,9 +157,10 @@ class Shelf:
             self._ports.send(sender, NoBlob(*key, "it has no such chunk"))
             return
         try:
-            data = _chunk(item, request.index)
+            data = await trio.to_thread.run_sync(_chunk, item, request.index)
         except FileNotFoundError:
-            self._remove(key)
+            if self._items.get(key) is item:
+                self._remove(key)
             self._ports.send(sender, NoBlob(*key, GONE))
             return
         except OSError as error:  # it may pass: too many open files, brief disk errors

@@ -12,7 +12,7 @@ State: by peer, the requests that wait and when its chunk was read.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -56,7 +56,7 @@ class ChunkServer:
         ports: Ports,
         network: Network,
         nursery: trio.Nursery,
-        answer: Callable[[PeerId, ChunkRequest], None],
+        answer: Callable[[PeerId, ChunkRequest], Awaitable[None]],
     ) -> None:
         self._ports, self._network, self._nursery = ports, network, nursery
         self._answer = answer
@@ -86,7 +86,7 @@ class ChunkServer:
                 try:
                     if asker.requests:  # its link may have ended while it waited
                         asker.reading_since = trio.current_time()
-                        self._answer(peer, asker.requests.popitem(last=False)[0])
+                        await self._answer(peer, asker.requests.popitem(last=False)[0])
                         await self._network.wait_sent(peer, "background")
                 finally:
                     asker.reading_since = None

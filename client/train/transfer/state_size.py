@@ -8,7 +8,7 @@ from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from protocol.audit.commitment import largest_list
 from protocol.limits import CHUNK_BYTES, MAX_SEGMENT_ELEMENTS
 from protocol.manifest import Manifest
-from protocol.rounds.shards import ENOUGH, SEGMENT
+from protocol.rounds.shards import largest_segment
 from protocol.wire.messages import BlobOffer
 
 _TOKEN_BYTES = 16
@@ -47,8 +47,7 @@ def largest_payload(manifest: Manifest) -> int:
 
 def usual_payload(manifest: Manifest) -> int:
     """Return the bytes of the largest tensor that honest peers send."""
-    most = _most_parameters(manifest)
-    segment = min(most, max(-(-most // ENOUGH), 2 * SEGMENT), MAX_SEGMENT_ELEMENTS)
+    segment = largest_segment(_most_parameters(manifest))
     return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN
 
 

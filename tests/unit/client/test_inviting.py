@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,3 +84,14 @@ def test_only_an_invite_that_is_vouched_for_expires(asked: dict[str, Any]) -> No
     open_swarm = SimpleNamespace(handshake=SimpleNamespace(vouching=None))
     with pytest.raises(Impossible, match="founded with --private"):
         Node.invite(cast(Node, SimpleNamespace(_engine=open_swarm)), **asked)
+
+
+@pytest.mark.parametrize("belongs", [False, True])
+def test_an_invite_is_shown_to_whom_it_names_first(swarm: SwarmFile, belongs: bool) -> None:
+    """What is remembered beside it did not make it, and would refuse us."""
+    named = [_at("8.8.8.8", 2), _at("9.9.9.9", 2), _at("8.8.4.4", 3)]
+    invited = SimpleNamespace(
+        _register=SimpleNamespace(belongs=belongs), _swarm=replace(swarm, peers=tuple(named))
+    )
+    shown = [number for number in (2, 3, 4) if Node._greets(cast(Node, invited), peer(number))]
+    assert shown == ([2, 3, 4] if belongs else [2])

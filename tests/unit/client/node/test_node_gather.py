@@ -104,7 +104,7 @@ class Swarm:
             if isinstance(message, BlobQuery):
                 shelf.query(ME, message)
             if isinstance(message, ChunkRequest):
-                shelf.request(ME, message)
+                await shelf.request(ME, message)
 
     async def copy(self, out: Path) -> list[Path]:
         swarm = cast(Any, SimpleNamespace(manifest=MANIFEST, swarm=SWARM))

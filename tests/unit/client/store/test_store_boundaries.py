@@ -95,7 +95,11 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 names = st.builds(
-    PayloadKey, st.integers(0, 2), st.sampled_from(["input", "output"]), st.integers(0, 3)
+    PayloadKey,
+    st.integers(0, 2),
+    st.sampled_from(["input", "segment"]),
+    st.integers(0, 3),
+    peer=st.sampled_from(["", "A"]),
 )
 actions = st.one_of(
     st.tuples(st.just("put"), names, st.binary(max_size=60)),
@@ -125,4 +129,7 @@ def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[obje
         assert store._memory_bytes <= 100
         assert store._disk_bytes() <= 400
         assert all(found(store, name) == data for name, data in model.items())
+        for peer in ("", "A"):
+            kept = [len(data) for name, data in model.items() if name.peer == peer]
+            assert store.bytes_of(peer) == sum(kept)
     store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocol import verdicts
 from protocol.effects import Effect, Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
@@ -130,3 +131,18 @@ def test_proofs_of_invented_identities_give_way_to_those_of_members() -> None:
     assert {proof_of(9), proof_of(200)} <= set(machine._verdicts.proofs)
     assert len(machine._verdicts.proofs) == MAX_CERTIFICATES
     assert peer(10) in machine._verdicts  # it stays out, though nobody is told of it any more
+
+
+def test_who_has_worked_is_out_however_many_invented_identities_convict_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdicts, "MAX_VERDICTS", 3)
+    known = Verdicts()
+    known.add(Verdict(peer(9), "it lies", None))
+    for number in range(10, 20):
+        known.add(Verdict(peer(number), "it lies", None), member=False)
+    assert [one.culprit for one in known] == [peer(9), peer(18), peer(19)]
+    known.add(Verdict(peer(8), "it lies", None))
+    known.add(Verdict(peer(7), "it lies", None))
+    known.add(Verdict(peer(6), "it lies", None))
+    assert [one.culprit for one in known] == [peer(8), peer(7), peer(6)], "the oldest goes"

@@ -15,6 +15,7 @@ from protocol.rounds.shards import (
     ENOUGH,
     SEGMENT,
     check_bounds,
+    largest_segment,
     most_segments,
     segmented,
     shard_bounds,
@@ -136,10 +137,20 @@ def test_more_segments_than_anybody_needs_are_refused() -> None:
         assert check_bounds(bounds, 2, bounds[-1]) == right
 
 
-def test_a_segment_that_fits_no_frame_is_refused() -> None:
-    most = limits.MAX_SEGMENT_ELEMENTS
-    for largest, right in ((most, True), (most + ALIGN, False)):
-        assert check_bounds([0, ALIGN, ALIGN + largest], 2, ALIGN + largest) == right
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [
+        (4 * SEGMENT, 2 * SEGMENT),
+        (64 * SEGMENT, 8 * SEGMENT + ALIGN),
+        (10**9, limits.MAX_SEGMENT_ELEMENTS),
+    ],
+)
+def test_a_segment_that_is_larger_than_need_be_is_refused(size: int, most: int) -> None:
+    """Its bytes are kept before the plan is known, of every sibling."""
+    assert largest_segment(size) == most
+    cut = list(range(0, size, most))
+    assert check_bounds([*cut, size], 1, size)
+    assert not check_bounds([0, *(at + ALIGN for at in cut[1:]), size], 1, size)
 
 
 @given(

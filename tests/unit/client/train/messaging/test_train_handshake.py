@@ -6,6 +6,7 @@ import pytest
 
 from client.train.messaging.handshake import PROTOCOL, Handshake
 from protocol.ids import SwarmId
+from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 from tests.support.recording_ports import RecordingPorts
@@ -39,6 +40,16 @@ def test_ours_is_admitted_without_a_word() -> None:
     me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert (ports.sent, ports.done) == ([], [])
+
+
+def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
+    """Bans are kept in a table that free identities can fill."""
+    ports, verdicts = RecordingPorts(), Verdicts()
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports, verdicts=verdicts)
+    verdicts.add(Verdict(OTHER, "it lies", None))
+    assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
+    assert ports.messages() == [Goodbye("you are expelled for the rest of the run")]
+    assert me.admitted == set()
 
 
 @pytest.mark.parametrize("greets", [True, False])

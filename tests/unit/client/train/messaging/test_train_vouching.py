@@ -14,9 +14,7 @@ from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
 from protocol.manifest import swarm_id
 from protocol.vouching.register import KeptRegister, Register
-from protocol.wire.messages import (
-    Heartbeat,
-)
+from protocol.wire.messages import Goodbye, Heartbeat
 from tests.support.memory_network import MemoryHub, MemoryNetwork
 from tests.support.protocol_examples import manifest, peer, signer
 
@@ -98,6 +96,22 @@ async def test_an_expelled_member_says_why_and_not_that_its_old_invite_is_unknow
         nursery.cancel_scope.cancel()
 
 
+async def test_before_we_are_vouched_for_only_who_made_our_invite_may_refuse_us() -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery)
+        founder, stranger = Member(hub, 1, nursery), Member(hub, 2, nursery)
+        friend = Member(hub, 3, nursery, b"never drawn by anybody".ljust(32))
+        friend.engine.handshake.greets = lambda peer: peer == founder.peer
+        await linked(friend, stranger)
+        stranger.engine.send(friend.peer, Goodbye("go away"))
+        await trio.sleep(5.0)
+        assert (friend.out, stranger.engine.penalties) == ([], {}), "it is not shown the invite"
+        await linked(friend, founder)
+        await until(lambda: friend.out)
+        assert "we did not make this invite" in friend.out[0]
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody() -> None:
     async with trio.open_nursery() as nursery:
         hub = MemoryHub(nursery)
@@ -123,6 +137,26 @@ async def test_an_invite_is_redeemed_and_an_expulsion_reaches_everybody() -> Non
         await trio.sleep(30.0)
         assert not founder.admits(bad)
         assert friend.admits(founder)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_member_is_told_who_is_out_once_on_a_link() -> None:
+    async with trio.open_nursery() as nursery:
+        hub = MemoryHub(nursery)
+        founder = Member(hub, 1, nursery)
+        ticket = founder.vouching.draw_ticket(bytes(32), 2)
+        bad, friend = (Member(hub, number, nursery, ticket.secret) for number in (2, 3))
+        await linked(bad, founder)
+        await until(lambda: bad.register.is_member)
+        founder.vouching.expel(bad.peer, "")
+        told = list[PeerId]()
+        founder.vouching._tell = lambda peer, expulsions: told.extend(peer for _ in expulsions)  # type: ignore[method-assign]
+        await linked(friend, founder)
+        await until(lambda: friend.register.is_member and friend.admits(founder))
+        for _ in range(3):
+            friend.engine.greet_all()
+        await trio.sleep(5.0)
+        assert told.count(friend.peer) == 1
         nursery.cancel_scope.cancel()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import trio
@@ -256,7 +257,7 @@ async def test_who_names_and_does_not_give_keeps_no_others_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     liar, honest, keeper = world.members[A], world.members[C], world.members[B]
-    monkeypatch.setattr(liar, "take", lambda *_: None)  # for any request
+    monkeypatch.setattr(liar, "take", AsyncMock())  # whatever it is asked for
     world.serve(EVERY + 3, "ac", "b")
     due = 0 not in named
     await honest.store((0, EVERY + 2), *[(0, EVERY)] * due)

@@ -84,3 +84,18 @@ async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Pa
     complaint, _, over = ports.told()
     assert complaint.words.startswith("could not save version 5: disk: No space left")
     assert over.over == complaint.words
+
+
+async def test_a_snapshot_that_fails_says_nothing_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    ports, worker = RecordingPorts(), Writer()
+    worker.go.set()
+    async with trio.open_nursery() as nursery:
+        saver = saver_of(worker, tmp_path, ports, Shelf(cast(Any, ports)), nursery)
+        saver.checkpoint(5)
+        await saver.settled()
+        worker.full = True
+        saver.snapshot(5)
+        await saver.settled()
+        assert (saver.problem, saver.saved_version) == ("", 5)
+        await saver.final(lambda: 5)
+        assert saver.problem == ""

@@ -477,6 +477,21 @@ def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment 
     assert len(driven.blamed()) == 1
 
 
+def test_no_sibling_fills_the_store_in_which_our_own_work_lies() -> None:
+    driven = Driven(stages=2, averaging_codec="fp32")
+    driven.see([], [ME, OTHER, peer(3)])
+    shard = bytes(Header("fp32", "average", (SIZE,)).size_bytes)
+    driven.of._payloads = BoundaryStore(6 * len(shard), 0)
+    for attempt in range(1, 9):
+        driven.of.receive(OTHER, Segment(1, STEP, attempt, 0), shard)
+        driven.of.receive(OTHER, Reduced(1, STEP + 1, attempt, 0, 0.5), shard)
+    assert driven.of._payloads.bytes_of(OTHER) == 3 * len(shard)
+    assert set(driven.blamed()) == {Penalise(OTHER, "too-many-shards", 0)}
+    driven.of.receive(peer(3), Segment(1, STEP, 1, 0), shard)
+    assert driven.of._payloads.bytes_of(peer(3)) == len(shard)
+    assert not driven.owner.fault.called
+
+
 def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     """A stage in the middle has no use for tokens: passed on, they would be its own fault."""
     driven, terms = Driven(), manifest()

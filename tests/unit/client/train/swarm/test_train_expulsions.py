@@ -123,6 +123,7 @@ class Expelling(RecordingPorts):
         self.verdicts = Verdicts()
         self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
         self.membership.roster.member = self._member
+        self.membership.proves = lambda: None
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
         self.of = Expulsions(self, network, self.membership, SWARM)
@@ -181,13 +182,14 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
 
 
-def test_who_is_no_member_makes_room_for_the_proofs_against_members() -> None:
+def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     volunteer = Expelling()
-    volunteer.members = {peer(7): False, LIAR: True}
-    for number in (9, 8, 7):
+    volunteer.members = {peer(7): False, peer(6): True, LIAR: True}
+    volunteer.membership.proves = lambda: {LIAR}.__contains__
+    for number in (9, 8, 7, 6):
         proof = proof_of(number)
         volunteer.of.contradicted(proof.first, proof.second)
-    assert volunteer.verdicts._strangers == {peer(8), peer(7)}
+    assert volunteer.verdicts._strangers == {peer(8), peer(7), peer(6)}
 
 
 def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path) -> None:

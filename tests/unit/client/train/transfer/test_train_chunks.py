@@ -32,7 +32,8 @@ class Lines:
         self.most_in_memory = 0
         self.server = ChunkServer(cast(Ports, self), cast(Network, self), nursery, self.answer)
 
-    def answer(self, asker: PeerId, request: ChunkRequest) -> None:
+    async def answer(self, asker: PeerId, request: ChunkRequest) -> None:
+        await trio.lowlevel.checkpoint()
         self.served.append((asker, request.index))
         self.unsent[asker] += CHUNK_BYTES
         self.most_in_memory = max(self.most_in_memory, self.unsent.total())

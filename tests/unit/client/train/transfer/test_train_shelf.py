@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
@@ -44,14 +47,14 @@ def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobO
     return blob.offer
 
 
-def replies(ports: RecordingPorts, shelf: Shelf, index: int, version: int = 5) -> list[str]:
+async def replies(ports: RecordingPorts, shelf: Shelf, index: int, version: int = 5) -> list[str]:
     """Ask for a chunk; the kinds of the answers."""
     ports.forget()
-    shelf.request(ASKER, ChunkRequest("state", 0, version, index))
+    await shelf.request(ASKER, ChunkRequest("state", 0, version, index))
     return [type(message).__name__ for message in ports.messages()]
 
 
-def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
+async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
     path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     offer = put(shelf, path, temporary=False)
@@ -59,7 +62,7 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
         ports.forget()
         shelf.closed_because = lambda: reason  # noqa: B023
         shelf.query(ASKER, BlobQuery("state", 0, None))
-        shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
+        await shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
         refused = [NoBlob("state", 0, version, reason) for version in (None, 5)]
         given = [offer, Chunk("state", 0, 5, 0)]
         assert ports.messages() == (refused if reason else given)
@@ -67,17 +70,17 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
         assert bool(shelf.served_bytes) is not bool(reason)
 
 
-def test_a_chunk_that_does_not_exist_delists_nothing(
+async def test_a_chunk_that_does_not_exist_delists_nothing(
     path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     put(shelf, path, temporary=False)
     for index in (1, MAX_CHUNKS - 1):
-        assert replies(ports, shelf, index) == ["NoBlob"]
-    assert replies(ports, shelf, 0) == ["Chunk"]
+        assert await replies(ports, shelf, index) == ["NoBlob"]
+    assert await replies(ports, shelf, 0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_a_file_that_cannot_be_read_now_is_served_later(
+async def test_a_file_that_cannot_be_read_now_is_served_later(
     path: Path, ports: RecordingPorts, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     put(shelf, path, temporary=False)
@@ -87,12 +90,12 @@ def test_a_file_that_cannot_be_read_now_is_served_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
-        assert replies(ports, shelf, 0) == ["NoBlob"]
-    assert replies(ports, shelf, 0) == ["Chunk"]
+        assert await replies(ports, shelf, 0) == ["NoBlob"]
+    assert await replies(ports, shelf, 0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
+async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
     tmp_path: Path, ports: RecordingPorts, shelf: Shelf, *, gone: bool
 ) -> None:
     def snapshot(version: int) -> Path:
@@ -108,17 +111,42 @@ def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
         path.unlink()
     else:
         path.write_bytes(b"weight")
-    assert replies(ports, shelf, 0) == ["NoBlob"]
+    assert await replies(ports, shelf, 0) == ["NoBlob"]
     assert shelf.offer(0, 5) is None
     snapshot(6)
-    assert replies(ports, shelf, 0, version=2) == ["Chunk"], (
+    assert await replies(ports, shelf, 0, version=2) == ["Chunk"], (
         "four are kept, and it was none of them"
     )
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_snapshot_of_what_is_served_already_goes_at_once(
+@pytest.mark.parametrize("gone", [False, True])
+async def test_everything_else_goes_on_while_a_chunk_is_read(
+    path: Path, ports: RecordingPorts, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
+    put(shelf, path, temporary=False)
+    disk = threading.Event()
+
+    def reads(*_: object) -> bytes:
+        assert disk.wait(30.0)
+        if gone:
+            raise FileNotFoundError
+        return b"weights"
+
+    monkeypatch.setattr(blobs, "_chunk", reads)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shelf.request, ASKER, ChunkRequest("state", 0, 5, 0))
+        await wait_all_tasks_blocked()
+        assert ports.sent == []
+        path.write_bytes(b"others")
+        other = put(shelf, path, temporary=False)
+        disk.set()
+    assert isinstance(ports.messages()[0], NoBlob if gone else Chunk)
+    assert shelf.offer(0, 5) == other, "what was read was withdrawn meanwhile"
+
+
+async def test_a_snapshot_of_what_is_served_already_goes_at_once(
     tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
@@ -128,17 +156,17 @@ def test_a_snapshot_of_what_is_served_already_goes_at_once(
     put(shelf, snapshot, temporary=True)
     assert list(tmp_path.iterdir()) == [lasting]
     put(shelf, lasting, temporary=False)
-    assert replies(ports, shelf, 0) == ["Chunk"]
+    assert await replies(ports, shelf, 0) == ["Chunk"]
 
 
-def test_a_snapshot_made_twice_under_one_name_stays(
+async def test_a_snapshot_made_twice_under_one_name_stays(
     tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     path = tmp_path / "snapshot"
     for bytes_ in (b"weights", b"weights", b"others"):
         path.write_bytes(bytes_)
         put(shelf, path, temporary=True)
-        assert replies(ports, shelf, 0) == ["Chunk"]
+        assert await replies(ports, shelf, 0) == ["Chunk"]
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -228,7 +256,7 @@ class Leaves:
         return b"leaf" if index == 1 else b""
 
 
-def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> None:
+async def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> None:
     none = NoBlob("data", 0, LEAVES, "it is not here")
     assert asked(ports, shelf, "data", 0, LEAVES) == [none]
     offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
@@ -237,14 +265,14 @@ def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> Non
         assert asked(ports, shelf, "data", 0, LEAVES) == [answer]
     ports.forget()
     for index in (1, 0, None):
-        shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
+        await shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
     given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
     assert ports.messages() == [*given, NoBlob("data", 0, LEAVES, "the manifest proves each leaf")]
     assert ports.payloads == [b"leaf", b"", b""]
     assert shelf.served_bytes == 4
 
 
-def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
+async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     tmp_path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     path, rest = tmp_path / "state", b"the rest"
@@ -252,12 +280,12 @@ def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     blob = blob_of_file("state", 0, 5, path)
     shelf.put(blob, path, temporary=False)
     for index in (None, 0, 1, 2):
-        shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
+        await shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
     assert ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
     assert ports.messages()[3] == NoBlob("state", 0, 5, "it has no such chunk")
     assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
     ports.forget()
-    shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
+    await shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
     assert isinstance(ports.messages()[0], NoBlob)
 
 
