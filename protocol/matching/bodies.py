@@ -18,7 +18,7 @@ from protocol.effects import SendLetter
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
-from protocol.matching.timing import BODY_TTL_S
+from protocol.matching.timing import LEASE_S
 
 MAX_BODY_BYTES = 1024
 SEATS = 2
@@ -162,7 +162,7 @@ def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
 def is_fresh(body: Body, wall_s: float) -> bool:
     """Tell whether a body is within its time to live, tolerating the swarm's clock skew."""
     age_s = wall_s - body.issued_ms / 1000
-    return -limits.MAX_CLOCK_SKEW_S <= age_s <= BODY_TTL_S + limits.MAX_CLOCK_SKEW_S
+    return -limits.MAX_CLOCK_SKEW_S <= age_s <= LEASE_S + limits.MAX_CLOCK_SKEW_S
 
 
 def stage_of(body: Body) -> Stage:
