@@ -27,7 +27,7 @@ from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.newcomers import LetsIn, Newcomers
@@ -45,9 +45,6 @@ from protocol.wire.statement import Statement, encode_statement
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
-LAGGARD_S = 2 * HEARD_S
-"""How long a complete step waits for a replica that is still applying the previous one: longer than
-a replica takes to see that it has been left behind."""
 MOST_DOUBLINGS = 5
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 Amended = Callable[[], AgreedList]
@@ -357,7 +354,8 @@ class RoundLeader:
         if now < self._complete_since + HEARD_S and (coming := self._coming(members, now)):
             self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
-        if not laggards or now >= self._complete_since + LAGGARD_S:
+        # a replica sees sooner that it has been left behind
+        if not laggards or now >= self._complete_since + LOST_S:
             return YES
         return no(f"{_names(laggards)} still applies the step before")
 
@@ -629,7 +627,7 @@ class RoundLeader:
         if self._plan is not None and not self._proposing:
             waits += [self._patience.until, self._anew_at]
         elif self._complete_since is not None and self._laggards():
-            waits.append(self._complete_since + LAGGARD_S)
+            waits.append(self._complete_since + LOST_S)
         return min((at for at in waits if at is not None), default=None)
 
 
