@@ -15,7 +15,6 @@ from protocol.decree.proposer import State
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pace import ASIDE_S
-from protocol.pipeline.effects import Obstructs
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (
     Backward,
@@ -220,7 +219,7 @@ def test_a_leader_that_proposes_lies_loses_its_attempts_and_not_the_run(
 
 
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
-def test_one_witness_is_enough_for_siblings_that_wait_in_vain_as_well(seed: int) -> None:
+def test_a_stage_goes_on_where_all_that_some_have_out_is_kept(seed: int) -> None:
     """With three replicas and few microbatches some have nothing out but what the liar keeps."""
     made = world(3, seed)
     liar = made.of_stage(1)[-1]
@@ -285,7 +284,9 @@ def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
     for one, two in (pair, pair[::-1]):
         assert one.seat is not None
         now = made.now_of(one)
-        made.perform(one, one.seat._settle([Obstructs(two.peer, "it is late")], now))
+        one.seat.roster._decide(two.peer, one.peer, 0, "it is late", now)
+        one.seat.roster.tick(now)
+        made.perform(one, one.seat._take_view(now))
         assert one.seat.roster.is_aside(two.peer)
     for gone in others:
         made.crash(gone, wipe=True)

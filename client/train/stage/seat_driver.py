@@ -43,7 +43,6 @@ from protocol.pipeline.effects import (
     HashTask,
     Keep,
     LossTask,
-    Obstructs,
     Outcome,
     PassTask,
     PayloadKey,
@@ -320,7 +319,7 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Serving() | Obstructs() | Unsigned():
+            case Serving() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._owner.fault(effect)
