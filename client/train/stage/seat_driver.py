@@ -352,10 +352,10 @@ class SeatDriver:
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
-        around, era, version = self._around, self.seat.era, committed.version
+        around, version = self._around, committed.version
         terms = around.terms
-        around.counters.note_committed(committed, era)
-        terms.history.closed(committed, era)
+        around.counters.note_committed(committed)
+        terms.history.closed(committed)
         around.owner.stage_closed(committed)
         due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
         if (due or version >= terms.amendments().steps) and not self._closed:
