@@ -10,23 +10,18 @@ from typing import Final
 
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
-from protocol.recovery.knowledge import Knowledge, since
+from protocol.pace import FORGET_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, Knowledge, since
 
-ENDED_S: Final = 30.0
-"""How long electors whose processes have ended are waited for where most have: they come back and
-vote, if they were only started anew."""
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
-STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A replica that closed a step this recently, in seconds or usual steps, is healthy. A stage that
-stays behind a neighbour for so long while nothing comes of its step can no longer close it.
-Gradients died in the stage after it, or activations in the one before."""
+"""A replica that closed a step this recently, in usual steps or ``BRIEF_PATIENCE_S``, is healthy. A
+stage that stays behind a neighbour for so long while nothing comes of its step can no longer close
+it. Gradients died in the stage after it, or activations in the one before."""
 IN_VAIN_S: Final = 300.0
 """A stage is given what it begins with in this time, or others may know that nobody has it. Nor
 does any step take so long in which nothing moves."""
-FOLLOW_S: Final = 60.0
-"""Trouble that we saw so lately makes another's decision about it credible."""
 
 
 class Trouble:
@@ -127,9 +122,10 @@ class Trouble:
         return known.now >= self._still_since + self._vain_s()
 
     def is_alone(self) -> bool:
-        """Whether the electors that are left close no step any more, and have been waited for."""
+        """Whether the electors that are left close no step any more, and have been waited for: who
+        was only started anew comes back and votes."""
         electors, alone_since = self._known.context.ended(), self._alone_since
-        wait_s = 0.0 if electors <= FEW else ENDED_S
+        wait_s = 0.0 if electors <= FEW else FORGET_S
         return alone_since is not None and electors > 0 and self._known.now >= alone_since + wait_s
 
     def is_healthy(self) -> bool:
@@ -144,7 +140,7 @@ class Trouble:
 
     def was_seen(self) -> bool:
         """Whether there was trouble lately."""
-        return self.seen_at is not None and self._known.now < self.seen_at + FOLLOW_S
+        return self.seen_at is not None and self._known.now < self.seen_at + LATELY_S
 
     def may_return(self) -> bool:
         """Whether every lost stage has a replica that is only silent: it may come back as it was,
@@ -157,7 +153,7 @@ class Trouble:
     def next_deadline(self) -> float | None:
         """Return when there may be trouble that no event shows."""
         due = [self._still_since + self._vain_s()]
-        due += [] if self._alone_since is None else [self._alone_since + ENDED_S]
+        due += [] if self._alone_since is None else [self._alone_since + FORGET_S]
         return min((at for at in due if at > self._known.now), default=None)
 
     # --- inside ------------------------------------------------------------------------------
@@ -176,4 +172,4 @@ class Trouble:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)
 
     def _stuck_s(self) -> float:
-        return max(STUCK_S, STUCK_STEPS * self.step_s)
+        return max(BRIEF_PATIENCE_S, STUCK_STEPS * self.step_s)

@@ -11,7 +11,7 @@ from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
 from protocol.ids import PeerId
-from protocol.recovery.meeting import MEET_S
+from protocol.recovery.lines import MEET_S
 from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.wire.parts import SeatStatus
 from tests.support.protocol_examples import peer
