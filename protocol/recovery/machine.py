@@ -355,7 +355,6 @@ class Recovery:
         known = self.known
         if given_up is None:
             self.evidence.begin(self.lineage, lineage)
-            self.evidence.begins_with(lineage.version, self._makers(lineage))
         else:
             self.evidence.go_over(given_up.reached)
         known.refused[self.lineage] = now + LATELY_S
@@ -374,14 +373,6 @@ class Recovery:
                 kept = tuple(sorted(given_up.fetched))
             effects.append(self._publish(Stored(lineage, kept), now))
         return [*effects, Adopt(lineage, reason, ours, given_up)]
-
-    def _makers(self, begin: Lineage) -> frozenset[PeerId]:
-        """Return the members whose copies a lineage begins with, if we have none ourselves."""
-        known = self.known
-        if any(copy.version == begin.version for copy in known.own_copies()):
-            return frozenset()
-        there = known.stored_live()
-        return frozenset(p for s in range(known.stages) for p in holders(there, begin, s))
 
     def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RecoveryEffect]:
         """Wait, and explain once for what and how long at most."""
