@@ -30,7 +30,7 @@ from protocol.ids import PeerId, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import LetsIn, Newcomers
+from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -116,7 +116,7 @@ class RoundLeader:
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, lets_in)
+        self._admissions = Admissions(place, lets_in)
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(expected_s), era
         self._verify = verify
@@ -448,7 +448,7 @@ class RoundLeader:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
-        observers = self._newcomers.observers(arriving, members, now)
+        observers = self._admissions.observers(arriving, members, now)
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
@@ -572,7 +572,7 @@ class RoundLeader:
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
         this step and the next."""
-        observers = self._newcomers.observing(now) if self._plan is None else self._plan.observers
+        observers = self._admissions.observing(now) if self._plan is None else self._plan.observers
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
         told |= dict.fromkeys(sorted(self._quorum.electors))
@@ -588,12 +588,12 @@ class RoundLeader:
             joiner: the newcomer.
             now: monotonic seconds.
         """
-        self._newcomers.ask(joiner, now)
+        self._admissions.ask(joiner, now)
         return self._act(now)
 
     def admitted(self, joiner: PeerId, now: float) -> None:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._newcomers.admitted(joiner, now)
+        self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""
@@ -608,7 +608,7 @@ class RoundLeader:
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
         at = self.step, self._state, self._made_by(self.step), now
-        return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
+        return self._admissions.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""

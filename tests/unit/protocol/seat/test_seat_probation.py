@@ -11,7 +11,7 @@ from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.admissions import Admissions
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
@@ -201,7 +201,7 @@ def alone(*proven: PeerId) -> Roster:
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), alone(NEW).lets_in)
+    newcomers = Admissions(Place(ME, 0, 2, 8), alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
     newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
