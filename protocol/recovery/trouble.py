@@ -42,8 +42,9 @@ class Trouble:
         self._still: tuple[object, ...] = ()
         self._still_since = 0.0
         """Since when nothing has come of any stage's step."""
-        self._behind_since: dict[int, tuple[int, int, float]] = {}
-        """Version, how far its step is, and since when that has been so; by stage."""
+        self._behind_since: dict[int, tuple[tuple[int, int, int], float]] = {}
+        """By stage: its version, how far its step is, a neighbour's version, and since when all of
+        that has been so. If the neighbour goes on, others have closed the step."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
@@ -57,16 +58,16 @@ class Trouble:
             self._rose_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
-        if (seen := (self._known.lineage, context.versions, context.moved)) != self._still:
-            self._still, self._still_since = seen, now
+        if (still := (self._known.lineage, context.versions, context.moved)) != self._still:
+            self._still, self._still_since = still, now
         behind = {}
         for stage, version in enumerate(context.versions):
             near = [v for v in context.versions[max(0, stage - 1) : stage + 2] if v is not None]
             if version is not None and version < max(near):
                 moved = context.moved[stage] if context.moved else 0
+                seen = version, moved, max(near)
                 known = self._behind_since.get(stage)
-                same = known is not None and known[:2] == (version, moved)
-                behind[stage] = known if known and same else (version, moved, now)
+                behind[stage] = known if known and known[0] == seen else (seen, now)
         self._behind_since = behind
 
     def _time_steps(self, now: float) -> None:
@@ -101,7 +102,7 @@ class Trouble:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
             return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
-        for stage, (step, _, behind_since) in self._behind_since.items():
+        for stage, ((step, *_), behind_since) in self._behind_since.items():
             if self._known.now >= behind_since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         if self.stands_still():

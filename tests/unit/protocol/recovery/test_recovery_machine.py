@@ -229,6 +229,17 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
     assert adopted(made.tick(90.0 + BRIEF_PATIENCE_S + ANSWER_S)) is not None
 
 
+def test_a_stage_whose_neighbour_goes_on_is_not_stuck() -> None:
+    """Others close its steps: we are set aside, or parted from them."""
+    made = running(first(PEERS))
+    for second in range(20, 100, 10):
+        made.update(context(27, 28 + second // 10), float(second))
+        made.tick(second + 9.0)
+        assert not made._trouble.words()
+    made.tick(90.0 + made._trouble._stuck_s())
+    assert "cannot close step 27" in made._trouble.words()
+
+
 def test_who_names_a_later_lineage_has_left_ours() -> None:
     other = PEERS[1]
     later, latest = (replaced(FIRST, era=(n << 32) + 7) for n in (1, 2))
