@@ -23,7 +23,6 @@ from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import READY, Verify, agreed
-from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -34,6 +33,7 @@ from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
+from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks

@@ -11,11 +11,11 @@ from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_ballot
 from protocol.decree.elector import Term
-from protocol.decree.proposer import State
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pace import ASIDE_S
 from protocol.rounds.plans import REFUSED
+from protocol.rounds.proposer import State
 from protocol.wire.messages import (
     Backward,
     Commit,

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import agreed
 from protocol.decree.elector import unsigned_elector
-from protocol.decree.proposer import State
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
@@ -26,6 +25,7 @@ from protocol.rounds.leader import (
     RoundLeader,
 )
 from protocol.rounds.plans import REFUSED
+from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
