@@ -408,12 +408,11 @@ class Membership:
 
 
 def _changed(held: Held) -> RecordChanged:
-    seq, body = held.record.seq, held.record.body
-    return RecordChanged(held.envelope.kind, held.subject, seq, held.signer, body)
+    return RecordChanged(held.envelope.kind, held.subject, held.signer, held.record.body)
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((seat.version, seat.attempt) for seat in seats)
+    return tuple(seat.version for seat in seats)
 
 
 def _states(seats: tuple[SeatStatus, ...]) -> object:

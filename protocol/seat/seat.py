@@ -262,9 +262,9 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
+        stage, queue = self.place.stage, self.pipeline.queued
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, queue, rate, era=self.era)
         return replace(
             told,
             leaving=self.draining.begun,
