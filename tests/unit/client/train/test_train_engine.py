@@ -310,7 +310,7 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path
         for kind, believed, passed in kinds:
             told.reset_mock()
             told.search.receive.return_value = believed
-            answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
+            answer = NoBlob(kind, 0, 0)  # type: ignore[arg-type]
             engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.search.receive.called is (kind == "data")
