@@ -98,18 +98,9 @@ class SwarmView:
         return tuple(stage for stage in stages if stage not in self.unseen)
 
 
-def leader(
-    view: SwarmView,
-    stage: int,
-    step: int,
-    *,
-    among: Collection[PeerId] = (),
-) -> PeerId | None:
-    """Return the leader of a step's round in ``stage``: the first of ``leaders``, or None.
-
-    ``view``, ``step`` and ``among`` are as for ``leaders``.
-    """
-    return next(iter(leaders(view, stage, step, among=among)), None)
+def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
+    """Return the leader of a step's round in ``stage``: the first of ``leaders``, or None."""
+    return next(iter(leaders(view, stage, step)), None)
 
 
 def leaders(

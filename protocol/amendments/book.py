@@ -17,48 +17,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from model_zoo.specs.course import Course, Turn
-from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import Amendment, digest_of, parse_amendment
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import SwarmId
+from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
 
 MAX_CHAINS = 64
 """Remembered, of the lists that others name."""
 MAX_OF_A_NUMBER = 2
 """Two show that the founder contradicts itself; a third would show nothing more."""
-
-
-class Beginning(Protocol):
-    """What a run begins with: of its manifest, the part that amendments are about."""
-
-    @property
-    def founder(self) -> PeerId:
-        """Who may amend it."""
-
-    @property
-    def optimizer(self) -> OptimizerSpec:
-        """The optimizer with its schedule."""
-
-    @property
-    def local_rounds(self) -> LocalRounds | None:
-        """How replicas step between two versions; None: they do not."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-
-    @property
-    def stage_count(self) -> int:
-        """Number of stages."""
 
 
 class KeptAmendments(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -83,15 +59,15 @@ class Amendments:
     """See the module's docstring.
 
     Args:
-        beginning: the run's manifest; it says who the founder is.
+        manifest: the run's; it says who the founder is.
         swarm: its id.
         kept: the state from disk; what does not verify is left out.
     """
 
     def __init__(
-        self, beginning: Beginning, swarm: SwarmId, kept: KeptAmendments | None = None
+        self, manifest: Manifest, swarm: SwarmId, kept: KeptAmendments | None = None
     ) -> None:
-        self._run, self._swarm = beginning, swarm
+        self._run, self._swarm = manifest, swarm
         self._known: dict[int, dict[bytes, Known]] = {}
         self._chains: dict[AgreedList, tuple[Known, ...]] = {}
         """What ``chain`` has found since something was new, by list."""

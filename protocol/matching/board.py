@@ -16,7 +16,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.population import Population
-from protocol.matching.timing import POSTING_TTL_S
+from protocol.matching.timing import LEASE_S
 
 INFINITY = float("inf")
 
@@ -36,7 +36,7 @@ class Notice:
 
     def expired(self, now: float) -> bool:
         """Tell whether it was not repeated for so long that it is believed no more."""
-        return now >= self.received_at + POSTING_TTL_S
+        return now >= self.received_at + LEASE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Board:
                 current[stage] = self._last_believed[stage] = best
         self._stale.clear()
         self._current = dict(sorted(current.items()))
-        times = (notice.received_at + POSTING_TTL_S for notice in current.values())
+        times = (notice.received_at + LEASE_S for notice in current.values())
         self._expires_at = min(times, default=INFINITY)
 
     def _is_of_now(self, notice: Notice) -> bool:

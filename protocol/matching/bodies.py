@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
@@ -18,21 +17,20 @@ from protocol.effects import SendLetter
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
-from protocol.matching.timing import BODY_TTL_S
+from protocol.matching.timing import LEASE_S
+from protocol.wire.canonical import Canonical
+from protocol.wire.fields import PeerText, Reason, StageIndex
 
 MAX_BODY_BYTES = 1024
 SEATS = 2
 MAX_TERM = 1000
 """Successions within one beacon (10 minutes); a liar can exhaust the terms only until it ends."""
 
-StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
-PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
 Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
 Score = Annotated[int, Meta(ge=0, lt=preferences.MAX_SCORE)]
 Millis = Annotated[int, Meta(ge=0, lt=2**48)]
 Epoch = Annotated[int, Meta(ge=0, lt=2**31)]
 Replicas = Annotated[int, Meta(ge=0, le=100_000)]
-Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Phase = Annotated[int, Meta(ge=0, le=2)]
 
 
@@ -124,15 +122,14 @@ Direct = ToSteward | ToVolunteer
 KINDS: dict[type[Direct | Posting], str] = {
     body: body.__name__.lower() for body in (Propose, Withdraw, Hold, Reject, Posting)
 }
-_encoder = msgspec.msgpack.Encoder()
-_decoders: dict[str, msgspec.msgpack.Decoder[Direct | Posting]] = {
-    kind: msgspec.msgpack.Decoder(body) for body, kind in KINDS.items()
+_formats = {
+    kind: Canonical[Direct | Posting](body, "matching-body") for body, kind in KINDS.items()
 }
 
 
-def encode_body(body: Body) -> bytes:
-    """Return the canonical bytes that are signed."""
-    return _encoder.encode(body)
+def encode_body(body: Direct | Posting) -> bytes:
+    """Return the canonical bytes that are sent, or signed."""
+    return _formats[KINDS[type(body)]].encode(body)
 
 
 def letter(to: str, body: Direct) -> SendLetter:
@@ -146,23 +143,17 @@ def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
     Raises:
         RemoteProtocolError: unknown kind, too long, malformed, out of range or not canonical.
     """
-    if kind not in _decoders:
+    if kind not in _formats:
         raise RemoteProtocolError("matching-kind-unknown", kind[: limits.MAX_NAME_CHARS])
     if len(encoded) > MAX_BODY_BYTES:
         raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
-    try:
-        body = _decoders[kind].decode(encoded)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError("matching-body-malformed", str(error), penalty=20) from error
-    if encode_body(body) != encoded:
-        raise RemoteProtocolError("matching-body-not-canonical", penalty=20)
-    return body
+    return _formats[kind].parse(encoded)
 
 
 def is_fresh(body: Body, wall_s: float) -> bool:
     """Tell whether a body is within its time to live, tolerating the swarm's clock skew."""
     age_s = wall_s - body.issued_ms / 1000
-    return -limits.MAX_CLOCK_SKEW_S <= age_s <= BODY_TTL_S + limits.MAX_CLOCK_SKEW_S
+    return -limits.MAX_CLOCK_SKEW_S <= age_s <= LEASE_S + limits.MAX_CLOCK_SKEW_S
 
 
 def stage_of(body: Body) -> Stage:

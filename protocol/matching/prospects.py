@@ -14,13 +14,7 @@ from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.timing import (
-    ABSENCE_S,
-    MUTE_S,
-    SECOND_FETCH_S,
-    SECOND_HASTE_S,
-    SECOND_LOOK_S,
-)
+from protocol.matching.timing import ABSENCE_S, HASTE_S, LOOK_S, PASSED_OVER_S, SECOND_FETCH_S
 
 INFINITY = float("inf")
 Notices = Mapping[Stage, Notice]
@@ -41,7 +35,7 @@ class Prospects:
 
     def mute(self, stage: Stage, now: float) -> None:
         """Remember that a steward does not answer."""
-        self._mute_until[stage] = now + MUTE_S
+        self._mute_until[stage] = now + PASSED_OVER_S
 
     def wait_until(self, notices: Notices, now: float) -> float | None:
         """Return until when to wait before we ask (for the steward of a stage that has none), or
@@ -116,16 +110,16 @@ class Beside(Prospects):
         that neighbours do not all choose the same stage."""
         home = self._home_at(now)
         if home != self._home:
-            wait_s = SECOND_LOOK_S * preferences.moment(Stage(0), self._context.me)
+            wait_s = LOOK_S * preferences.moment(Stage(0), self._context.me)
             self._home, self._look_at = home, INFINITY if home is None else now + wait_s
         if home is None:
             return INFINITY
-        haste_s = SECOND_HASTE_S * preferences.moment(Stage(0), self._context.me)
+        haste_s = HASTE_S * preferences.moment(Stage(0), self._context.me)
         if any(abs(stage - home) == 1 for stage in self._context.board.facts(now).empty):
             self._look_at = min(self._look_at, now + haste_s)
         if now < self._look_at:
             return self._look_at
-        self._look_at = now + SECOND_LOOK_S
+        self._look_at = now + LOOK_S
         return None
 
     def retry_at(self, now: float) -> float:

@@ -21,12 +21,8 @@ from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
-from protocol.matching.timing import (
-    MUTE_AFTER_TRIES,
-    RENEW_S,
-    RETRY_S,
-    TENTATIVE_RENEW_S,
-)
+from protocol.matching.timing import HASTE_S, MUTE_AFTER_TRIES, RENEW_S
+from protocol.pace import ANSWER_S
 
 INFINITY = float("inf")
 ELSEWHERE = "placed elsewhere"
@@ -258,7 +254,7 @@ class Seat:
     def _propose(self, notice: Notice, now: float) -> list[Effect]:
         self.bid = bid = Bid.on(notice, self._context.number(now))
         self.state = State.PROPOSED
-        self.due_at = now + RETRY_S
+        self.due_at = now + ANSWER_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
         return [
@@ -285,7 +281,7 @@ class Seat:
             self.due_at = INFINITY if shown else now + RENEW_S
             return []
         self.state, self.held_at = State.HELD, min(self.held_at, now)
-        self.due_at = now + TENTATIVE_RENEW_S
+        self.due_at = now + HASTE_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered", "hold")
         self.state = State.FETCHING
@@ -297,7 +293,7 @@ class Seat:
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it
             self.bid = replace(bid, tries=0, answered_ms=body.issued_ms)
-            self.due_at = now + TENTATIVE_RENEW_S
+            self.due_at = now + HASTE_S
             return self._say(f"stage {bid.stage} does not know us ({body.reason}); serving on")
         self.prospects.refuse(bid.stage, bid.mandate, body.epoch)
         self._free()
@@ -308,12 +304,12 @@ class Seat:
 
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, asked_ms=self._context.number(now), tries=1)
-        self.due_at = now + RETRY_S
+        self.due_at = now + ANSWER_S
         return [self._ask(self.bid, now)]
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
-        self.due_at = now + RETRY_S
+        self.due_at = now + ANSWER_S
         return [self._ask(self.bid, now)]
 
     def _ask(self, bid: Bid, now: float) -> Effect:

@@ -13,7 +13,7 @@ from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, changes
 from protocol.matching.prospects import Beside, Prospects
 from protocol.matching.seat import Seat, State
-from protocol.matching.timing import ALONE_S, MOVE_REST_S, SECOND_LOOK_S
+from protocol.matching.timing import LOOK_S, MOVE_REST_S
 
 
 class Seats:
@@ -41,7 +41,7 @@ class Seats:
         """Return the stage that the second seat has to be beside. Before the gang start that is the
         stage that keeps us, once we have waited for long enough."""
         home = self.home_seat
-        waits = home.state is State.HELD and now >= home.held_at + ALONE_S
+        waits = home.state is State.HELD and now >= home.held_at + LOOK_S
         return home.kept_by if waits else home.rests_at
 
     # --- inputs -----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Seats:
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
         holds_two = self.second_seat.rests_at is not None
-        weigh_at = self._weigh_at + SECOND_LOOK_S if holds_two else float("inf")
+        weigh_at = self._weigh_at + LOOK_S if holds_two else float("inf")
         return min(weigh_at, self.home_seat.due_at, self.second_seat.due_at)
 
     def follow_home(self, now: float) -> list[Effect]:
@@ -131,7 +131,7 @@ class Seats:
     def _weigh_second(self, now: float) -> list[Effect]:
         """Give the second stage up if it is not worth its averaging, and others serve it."""
         stage, context = self.second_seat.rests_at, self._context
-        if stage is None or now < self._weigh_at + SECOND_LOOK_S:
+        if stage is None or now < self._weigh_at + LOOK_S:
             return []
         self._weigh_at = now
         reason, notice = self._beside.dear(stage, held=True), context.board.current(stage, now)

@@ -22,14 +22,14 @@ from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
     LONGEST_PATIENCE_S,
-    OPENING_S,
+    PASSED_OVER_S,
     PATIENCE_S,
     PUBLISH_GAP_S,
     REFRESH_S,
     SETTLE_S,
-    TENTATIVE_LEASE_S,
 )
 from protocol.matching.wanted import Wanted
+from protocol.pace import ANSWER_S
 
 INFINITY = float("inf")
 
@@ -168,7 +168,7 @@ class Steward:
         shown = body.bound and self.stage in member.held
         invited = body.bound and sender == self._wanted.peer
         has_home = second and member.home_stage is not None
-        lease_s = LEASE_S if body.bound else TENTATIVE_LEASE_S
+        lease_s = LEASE_S if body.bound else PASSED_OVER_S
         return HeldPlace(
             peer=sender,
             rate=population.rate(sender, self.stage),
@@ -223,7 +223,7 @@ class Steward:
             self._unsettled_since = now
         self._opened_at = now
         latest = max(self._patient_until(now), now)
-        self._quiet_at = min(max(self._quiet_at, now + OPENING_S), latest)
+        self._quiet_at = min(max(self._quiet_at, now + ANSWER_S), latest)
         self._enter(OPEN, now)
 
     def _stir(self, now: float) -> None:

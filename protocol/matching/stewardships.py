@@ -13,7 +13,8 @@ from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.steward import Steward
-from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
+from protocol.matching.timing import BEACON_S, HASTE_S
+from protocol.pace import ANSWER_S
 
 INFINITY = float("inf")
 ABSURD_EPOCH = 2**30
@@ -91,7 +92,7 @@ class Stewardships:
         for stage, since in self._vacant_since.items():
             order = self._context.population.candidates(stage, beacon)
             if self._context.me in order:
-                wait = LISTEN_S + order.index(self._context.me) * SUCCESSION_STEP_S
+                wait = ANSWER_S + order.index(self._context.me) * HASTE_S
                 turns[stage] = since + wait
         return turns
 

@@ -1,32 +1,31 @@
-"""Every wait of the matching, in seconds, with its reason. Constants only."""
+"""Every wait of the matching that is its own, in seconds, with its reason. Constants only."""
 
 from __future__ import annotations
 
-LEASE_S = 60.0
-"""A hold that is not renewed for this long lapses: the holder is gone or cut off."""
+from protocol.pace import ANSWER_S
 
-TENTATIVE_LEASE_S = 10.0
-"""Lease before the holder has confirmed that it fetches: five fast renewals."""
+LEASE_S = 60.0
+"""A place, a posting or a letter that is not said anew for so long counts no more: who said it is
+gone or cut off."""
+
+PASSED_OVER_S = 10.0
+"""Five fast renewals. A tentative place lapses without one for so long. Whoever is called sets out
+within this time, or another one is called; a steward that does not answer is left alone for it."""
 
 RENEW_S = 15.0
 """A replica renews this often; four renewals must be lost before its lease lapses."""
 
-TENTATIVE_RENEW_S = 2.0
-"""Before the gang start holds are renewed faster: a lost HOLD or REJECT surfaces here."""
-
-RETRY_S = 1.0
-"""An unanswered letter is sent again."""
+HASTE_S = 2.0
+"""What is urgent is done within this time: before the gang start holds are renewed, for a lost HOLD
+or REJECT surfaces here; a second seat looks for a stage when one next to its home has no replica.
+Each next candidate for a vacant stage waits this much longer, so that differing views still end in
+one steward."""
 
 MUTE_AFTER_TRIES = 15
-"""A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""
-
-MUTE_S = 10.0
+"""A steward that leaves this many proposals unanswered is passed over."""
 
 SETTLE_S = 0.4
 """Quiet after the last arrival: more than a round trip, so that rejected peers have come back."""
-
-OPENING_S = 1.0
-"""Quiet after a stage opens: its posting must reach the volunteers, and they must answer."""
 
 HANDOVER_S = 2.5
 """A successor waits this long for the holders of its predecessor before it places newcomers."""
@@ -43,40 +42,21 @@ PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""
 
 REFRESH_S = 20.0
-"""A posting is repeated this often at rest; it is not believed for longer than its TTL."""
+"""A posting is repeated this often at rest."""
 
-POSTING_TTL_S = 60.0
-BODY_TTL_S = 60.0
-
-LISTEN_S = 1.0
-"""A stage without a steward for this long is taken over by the first candidate."""
-
-SUCCESSION_STEP_S = 2.0
-"""Each next candidate waits this much longer, so that differing views still end in one steward."""
-
-ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
+ABSENCE_S = ANSWER_S + 2 * HASTE_S
 """A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
-SECOND_LOOK_S = 60.0
-"""A second seat looks for a stage, or whether it is still worth it, this often."""
-
-SECOND_HASTE_S = 2.0
-"""It looks within this time when a stage next to its home has no replica."""
-
 LOOK_S = 60.0
-"""A needy stage looks this often whether somebody would be more useful there."""
+"""A needy stage looks this often whether somebody would be more useful there, and a second seat for
+a stage, or whether its own is still worth it. Who waits for this long for the gang start takes an
+empty stage beside its own as well."""
 
 NEXT_CALL_S = 3.0
 """It looks again after this time when somebody has come, or when it is empty."""
 
-CALL_S = 10.0
-"""Whoever is wanted sets out within this time, or another one is called."""
-
 MOVE_REST_S = 300.0
 """A seat does not change its stage twice within this time."""
-
-ALONE_S = 60.0
-"""Who waits for this long for the gang start takes an empty stage beside its own as well."""
 
 SECOND_FETCH_S = 600.0
 """A volunteer that needs longer to fetch a second stage does not take one. A second stage is also

@@ -20,8 +20,7 @@ from protocol.membership.detector import DEAD_AFTER_S
 CONTACT_S: Final = 4.0
 """A peer that acknowledges a heartbeat which we sent at most this many seconds ago still counts us
 as alive. The arrival time of its answer proves nothing: a message queued while we were suspended is
-old. The margin to ``LOST_AFTER_S`` allows for clocks that run at different rates."""
-LOST_AFTER_S: Final = DEAD_AFTER_S
+old. The margin to ``DEAD_AFTER_S`` allows for clocks that run at different rates."""
 SPREAD_S: Final = 20.0
 """After so long a proof has reached everybody that is linked. Without it, a convicted elector would
 count for ever, and the honest other one of two could close no step again."""
@@ -165,6 +164,6 @@ class Contacts:
         found = {
             peer
             for peer, contact in self._contacts.items()
-            if contact.ended or now >= contact.heard + LOST_AFTER_S
+            if contact.ended or now >= contact.heard + DEAD_AFTER_S
         }
         return frozenset(found.union(*self._shunned.values()))

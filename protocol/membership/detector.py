@@ -14,7 +14,6 @@ from protocol.ids import PeerId
 
 DEAD_AFTER_S: Final = 5.0
 TICK_S: Final = 1.0
-MAX_LATENESS_S: Final = 1.0
 
 
 class Detector:
@@ -61,7 +60,7 @@ class Detector:
 
     def _forgive_own_sleep(self, now: float) -> None:
         """If this tick is late, ignore all silence since the last one: we were not listening."""
-        if self._last_tick is not None and now - self._last_tick > TICK_S + MAX_LATENESS_S:
+        if self._last_tick is not None and now - self._last_tick > 2 * TICK_S:
             slept_s = now - self._last_tick
             self._heard = {peer: min(now, at + slept_s) for peer, at in self._heard.items()}
         self._last_tick = now

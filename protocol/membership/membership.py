@@ -27,7 +27,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
-from protocol.membership.detector import TICK_S, Detector
+from protocol.membership.detector import DEAD_AFTER_S, TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid, parse_loss
 from protocol.membership.measured import MEASURED
@@ -58,10 +58,6 @@ never worked with. Members that are there link with us, or those that we work wi
 
 Proves = Callable[[PeerId], bool]
 """Whether a step that we closed contains a peer's work."""
-
-SPEAK_OVER_AFTER_S: Final = 5.0
-"""Wait before we supersede a newer advert of our own identity, so that two processes with one
-identity do not race."""
 
 
 class Membership:
@@ -379,8 +375,9 @@ class Membership:
         for held in received.fresh:
             effects += self._learn(held)
             if held.signer == self._own and self._next_refresh is not None:
-                # an earlier run of ours published a newer advert: supersede it
-                self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
+                # an earlier run of ours published a newer advert: supersede it, later, so that two
+                # processes with one identity do not race
+                self._next_refresh = min(self._next_refresh, now + DEAD_AFTER_S)
         return effects + list(received.effects)
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
@@ -411,12 +408,11 @@ class Membership:
 
 
 def _changed(held: Held) -> RecordChanged:
-    seq, body = held.record.seq, held.record.body
-    return RecordChanged(held.envelope.kind, held.subject, seq, held.signer, body)
+    return RecordChanged(held.envelope.kind, held.subject, held.signer, held.record.body)
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((seat.version, seat.attempt) for seat in seats)
+    return tuple(seat.version for seat in seats)
 
 
 def _states(seats: tuple[SeatStatus, ...]) -> object:

@@ -60,7 +60,6 @@ class RecordChanged:
 
     kind: str
     key: str
-    seq: int
     signer: PeerId
     body: bytes
 

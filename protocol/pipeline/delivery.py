@@ -11,8 +11,8 @@ microbatch that is late also goes to another replica that is idle, or, if its ho
 at all, to one that brings results meanwhile: where nobody brings any, the stages behind are slow.
 Of a step that these have not begun only a receipt can be late.
 The first gradient counts. A holder that brings nothing is struck: it gets nothing more for a while,
-and three times in a row name it to the stage. A late holder is also asked whether it has the
-microbatch, so that what was lost on the way is sent again.
+twice as long each time in a row. A late holder is also asked whether it has the microbatch, so that
+what was lost on the way is sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pace import ANSWER_S, LOOK_S, LOST_S
-from protocol.pipeline.effects import Obstructs, PayloadKey, PipelineEffect, Rerouted, SendPayload
+from protocol.pipeline.effects import PayloadKey, PipelineEffect, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
 
@@ -339,10 +339,9 @@ class Deliveries:
             f"{now - holder.sent_at:.1f} s, usually {usual_s:.1f}; {short(chosen)} gets it too"
         )
         said = Explain("pipeline", words, members=(slow, chosen))
-        effects: list[PipelineEffect] = [self._send(delivery, chosen, now), said]
-        if nothing and late.account.struck(now):
-            effects.append(Obstructs(slow, "again and again it brings none of our work"))
-        return effects
+        if nothing:
+            late.account.struck(now)
+        return [self._send(delivery, chosen, now), said]
 
     # --- finding a holder ------------------------------------------------------------------
 

@@ -266,14 +266,6 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Obstructs:
-    """We have seen ourselves that a replica holds the step up; for the seat, not for the driver."""
-
-    peer: PeerId
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rerouted:
     """A microbatch was sent to another replica; ``cause`` in words. Feeds recovery figures."""
 
@@ -296,13 +288,5 @@ class GradientAccepted:
 
 
 PipelineEffect = (
-    Effect
-    | Keep
-    | SendPayload
-    | DropStep
-    | Compute
-    | Fault
-    | Rerouted
-    | GradientAccepted
-    | Obstructs
+    Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted | GradientAccepted
 )

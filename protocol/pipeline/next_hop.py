@@ -34,8 +34,8 @@ REST_S = 0.02
 MOST_TIMES = 3.0
 """What takes so many times the usual is late, however much times vary. A replica that has not shown
 what it needs may need so many times what its slowest sibling does."""
-STRIKES = 3
-"""In a row, until a replica that brings nothing is named to the stage."""
+MOST_DOUBLINGS = 5
+"""Of the time for which a replica gets nothing that brings nothing: 16 minutes."""
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MUCH_SLOWER = 3.0
@@ -108,14 +108,11 @@ class Account:
             self.rests_until = now + self.rest_s
             self.rest_s = min(2 * self.rest_s, ANSWER_S)
 
-    def struck(self, now: float) -> bool:
-        """It brings nothing: it gets nothing for a while. Return whether it comes to that again and
-        again."""
-        if now < self.suspended_until:
-            return False
-        self.strikes += 1
-        self.suspended_until = now + FORGET_S
-        return self.strikes >= STRIKES
+    def struck(self, now: float) -> None:
+        """It brings nothing: it gets nothing for a while, twice as long each time in a row."""
+        if now >= self.suspended_until:
+            self.suspended_until = now + FORGET_S * (1 << min(self.strikes, MOST_DOUBLINGS))
+            self.strikes += 1
 
     def shown_at(self, *, early: bool) -> float:
         """Return when a gradient came from there last, in monotonic seconds; ``early``: or a
@@ -264,7 +261,3 @@ class NextHop:
             return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
         known = [c.gradient.mean_s for c in self._accounts.values() if c.gradient.measured]
         return max(least_s, MOST_TIMES * max(known)) if known else UNMEASURED_S
-
-    def overdue(self) -> list[PeerId]:
-        """Return the replicas that bring nothing while their siblings do."""
-        return [peer for peer, candidate in self._accounts.items() if candidate.strikes]

@@ -118,10 +118,6 @@ class Pipeline:
         """Microbatches that the worker could work on now."""
         return 0 if self._closed else self.work.count(*READY)
 
-    def overdue(self) -> list[PeerId]:
-        """Return the replicas of the next stage that bring nothing while their siblings do."""
-        return self._deliveries.next_hop.overdue()
-
     @property
     def empty(self) -> bool:
         """Whether no microbatch is kept, of any step."""

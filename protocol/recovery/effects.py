@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Effect
 from protocol.ids import PeerId
-from protocol.recovery.meeting import FETCH_S
 from protocol.recovery.stored import Copy, Lineage
 
 
@@ -79,7 +78,7 @@ class FetchLine:
     lineage: Lineage
     copies: tuple[Copy, ...]
     donors: tuple[PeerId, ...]
-    within_s: float = FETCH_S
+    within_s: float
     """Seconds after which all of them are here, or it has failed."""
 
 

@@ -201,12 +201,6 @@ class Evidence:
             self._known[peer] = replace(known, together=together)
         self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
 
-    def begins_with(self, version: int, peers: Collection[PeerId]) -> None:
-        """What we begin with, at this version, is what these peers have made."""
-        for peer in self._known.keys() & set(peers):
-            known = self._known[peer]
-            self._known[peer] = replace(known, together=max(version, known.together))
-
     def go_over(self, version: int) -> None:
         """We give up what we have made apart from others, whose line is at this version."""
         self.closed_at, self._made = None, {}

@@ -28,9 +28,10 @@ replica that has not closed a step for this long has little to lose and trusts s
 BRIEF_PATIENCE_S: Final = 15.0
 """The same wait if it can save one checkpoint interval at most; and how long a returning replica
 waits for peers it has worked with before it trusts strangers."""
-REFUSED_S: Final = 60.0
-"""A line whose state could not be had, so many times or in time, or that we have just left, is no
-reason to give up ours for so long. Only who sees that it trains goes back to it."""
+LATELY_S: Final = 60.0
+"""What was so lately counts. Trouble that we saw makes another's decision about it credible. A line
+that we have left, or whose state could not be had, so many times or in time, is no reason to give
+up ours; only who sees that it trains goes back to it."""
 
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies. Nor

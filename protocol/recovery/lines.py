@@ -1,9 +1,18 @@
-"""The meeting of two lineages: which line of the run is given up, and what is fetched before.
+"""Two lines of one run meet: which one is given up, and what is fetched of the other one before.
 
-``meeting`` says which of two lines stands, and since when another one is seen. Here is told what
-the lines are, for which of them ours may be given up, and which copies of it have to be here first.
+One side of a split swarm at most closes a step (``rounds/quorum.py``), but members that left in
+order, or whose process ended, are missed by nobody: each of two friends may go on alone, and later
+both train. A *line* is a lineage with the members that follow it. Where two lines meet, one stands;
+the members of the other fetch its state and give up their own steps.
 
-State: what is being fetched of which line, what is here, and since when a line stands before ours.
+Which one stands follows from what each side sees (it never counts itself lower than the other side
+does, so one at most gives up): one that ``MANY`` or more members follow stands before a smaller
+one, so that one liar resets no three; then the one with more steps, then the founder's, then that
+of the lowest peer id. Members of two lines that were begun apart know nothing of each other: there
+the founder's stands once it has a checkpoint.
+
+State: since when each other line is seen, how far it was then, and how often its state came too
+slowly; what is being fetched of which line, what is here, and since when a line stands before ours.
 Times are monotonic seconds.
 """
 
@@ -11,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.ids import PeerId
@@ -18,23 +28,66 @@ from protocol.recovery.choice import order
 from protocol.recovery.effects import FetchLine, GivenUp
 from protocol.recovery.evidence import AHEAD_STEPS
 from protocol.recovery.knowledge import (
+    LATELY_S,
     MANY_CHECKPOINTS,
     PATIENCE_S,
-    REFUSED_S,
     Knowledge,
     since,
 )
-from protocol.recovery.meeting import MANY, Line, Meetings, first
 from protocol.recovery.stored import Copy, Lineage
 
+MEET_S: Final = 20.0
+"""A line is seen for so long before another one is given up for it: a roll-back takes less, and
+whoever has not heard of it yet follows meanwhile."""
+MANY: Final = 3
+FETCH_S: Final = 600.0
+"""So long the state of a line is fetched before others are tried. Each attempt at the same line may
+take twice as long as the one before: a slow donor is not left out, and one whose bytes drip holds
+up nobody for good."""
+MOST_DOUBLINGS: Final = 10
 MOST_FAILURES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A lineage, and what we see of those that follow it."""
+
+    lineage: Lineage
+    members: frozenset[PeerId]
+    """At least one."""
+    steps: int
+    """Its newest version."""
+
+    def stands_before(self, other: Line, founder: PeerId | None) -> bool:
+        """Whether this line stands and the other one is given up; ``founder``: of the run."""
+        ours, theirs = self._weight(founder), other._weight(founder)
+        return ours > theirs or (ours == theirs and min(self.members) < min(other.members))
+
+    def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
+        count = len(self.members)
+        return count if count >= MANY else 0, self.steps, founder in self.members
+
+
+def first(lines: Collection[Line], founder: PeerId | None) -> Line | None:
+    """Return the one of these lines that stands before all others; None: there is none."""
+
+    def stands(line: Line) -> bool:
+        return all(line.stands_before(one, founder) for one in lines if one != line)
+
+    return next(filter(stands, lines), None)
 
 
 class Lines:
     """See the module's docstring."""
 
     def __init__(self, known: Knowledge) -> None:
-        self._known, self._meetings = known, Meetings()
+        self._known = known
+        self._others = dict[Lineage, Line]()
+        """All other lines that members serve now."""
+        self._first_seen: dict[Lineage, tuple[float, int]] = {}
+        """Of these: since when, and how far each was then."""
+        self._slow: dict[Lineage, int] = {}
+        """Of these: how often the state came too slowly."""
         self._fetching: FetchLine | None = None
         self._fetching_since = 0.0
         self._fetched: tuple[Copy, ...] = ()
@@ -128,8 +181,21 @@ class Lines:
 
     def beside(self) -> list[Line]:
         """Return the lines that others have trained for a while beside ours, whichever stands."""
-        known, meetings = self._known, self._meetings
-        return [line for line in meetings.seen if meetings.trains(line, known.steps, known.now)]
+        return list(filter(self._trains, self._others.values()))
+
+    def _see(self, others: Collection[Line]) -> None:
+        """Take all other lines that members serve now."""
+        self._others = {line.lineage: line for line in others}
+        new = {of: (self._known.now, line.steps) for of, line in self._others.items()}
+        self._first_seen = {of: self._first_seen.get(of, now) for of, now in new.items()}
+        self._slow = {of: count for of, count in self._slow.items() if of in new}
+
+    def _trains(self, line: Line) -> bool:
+        """Whether a line has been there for long and has gone on meanwhile, or is at the run's last
+        step."""
+        now, steps = self._known.now, self._known.steps
+        since_s, version = self._first_seen.get(line.lineage, (now, line.steps))
+        return now >= since_s + MEET_S and (line.steps > version or line.steps >= steps)
 
     # --- for which of them ours is given up --------------------------------------------------
 
@@ -142,7 +208,7 @@ class Lines:
         """
         known = self._known
         ours, others = self._seen(made)
-        self._meetings.see(others, known.now)
+        self._see(others)
         known.refused = {of: until for of, until in known.refused.items() if until > known.now}
         found = [
             line
@@ -161,7 +227,9 @@ class Lines:
 
     def next_deadline(self) -> float | None:
         """Return when a line will have been there for long."""
-        return self._meetings.next_deadline(self._known.now) if self._known.open else None
+        due = (since_s + MEET_S for since_s, _ in self._first_seen.values())
+        later = (at for at in due if at > self._known.now)
+        return min(later, default=None) if self._known.open else None
 
     def _may_join(self, line: Line, *, deciding: bool) -> bool:
         """Whether a line is reason enough to give up ours if it stands before ours. One that has
@@ -171,7 +239,7 @@ class Lines:
         if known.is_refused(line.lineage):
             return False
         if known.open:
-            return self._meetings.trains(line, known.steps, known.now)
+            return self._trains(line)
         further = line.steps > known.lineage.version
         return deciding or further or order(line.lineage) > order(known.lineage)
 
@@ -240,7 +308,7 @@ class Lines:
             best = max(count, key=lambda copy: (count[copy], copy))
             copies.append(best)
             donors |= {peer for peer, held in said.items() if best in held}
-        within_s = self._meetings.fetch_s(line.lineage)
+        within_s = FETCH_S * 2.0 ** min(self._slow.get(line.lineage, 0), MOST_DOUBLINGS)
         return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
 
     def _given_up(self, line: Line) -> GivenUp:
@@ -262,10 +330,10 @@ class Lines:
             self._fetching, self.failures = None, self.failures + 1
             slow = now >= self._fetching_since + wanted.within_s
             if slow:
-                self._meetings.too_slow(wanted.lineage)
+                self._slow[wanted.lineage] = self._slow.get(wanted.lineage, 0) + 1
             if slow or self.failures >= MOST_FAILURES:
                 self.failures = 0
                 self._refuse(wanted.lineage, now)
 
     def _refuse(self, lineage: Lineage, now: float | None = None) -> None:
-        self._known.refused[lineage] = (self._known.now if now is None else now) + REFUSED_S
+        self._known.refused[lineage] = (self._known.now if now is None else now) + LATELY_S

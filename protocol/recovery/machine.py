@@ -28,6 +28,7 @@ from typing import Final
 
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.recovery.choice import SEED, holders, next_era
 from protocol.recovery.deciding import MOST_NAMES, Deciding
 from protocol.recovery.effects import (
@@ -40,22 +41,17 @@ from protocol.recovery.effects import (
     Waiting,
 )
 from protocol.recovery.following import Following
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, REFUSED_S, Certified, Knowledge, since
-from protocol.recovery.lines import Lines
-from protocol.recovery.meeting import Line
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, Certified, Knowledge, since
+from protocol.recovery.lines import Line, Lines
 from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.recovery.trouble import Trouble
 
-LOST_S: Final = 1.0
-"""How long a stage is without state before we believe it: hand-overs take a moment."""
 SAVE_S: Final = 180.0
 """Bound of the time in which the state that we serve is saved, to go on from it alone."""
 TURN_S: Final = 3.0
 """Each next replica by rank waits this much longer before it decides in place of earlier ones."""
 SETTLE_S: Final = 2.0
 """A returning swarm waits this long after the last member that came."""
-MAX_SETTLE_S: Final = 30.0
-"""Bound of that wait while we know none of the arrivals: there may be no end of them."""
 REFRESH_S: Final = 180.0
 """How often our record is published again; it expires after ten minutes."""
 NOTHING_YET: Final = "nobody has a version of the run yet"
@@ -265,7 +261,8 @@ class Recovery:
     def _settled_at(self) -> float:
         """Return when a returning member stops waiting for others and their records."""
         known, closed_since = self.known, self._closed_since or 0.0
-        settled = min(self._changed_at + SETTLE_S, closed_since + MAX_SETTLE_S)
+        # of members that we do not know there may be no end
+        settled = min(self._changed_at + SETTLE_S, closed_since + FORGET_S)
         if known.context.eras and not known.goes_by_strangers() and not known.voters():
             # they may be what is left of the swarm
             settled = max(settled, (known.unmet_since or 0.0) + BRIEF_PATIENCE_S)
@@ -275,15 +272,15 @@ class Recovery:
 
     def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
         began = self._trouble.since if self._trouble.since is not None else now
-        if now < began + LOST_S:
-            self._due = began + LOST_S
+        if now < began + ANSWER_S:  # hand-overs take a moment
+            self._due = began + ANSWER_S
             return []
         if self._trouble.is_alone() and self._unsaved() and now < began + SAVE_S:
             self._due = began + SAVE_S
             said = self._wait(trouble, Waiting("for our own state to be written", self._due))
             asked, self._asked_to_save = self._asked_to_save, True
             return said if asked else [*said, SaveNow()]
-        return self._decide(trouble, began + LOST_S, now)
+        return self._decide(trouble, began + ANSWER_S, now)
 
     def _unsaved(self) -> bool:
         """Whether we serve all stages at one version of which the disk lacks a copy."""
@@ -298,7 +295,7 @@ class Recovery:
         known, deciding = self.known, self._deciding
         lonely = self._trouble.stands_still() and not known.has_begun()
         if not lonely and not known.context.quorum(now):
-            self._due = now + LOST_S
+            self._due = now + ANSWER_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = known.newest_whole()
         if not target.version and not deciding.may_begin_again():
@@ -358,10 +355,9 @@ class Recovery:
         known = self.known
         if given_up is None:
             self.evidence.begin(self.lineage, lineage)
-            self.evidence.begins_with(lineage.version, self._makers(lineage))
         else:
             self.evidence.go_over(given_up.reached)
-        known.refused[self.lineage] = now + REFUSED_S
+        known.refused[self.lineage] = now + LATELY_S
         begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open = known.open
         known.begin(lineage)
@@ -377,14 +373,6 @@ class Recovery:
                 kept = tuple(sorted(given_up.fetched))
             effects.append(self._publish(Stored(lineage, kept), now))
         return [*effects, Adopt(lineage, reason, ours, given_up)]
-
-    def _makers(self, begin: Lineage) -> frozenset[PeerId]:
-        """Return the members whose copies a lineage begins with, if we have none ourselves."""
-        known = self.known
-        if any(copy.version == begin.version for copy in known.own_copies()):
-            return frozenset()
-        there = known.stored_live()
-        return frozenset(p for s in range(known.stages) for p in holders(there, begin, s))
 
     def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RecoveryEffect]:
         """Wait, and explain once for what and how long at most."""

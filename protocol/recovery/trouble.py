@@ -10,23 +10,18 @@ from typing import Final
 
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
-from protocol.recovery.knowledge import Knowledge, since
+from protocol.pace import FORGET_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, Knowledge, since
 
-ENDED_S: Final = 30.0
-"""How long electors whose processes have ended are waited for where most have: they come back and
-vote, if they were only started anew."""
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
-STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A replica that closed a step this recently, in seconds or usual steps, is healthy. A stage that
-stays behind a neighbour for so long while nothing comes of its step can no longer close it.
-Gradients died in the stage after it, or activations in the one before."""
+"""A replica that closed a step this recently, in usual steps or ``BRIEF_PATIENCE_S``, is healthy. A
+stage that stays behind a neighbour for so long while nothing comes of its step can no longer close
+it. Gradients died in the stage after it, or activations in the one before."""
 IN_VAIN_S: Final = 300.0
 """A stage is given what it begins with in this time, or others may know that nobody has it. Nor
 does any step take so long in which nothing moves."""
-FOLLOW_S: Final = 60.0
-"""Trouble that we saw so lately makes another's decision about it credible."""
 
 
 class Trouble:
@@ -47,8 +42,9 @@ class Trouble:
         self._still: tuple[object, ...] = ()
         self._still_since = 0.0
         """Since when nothing has come of any stage's step."""
-        self._behind_since: dict[int, tuple[int, int, float]] = {}
-        """Version, how far its step is, and since when that has been so; by stage."""
+        self._behind_since: dict[int, tuple[tuple[int, int, int], float]] = {}
+        """By stage: its version, how far its step is, a neighbour's version, and since when all of
+        that has been so. If the neighbour goes on, others have closed the step."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
@@ -62,16 +58,16 @@ class Trouble:
             self._rose_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
-        if (seen := (self._known.lineage, context.versions, context.moved)) != self._still:
-            self._still, self._still_since = seen, now
+        if (still := (self._known.lineage, context.versions, context.moved)) != self._still:
+            self._still, self._still_since = still, now
         behind = {}
         for stage, version in enumerate(context.versions):
             near = [v for v in context.versions[max(0, stage - 1) : stage + 2] if v is not None]
             if version is not None and version < max(near):
                 moved = context.moved[stage] if context.moved else 0
+                seen = version, moved, max(near)
                 known = self._behind_since.get(stage)
-                same = known is not None and known[:2] == (version, moved)
-                behind[stage] = known if known and same else (version, moved, now)
+                behind[stage] = known if known and known[0] == seen else (seen, now)
         self._behind_since = behind
 
     def _time_steps(self, now: float) -> None:
@@ -106,7 +102,7 @@ class Trouble:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
             return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
-        for stage, (step, _, behind_since) in self._behind_since.items():
+        for stage, ((step, *_), behind_since) in self._behind_since.items():
             if self._known.now >= behind_since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         if self.stands_still():
@@ -127,9 +123,10 @@ class Trouble:
         return known.now >= self._still_since + self._vain_s()
 
     def is_alone(self) -> bool:
-        """Whether the electors that are left close no step any more, and have been waited for."""
+        """Whether the electors that are left close no step any more, and have been waited for: who
+        was only started anew comes back and votes."""
         electors, alone_since = self._known.context.ended(), self._alone_since
-        wait_s = 0.0 if electors <= FEW else ENDED_S
+        wait_s = 0.0 if electors <= FEW else FORGET_S
         return alone_since is not None and electors > 0 and self._known.now >= alone_since + wait_s
 
     def is_healthy(self) -> bool:
@@ -144,7 +141,7 @@ class Trouble:
 
     def was_seen(self) -> bool:
         """Whether there was trouble lately."""
-        return self.seen_at is not None and self._known.now < self.seen_at + FOLLOW_S
+        return self.seen_at is not None and self._known.now < self.seen_at + LATELY_S
 
     def may_return(self) -> bool:
         """Whether every lost stage has a replica that is only silent: it may come back as it was,
@@ -157,7 +154,7 @@ class Trouble:
     def next_deadline(self) -> float | None:
         """Return when there may be trouble that no event shows."""
         due = [self._still_since + self._vain_s()]
-        due += [] if self._alone_since is None else [self._alone_since + ENDED_S]
+        due += [] if self._alone_since is None else [self._alone_since + FORGET_S]
         return min((at for at in due if at > self._known.now), default=None)
 
     # --- inside ------------------------------------------------------------------------------
@@ -176,4 +173,4 @@ class Trouble:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)
 
     def _stuck_s(self) -> float:
-        return max(STUCK_S, STUCK_STEPS * self.step_s)
+        return max(BRIEF_PATIENCE_S, STUCK_STEPS * self.step_s)

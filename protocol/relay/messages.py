@@ -49,8 +49,6 @@ class Reserved(RelayWire, frozen=True):
     expires_s: Annotated[int, Meta(ge=1, le=3600)]
     rate_bytes_per_s: NonNegative
     """The rate that all its circuits share; 0: no limit."""
-    circuits: Annotated[int, Meta(ge=1, le=1024)]
-    """Most circuits of one member."""
 
 
 class Connect(RelayWire, frozen=True):

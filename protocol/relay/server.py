@@ -283,7 +283,7 @@ class RelayServer:
         if peer not in self._reservations and self._has_no_place(asked.prefix):
             return self._refuse(asked, "full")
         self._reservations[peer] = _Reservation(now + limits.reservation_s, asked.prefix)
-        granted = Reserved(limits.reservation_s, self._rate, limits.circuits_of_member)
+        granted = Reserved(limits.reservation_s, self._rate)
         return [Answer(asked.number, granted)]
 
     def _has_no_place(self, prefix: str) -> bool:

@@ -23,17 +23,17 @@ from protocol import limits
 from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import READY, Verify, agreed
-from protocol.decree.proposer import Proposer, State
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import LetsIn, Newcomers
+from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
+from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
@@ -45,9 +45,6 @@ from protocol.wire.statement import Statement, encode_statement
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
-LAGGARD_S = 2 * HEARD_S
-"""How long a complete step waits for a replica that is still applying the previous one: longer than
-a replica takes to see that it has been left behind."""
 MOST_DOUBLINGS = 5
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 Amended = Callable[[], AgreedList]
@@ -119,7 +116,7 @@ class RoundLeader:
         self._amended, self._agreed = amended
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, lets_in)
+        self._admissions = Admissions(place, lets_in)
         self._next: dict[PeerId, LedgerReport] = {}
         self._patience, self._era = Patience(expected_s), era
         self._verify = verify
@@ -357,7 +354,8 @@ class RoundLeader:
         if now < self._complete_since + HEARD_S and (coming := self._coming(members, now)):
             self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
-        if not laggards or now >= self._complete_since + LAGGARD_S:
+        # a replica sees sooner that it has been left behind
+        if not laggards or now >= self._complete_since + LOST_S:
             return YES
         return no(f"{_names(laggards)} still applies the step before")
 
@@ -450,7 +448,7 @@ class RoundLeader:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
-        observers = self._newcomers.observers(arriving, members, now)
+        observers = self._admissions.observers(arriving, members, now)
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
@@ -574,7 +572,7 @@ class RoundLeader:
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
         this step and the next."""
-        observers = self._newcomers.observing(now) if self._plan is None else self._plan.observers
+        observers = self._admissions.observing(now) if self._plan is None else self._plan.observers
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
         told |= dict.fromkeys(sorted(self._quorum.electors))
@@ -590,12 +588,12 @@ class RoundLeader:
             joiner: the newcomer.
             now: monotonic seconds.
         """
-        self._newcomers.ask(joiner, now)
+        self._admissions.ask(joiner, now)
         return self._act(now)
 
     def admitted(self, joiner: PeerId, now: float) -> None:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._newcomers.admitted(joiner, now)
+        self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""
@@ -610,7 +608,7 @@ class RoundLeader:
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
         at = self.step, self._state, self._made_by(self.step), now
-        return self._newcomers.admit(serving, self._held(), *at, amended=self._agreed())
+        return self._admissions.admit(serving, self._held(), *at, amended=self._agreed())
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
@@ -629,7 +627,7 @@ class RoundLeader:
         if self._plan is not None and not self._proposing:
             waits += [self._patience.until, self._anew_at]
         elif self._complete_since is not None and self._laggards():
-            waits.append(self._complete_since + LAGGARD_S)
+            waits.append(self._complete_since + LOST_S)
         return min((at for at in waits if at is not None), default=None)
 
 

@@ -11,8 +11,9 @@ sums before their members say Ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence, Set
-from typing import Final, Protocol
+import enum
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -32,6 +33,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
@@ -44,36 +46,31 @@ from protocol.rounds.plans import (
     owner,
     plan_digest,
 )
-from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds, most_segments
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import Decree
+
+
+class Progress(enum.Enum):
+    """``waiting``: for a plan.
+
+    ``settling``: the worker still has a task that adds to the gradient. ``observing``: the plan
+    lists us as a joining peer, we only collect and apply what is broadcast.
+    """
+
+    WAITING = "waiting"
+    SETTLING = "settling"
+    CONTRIBUTING = "contributing"
+    EXCHANGING = "exchanging"
+    READY = "ready"
+    OBSERVING = "observing"
+    APPLYING = "applying"
+
 
 NOT_READY: Final = frozenset({Progress.SETTLING, Progress.CONTRIBUTING, Progress.EXCHANGING})
 """Where a member can still give an attempt up: nobody can have proposed its decree."""
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault | Unsigned
-
-
-class Accumulator(Protocol):
-    """The interface of the pipeline to a round: the gradients of the step that the worker has
-    summed."""
-
-    def done(self) -> Set[int]:
-        """Return the microbatches that it holds."""
-
-    @property
-    def accumulating(self) -> bool:
-        """Whether the worker has a task that will change it."""
-
-    def drop(self, microbatch: int) -> Sequence[Send]:
-        """A microbatch is subtracted: another replica counts it."""
-
-    def loss_sum(self, ids: frozenset[int]) -> float:
-        """Return the summed token losses of microbatches (0 except at the last stage)."""
-
-    def close(self) -> None:
-        """The next version is being made: nothing more is added."""
 
 
 class RoundMember:
@@ -83,7 +80,7 @@ class RoundMember:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
-        accumulator: the gradients of the step that the worker has summed.
+        accumulator: holds the gradients of the step that the worker has summed.
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
@@ -98,7 +95,7 @@ class RoundMember:
         size: int,
         step: int,
         *,
-        accumulator: Accumulator,
+        accumulator: Pipeline,
         loaded: bool,
         promise: tuple[int, int] = (0, 0),
         commitments: Commitments | None = None,

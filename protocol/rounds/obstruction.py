@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S
+from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 
 Kind = Literal[
     "contribution",
@@ -63,8 +63,6 @@ FORGET: Final = 0.7
 """Decay of a long round's weight with each shorter one."""
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
-LOST_S: Final = HEARD_S + 2 * ANSWER_S
-"""By then all replicas in touch have listed a lost peer, and have said so."""
 SPOILT_TIMES: Final = 2
 """Bad tensors in one step that are no accident."""
 VOIDED_TIMES: Final = 8
@@ -105,8 +103,8 @@ class Obstruction:
 
     def lost_one(self, now: float) -> None:
         """Restart the waits after the loss of a peer of our stage or the next: others take over its
-        part of the step, and the step cannot be closed without it before the electors know. Waits
-        for the peer itself continue."""
+        part of the step, and the step cannot be closed without it before the electors have listed
+        it as lost. Waits for the peer itself continue."""
         self._since = {w: at for w, at in self._since.items() if w[0] not in SHARED}
         self._not_before = now + LOST_S
 

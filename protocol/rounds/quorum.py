@@ -24,40 +24,15 @@ reach: all that we hear count, also those that are set aside.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import designated, is_majority
 from protocol.ids import PeerId, rank, short
+from protocol.membership.contacts import Contacts
 from protocol.view import SwarmView
 
 IsProven = Callable[[PeerId], bool]
-
-
-class Touch(Protocol):
-    """The interface of our contacts to a quorum; ``now`` is monotonic seconds."""
-
-    def present(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer still counts us as alive."""
-
-    def meets(self, peer: PeerId, now: float) -> bool:
-        """Whether we hear a peer, also if one of us has set the other aside."""
-
-    def expect(self, peers: Iterable[PeerId], now: float) -> None:
-        """Count a peer as lost, too, if it is never heard."""
-
-    def is_gone(self, peer: PeerId) -> bool:
-        """Whether a peer's process has certainly ended."""
-
-    def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
-        """Whether a present peer serves a stage, by its own word."""
-
-    def lost(self, now: float) -> Collection[PeerId]:
-        """The peers that we have lost ourselves."""
-
-    def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
-        """From now on ignore the peers that the seat in ``stage`` sets aside."""
 
 
 class Quorum:
@@ -66,7 +41,7 @@ class Quorum:
     Args:
         me: our id.
         stage: ours.
-        touch: None: who is not in the view is gone, as in worlds without partitions.
+        touch: our contacts; None: who is not in the view is gone, as in worlds without partitions.
         has_left: whether a peer follows a later lineage than ours, by its own record.
         electors: of the lineage's first step; ourselves alone, if nobody is named.
     """
@@ -75,7 +50,7 @@ class Quorum:
         self,
         me: PeerId,
         stage: int,
-        touch: Touch | None,
+        touch: Contacts | None,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         electors: Collection[PeerId] = (),
     ) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 from protocol.pipeline.effects import PipelineEffect
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.member import RoundMember
-from protocol.rounds.progress import Progress
+from protocol.rounds.member import Progress, RoundMember
 from protocol.view import SwarmView
 
 

@@ -23,15 +23,13 @@ everybody counts: before our first plan in a lineage, and in a stage whose repli
 leaves it out, in all its stages that have others: it leads nothing, gets no work and is in no plan.
 The quorum ignores it, so it is lost to us. Whether a step can be closed without it is still decided
 only by the majority of the electors. What a seat decides holds in that seat: where we hold another
-stage, too, that one judges for itself. Somebody decides, and the others follow for as long as that
-one names the peer in its heartbeats:
+stage, too, that one judges for itself.
 
-- What we see ourselves we decide ourselves (``accuse``). Our siblings follow once most of them say
-  so, or one of them does and they wait for the peer, too.
 - A replica's claim against a sibling, made by naming it as missing in its heartbeats, is one word
   against another: one of the two has to go, whichever lies. The replicas of the neighbouring stages
   are the judges. Each decides for itself and names the loser; all follow the first judge that has
-  decided, in an order that the pair fixes, so that no two sides of a run wait for opposite peers.
+  decided, in an order that the pair fixes, for as long as it names the loser, so that no two sides
+  of a run wait for opposite peers.
   Where nobody judges, siblings decide for themselves, and of the two each against the other.
 - A majority of a stage expels a member for good (``audit/charges.py``).
 
@@ -132,11 +130,11 @@ class _Decision:
     why: str
     since: float
     until: float
-    other: PeerId | None = None
-    """The other peer of the dispute, if a dispute was the reason."""
-    version: int = 0
+    other: PeerId
+    """The other peer of the dispute."""
+    version: int
     """Of its stage at that moment."""
-    look_at: float = math.inf
+    look_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,6 @@ class Roster:
         verdicts: who is out.
         proves: whether a step that this volunteer closed contains a peer's work; None: everybody is
             proven, as in worlds without invented members.
-        overdue: peers that bring us nothing for so long that one more witness is enough.
         spoilers: peers whose fault we have seen ourselves.
         audited: whether the run has audits.
     """
@@ -169,13 +166,12 @@ class Roster:
         quorum: Quorum,
         verdicts: Verdicts,
         proves: Proves | None = None,
-        overdue: Callable[[], Collection[PeerId]] = tuple,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
         *,
         audited: bool = False,
     ) -> None:
         self._place, self._quorum, self._verdicts, self._proves = place, quorum, verdicts, proves
-        self._overdue, self._spoilers = overdue, spoilers
+        self._spoilers = spoilers
         self.whole = self.seen = self.view = SwarmView(((),) * place.stages)
         self._records: dict[PeerId, _Record] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -330,16 +326,6 @@ class Roster:
             record.new_until = now + ASIDE_S
         return True
 
-    def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
-        """Set ``peer`` aside at ``now`` for our own observation ``why``."""
-        stages = self._stages_of({peer})
-        if peer == self._place.me or self.is_aside(peer) or not stages:
-            return []
-        if self._is_elector_needed(peer, now):
-            return []
-        self._decide(peer, stages[-1], why, now)
-        return self._settle(now)
-
     def tick(self, now: float) -> list[Explain]:
         """Decide what is due, and let back whose time is over."""
         for peer, decision in list(self._decisions.items()):
@@ -428,14 +414,12 @@ class Roster:
 
     # --- our decisions ---------------------------------------------------------------------
 
-    def _decide(
-        self, peer: PeerId, stage: int, why: str, now: float, other: PeerId | None = None
-    ) -> None:
+    def _decide(self, peer: PeerId, other: PeerId, stage: int, why: str, now: float) -> None:
         record = self._record(peer)
         if now >= record.back_at + FORGIVEN_AFTER * _doubled(record.times):
             record.times = 0
         until, version = now + _doubled(record.times), self.seen.committed(stage)
-        look_at = math.inf if other is None else now + self._unmended_s(stage)
+        look_at = now + self._unmended_s(stage)
         self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
 
     def _let_back(self, peer: PeerId) -> None:
@@ -447,7 +431,7 @@ class Roster:
         other, version = decision.other, self.seen.committed(decision.stage)
         look_at = now + self._unmended_s(decision.stage)
         self._decisions[peer] = replace(decision, version=version, look_at=look_at)
-        if other is None or other == self._place.me or other in self._aside:
+        if other == self._place.me or other in self._aside:
             return
         if decision.version < version or version >= self._last:
             return  # it has gone on, or there is nothing to go on with
@@ -457,7 +441,7 @@ class Roster:
         ):
             return
         del self._decisions[peer]
-        self._decide(other, decision.stage, "its stage does not go on with it", now, peer)
+        self._decide(other, peer, decision.stage, "its stage does not go on with it", now)
 
     # --- disputes --------------------------------------------------------------------------
 
@@ -489,7 +473,7 @@ class Roster:
             return
         (other,) = pair - {loser}
         why = f"it and {short(other)} hold each other up"
-        self._decide(loser, dispute.stage, why, now, other)
+        self._decide(loser, other, dispute.stage, why, now)
 
     def _loser(self, pair: Pair) -> PeerId:
         """Return the loser of a dispute; of ourselves and another, the other."""
@@ -529,7 +513,7 @@ class Roster:
     def _follow_judges(self) -> None:
         """The first judge may have decided later than we did, or changed its mind."""
         for peer, decision in list(self._decisions.items()):
-            pair = frozenset((peer, decision.other or peer))
+            pair = frozenset((peer, decision.other))
             if pair in self._disputes and self._judged(pair) == decision.other:
                 del self._decisions[peer]
 
@@ -570,21 +554,6 @@ class Roster:
             stands = now >= dispute.since + ANSWER_S
             if stands and (loser := self._judged(pair)) is not None:
                 yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
-        yield from self._by_siblings(now)
-
-    def _by_siblings(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
-        """A peer of a neighbouring stage that most of our stage have set aside: otherwise it would
-        obstruct our stage through us alone. One witness is enough if we wait for the peer, too."""
-        ours = self.seen.serving(self._place.stage)
-        named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
-        overdue, words = self._overdue(), "others of our stage have set it aside"
-        for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
-            stages = [s for s in self._stages_of({peer}) if s != self._place.stage]
-            if not stages or (not self.is_aside(peer) and self._is_elector_needed(peer, now)):
-                continue
-            if peer in overdue and peer not in self._decisions:
-                self._decide(peer, stages[0], words, now)
-            yield peer, _Aside(stages[0], words, "those whom we followed let it back")
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.

@@ -45,7 +45,6 @@ from protocol.pipeline.effects import (
     Keep,
     KeepVersionTask,
     LossTask,
-    Obstructs,
     Outcome,
     PassTask,
     PayloadKey,
@@ -192,8 +191,8 @@ class Seat:
         self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.pipeline = Pipeline(place, step, at_once=at_once)
-        seen = self.pipeline.overdue, self._spoilers
-        self.roster = Roster(place, self.quorum, audits.verdicts, proves, *seen, audited=audited)
+        judged = audits.verdicts, proves, self._spoilers
+        self.roster = Roster(place, self.quorum, *judged, audited=audited)
         self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
         self.leasing = Leasing(place, step, self.pipeline)
         self._compose_audits(audits)
@@ -263,9 +262,9 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        stage, queue, attempt = self.place.stage, self.pipeline.queued, self.made_by[0]
+        stage, queue = self.place.stage, self.pipeline.queued
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, attempt, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, queue, rate, era=self.era)
         return replace(
             told,
             leaving=self.draining.begun,
@@ -397,11 +396,6 @@ class Seat:
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
         return [*self.roster.observe(claims, now, self.agreeing.steps)]
-
-    def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
-        """Go on without a member that holds us up before our eyes."""
-        said = self.roster.accuse(seen.peer, seen.words, now)
-        return [*said, *(self._take_view(now) if said else [])]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: the commit of its version, and who
@@ -855,8 +849,6 @@ class Seat:
                     pending += self._take(self.place.me, message, now)
                 case Unsigned():
                     pending += self._unsigned(effect)
-                case Obstructs():
-                    pending += self._set_aside(effect, now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from protocol import limits
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pace import FORGET_S
 from protocol.transfer.blob import DIGEST_BYTES, chunk_count, split
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
@@ -31,9 +32,6 @@ QUERY_RETRY_S = 0.25
 CHUNK_S = 22.5
 """Of each chunk in flight, until none has come for so long that a donor is given up. A chunk takes
 17 s on a line of 1 Mbit/s."""
-LEAST_TIMEOUT_S = 30.0
-FIRST_TURN_S = 30.0
-"""After so long the bytes that other donors offer are fetched for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class Fetch:
         """Repeat unanswered queries and drop silent donors."""
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
-            if now - max(oldest, donor.heard) >= max(LEAST_TIMEOUT_S, self._window * CHUNK_S):
+            if now - max(oldest, donor.heard) >= max(FORGET_S, self._window * CHUNK_S):
                 self._lose(peer, now)
         if now >= self._turn_ends:
             self._choose_again(now)
@@ -247,7 +245,7 @@ class Fetch:
             (offer for offer in offers if self._turns[_bytes_of(offer)] == least),
             key=lambda offer: count[_bytes_of(offer)],
         )
-        self._turn_ends = now + FIRST_TURN_S * 2**least
+        self._turn_ends = now + FORGET_S * 2**least
         self._turns[_bytes_of(self._chosen)] += 1
         self._listed, self._missing, self._have = None, [None], 0
         for donor in self._donors.values():

@@ -23,6 +23,7 @@ from typing import Literal
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pace import FORGET_S
 from protocol.transfer.fetch import StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
@@ -38,9 +39,6 @@ LATEST_SHARE = 1 / 4
 """Weight of the latest leaf in the mean time between leaves."""
 LACKS_S = 20.0
 """A donor is not asked again within this time for a leaf that it did not have."""
-SILENT_S = 30.0
-"""A donor that sends nothing for so long while leaves are in flight is left alone for a while."""
-RESTS_S = 30.0
 REFUSED_S = 5.0
 STARVES_S = 10.0
 """Seconds without a donor for what is wanted after which the owner is told."""
@@ -154,8 +152,8 @@ class LeafFetch:
         """Leave silent donors alone, and ask others."""
         for peer, donor in self._donors.items():
             oldest = min(donor.asked.values(), default=now)
-            if now - max(oldest, donor.heard) >= SILENT_S:
-                self._rest(peer, now + RESTS_S)
+            if now - max(oldest, donor.heard) >= FORGET_S:
+                self._rest(peer, now + FORGET_S)
             donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + LACKS_S}
         return self._ask(now)
 

@@ -573,12 +573,13 @@ class BlobQuery(Message, frozen=True):
 
 
 class NoBlob(Message, frozen=True):
+    """The sender does not have this blob, or does not give it now."""
+
     route = Route("node", "on_offer")
 
     kind: BlobKind
     stage: StageIndex
     version: StepIndex | None
-    reason: Reason
 
 
 class ChunkRequest(Message, frozen=True):

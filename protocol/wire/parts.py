@@ -71,8 +71,6 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     stage: StageIndex
     version: StepIndex
     state: Literal["fetching", "serving"]
-    attempt: Attempt
-    """Attempt of the round whose commit made this version."""
     queue: Annotated[int, Meta(ge=0, le=65535)]
     rate: NonNegative
     """Its own throughput as it measured it, microbatches per second."""

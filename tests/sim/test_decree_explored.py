@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
-from protocol.decree.proposer import Proposer, State
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Propose, Vote
 from protocol.wire.parts import Decree

@@ -8,7 +8,7 @@ from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
 from protocol.matching.effects import Assign, GangStart
 from protocol.matching.seat import State
-from protocol.matching.timing import ALONE_S
+from protocol.matching.timing import LOOK_S
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
 
@@ -73,7 +73,7 @@ def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
     """So who has trained alone goes on after a restart; whoever comes later takes one of them."""
     for seed in range(4):
         world = swarm(1, 2, seed, STORMY)
-        world.run(ALONE_S + 15)
+        world.run(LOOK_S + 15)
         (alone,) = world.machines.values()
         assert alone.stages == {0, 1}, f"seed {seed}"
         assert any(isinstance(effect, GangStart) for _, _, effect in world.log), f"seed {seed}"
@@ -86,7 +86,7 @@ def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
 def test_who_has_memory_for_one_stage_waits_alone() -> None:
     world = World(manifest([EQUAL] * 2), 0, CALM)
     world.join(member(0, memory_bytes=1.5e9))
-    world.run(3 * ALONE_S)
+    world.run(3 * LOOK_S)
     (alone,) = world.machines.values()
     assert alone.stages == frozenset()
     assert alone.waits_for.startswith("waiting for 1 more volunteer")

@@ -93,7 +93,6 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
         "stage": stage,
         "version": version,
         "state": "serving",
-        "attempt": 0,
         "queue": 0,
         "rate": 1.0,
     }

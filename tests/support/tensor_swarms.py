@@ -24,7 +24,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
-from protocol.amendments.book import Beginning
+from protocol.manifest import Manifest
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
@@ -138,7 +138,7 @@ class Lab:
         averaging: AveragingCodec = "fp32",
         aggregation: str = "sum",
         seed: int = 0,
-        amended: Beginning | None = None,
+        amended: Manifest | None = None,
     ) -> TrainingWorld:
         """A swarm with its clock running; ``amended``: what its founder may amend."""
         codecs = boundary, averaging

@@ -103,7 +103,7 @@ async def _serve(network: Libp2pNetwork) -> None:
     async for event in network.events:
         match event:
             case Inbound(message=Chunk(index=0) | ChunkRequest(index=0)):
-                await network.send(event.peer, NoBlob("state", 0, 0, "bench"))
+                await network.send(event.peer, NoBlob("state", 0, 0))
 
 
 if __name__ == "__main__":

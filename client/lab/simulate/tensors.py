@@ -28,7 +28,7 @@ from client.train.workers.tasks import payload_digest, results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
-from protocol.amendments.book import Beginning
+from protocol.manifest import Manifest
 from protocol.pipeline.effects import ContributeTask, Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -69,7 +69,7 @@ class TensorSwarm:
     averaging_codec: AveragingCodec = "fp32"
     aggregation: str = SUM
 
-    def world(self, replicas: int, seed: int, amended: Beginning | None = None) -> TrainingWorld:
+    def world(self, replicas: int, seed: int, amended: Manifest | None = None) -> TrainingWorld:
         """Return a world in which ``replicas`` peers hold each stage; ``amended``: what its founder
         may amend."""
         plan = self.plan

@@ -21,11 +21,11 @@ from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
-from protocol.amendments.book import Amendments, Beginning
+from protocol.amendments.book import Amendments
 from protocol.decree.decree import first_electors
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, SwarmId, peer_id_from_key, short
-from protocol.manifest import Evaluation
+from protocol.manifest import Evaluation, Manifest
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -55,7 +55,7 @@ class WorldConfig:
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
     detect_s: Range = (0.01, 0.3)
-    amended: Beginning | None = None
+    amended: Manifest | None = None
     """What the founder may amend; None: the run is never amended."""
     evaluation: Evaluation | None = None
     """How versions are evaluated; None: they are not."""

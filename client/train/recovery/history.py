@@ -238,9 +238,9 @@ class History:
         self._made.add((stage, version))
         self._stale.set()
 
-    def closed(self, committed: Committed, era: int) -> None:
-        """A seat of ours, of this era, has closed a step, which shows the others' versions."""
-        if era != self.lineage.era:
+    def closed(self, committed: Committed) -> None:
+        """A seat of ours has closed a step, which shows the others' versions."""
+        if committed.era != self.lineage.era:
             return
         state, now = bytes.fromhex(committed.hash), self._ports.now()
         of = (committed.stage, committed.version, state)

@@ -206,7 +206,7 @@ class HeldStageDriver:
         """The record of a seat that is coming back: the stage stays ours."""
         lineage = self._context.terms.history.lineage
         return SeatStatus(
-            self.stage, lineage.version, "fetching", 0, 0, 0.0, self._seat_number, lineage.era
+            self.stage, lineage.version, "fetching", 0, 0.0, self._seat_number, lineage.era
         )
 
     # --- effects of the machine ---------------------------------------------------------------

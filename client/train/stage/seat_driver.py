@@ -43,7 +43,6 @@ from protocol.pipeline.effects import (
     HashTask,
     Keep,
     LossTask,
-    Obstructs,
     Outcome,
     PassTask,
     PayloadKey,
@@ -326,7 +325,7 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Serving() | Obstructs() | Unsigned():
+            case Serving() | Unsigned():
                 pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._owner.fault(effect)
@@ -359,10 +358,10 @@ class SeatDriver:
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
-        around, era, version = self._around, self.seat.era, committed.version
+        around, version = self._around, committed.version
         terms = around.terms
-        around.counters.note_committed(committed, era)
-        terms.history.closed(committed, era)
+        around.counters.note_committed(committed)
+        terms.history.closed(committed)
         around.owner.stage_closed(committed)
         due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
         if (due or version >= terms.amendments().steps) and not self._closed:

@@ -35,7 +35,6 @@ BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
 LEAVES_OF_DATA = ("data", LEAVES)
 """Kind and version of what is served leaf by leaf."""
-GONE = "it is not held here any more"
 
 
 @dataclass(slots=True)
@@ -112,62 +111,48 @@ class Shelf:
         return None if item is None else item.blob.offer
 
     def query(self, sender: PeerId, query: BlobQuery) -> None:
-        """Answer with the blob asked for, or the newest of its kind."""
-        if reason := self.closed_because():
-            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
-            return
-        if (query.kind, query.version) == LEAVES_OF_DATA:
-            offer = self.leaves.offer() if self.leaves is not None else None
-            missing = NoBlob(query.kind, query.stage, query.version, "it is not here")
-            self._ports.send(sender, missing if offer is None else offer)
-            return
-        version = self._newest(query) if query.version is None else query.version
+        """Answer with the blob asked for, or the newest of its kind; or that it cannot be had. A
+        later state may still be on its way: then with nothing."""
+        newest, closed = self._newest(query), bool(self.closed_because())
+        version = newest if query.version is None else query.version
         item = self._items.get((query.kind, query.stage, version))
-        if item is not None:
-            self._ports.send(sender, item.blob.offer)
-        elif query.kind != "state":
-            missing = NoBlob(query.kind, query.stage, query.version, "it is not here")
-            self._ports.send(sender, missing)
-        elif query.version is not None and query.version < self._newest(query):
-            reason = "it is not kept any more"  # a later one may still be on its way: no answer
-            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
-        elif version == self._skipped.get(query.stage):
-            reason = "another version was being written"
-            self._ports.send(sender, NoBlob(query.kind, query.stage, version, reason))
+        offer = None if item is None else item.blob.offer
+        if (query.kind, query.version) == LEAVES_OF_DATA:
+            offer = None if self.leaves is None else self.leaves.offer()
+        if offer is not None and not closed:
+            self._ports.send(sender, offer)
+            return
+        gone = query.version is not None and query.version < newest
+        skipped = version == self._skipped.get(query.stage)
+        if closed or query.kind != "state" or gone or skipped:
+            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version))
 
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
-        """Serve a chunk. A file is withdrawn only if it is missing or shorter than offered."""
+        """Serve a chunk, or say that it cannot be had."""
         key = (request.kind, request.stage, request.version)
-        if reason := self.closed_because():
-            self._ports.send(sender, NoBlob(*key, reason))
-            return
-        if (request.kind, request.version) == LEAVES_OF_DATA and self.leaves is not None:
-            if request.index is None:
-                self._ports.send(sender, NoBlob(*key, "the manifest proves each leaf"))
-                return
-            leaf = self.leaves.read(request.index)
-            self.served_bytes += len(leaf)
-            self._ports.send(sender, Chunk(*key, request.index), leaf)
-            return
-        item = self._items.get(key)
-        if item is None:
-            self._ports.send(sender, NoBlob(*key, GONE))
-            return
-        if (request.index or 0) >= chunk_count(item.blob.offer.size_bytes):
-            self._ports.send(sender, NoBlob(*key, "it has no such chunk"))
-            return
-        try:
-            data = await trio.to_thread.run_sync(_chunk, item, request.index)
-        except FileNotFoundError:
-            if self._items.get(key) is item:
-                self._remove(key)
-            self._ports.send(sender, NoBlob(*key, GONE))
-            return
-        except OSError as error:  # it may pass: too many open files, brief disk errors
-            self._ports.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
+        data = None if self.closed_because() else await self._read(key, request.index)
+        if data is None:
+            self._ports.send(sender, NoBlob(*key))
             return
         self.served_bytes += len(data)
         self._ports.send(sender, Chunk(*key, request.index), data)
+
+    async def _read(self, key: tuple[BlobKind, int, int], index: int | None) -> bytes | None:
+        """Return a chunk, or the list of digests; None: it cannot be read now. A file is withdrawn
+        only if it is missing or shorter than offered."""
+        if (key[0], key[2]) == LEAVES_OF_DATA and self.leaves is not None:
+            return None if index is None else self.leaves.read(index)
+        item = self._items.get(key)
+        if item is None or (index or 0) >= chunk_count(item.blob.offer.size_bytes):
+            return None
+        try:
+            return await trio.to_thread.run_sync(_chunk, item, index)
+        except FileNotFoundError:
+            if self._items.get(key) is item:
+                self._remove(key)
+        except OSError:  # it may pass: too many open files, brief disk errors
+            pass
+        return None
 
     def _newest(self, query: BlobQuery) -> int:
         wanted = (query.kind, query.stage)

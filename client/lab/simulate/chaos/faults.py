@@ -11,7 +11,7 @@ from client.lab.simulate.chaos.links import Trick
 from client.lab.simulate.chaos.schedule import Fault
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
-from protocol.rounds.progress import Progress
+from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 
 AIM_S: Final = 4.0

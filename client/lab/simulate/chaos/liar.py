@@ -209,10 +209,7 @@ class Liar:
             case "eras":
                 status = replace(status, era=self._era(true.era))
             case "versions":
-                attempt = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT))
                 status = replace(status, version=self._version(true.version))
-                if draw.random() < 0.5:
-                    status = replace(status, attempt=attempt)
             case "seats":
                 state = draw.choice(("fetching", "serving"))
                 status = replace(status, stage=draw.randrange(self._stages), state=state)

@@ -14,7 +14,7 @@ from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
 from protocol.pace import ASIDE_S
 from protocol.recovery.knowledge import PATIENCE_S
-from protocol.recovery.meeting import MEET_S
+from protocol.recovery.lines import MEET_S
 from protocol.seat.roster import MOST_DOUBLINGS
 
 FURTHER_STEPS: Final = 2

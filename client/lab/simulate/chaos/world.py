@@ -354,7 +354,7 @@ class ChaosWorld(ChaosSwarm):
     def begin_anew(self, volunteer: Volunteer) -> None:
         """See ``ChaosSwarm``."""
         lineage = volunteer.recovery.lineage
-        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, 0, 0.0)
+        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
         self.note(volunteer, "takes its stage anew: a lineage begins")

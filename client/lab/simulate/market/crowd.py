@@ -32,7 +32,7 @@ from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.seat import State
-from protocol.matching.timing import MEASURED_S, POSTING_TTL_S
+from protocol.matching.timing import LEASE_S, MEASURED_S
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -103,7 +103,7 @@ class Crowd:
         self._restless.add(volunteer)
         self._note(volunteer, self._newcomer(volunteer))
         for (author, _, _), (said_at, record) in list(self._records.items()):
-            if self._agenda.now - said_at < POSTING_TTL_S:
+            if self._agenda.now - said_at < LEASE_S:
                 self._spread_to(volunteer, author, record)
 
     def departed(self, volunteer: int) -> None:

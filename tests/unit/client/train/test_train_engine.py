@@ -236,12 +236,12 @@ async def test_each_record_goes_to_the_part_that_reads_it(
         monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
         for kind, part in READERS.items():
             told.reset_mock()
-            records = [RecordChanged(kind, by, 1, by, b""), RecordGone(kind, by)]
+            records = [RecordChanged(kind, by, by, b""), RecordGone(kind, by)]
             engine._members(list(records))
             assert calls(told) == {part: [(record,) for record in records]}, kind
         told.reset_mock()
         for kind in ("progress", "held-out"):
-            engine._members([RecordChanged(kind, by, 1, by, b"")])
+            engine._members([RecordChanged(kind, by, by, b"")])
         assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
@@ -310,7 +310,7 @@ async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path
         for kind, believed, passed in kinds:
             told.reset_mock()
             told.search.receive.return_value = believed
-            answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
+            answer = NoBlob(kind, 0, 0)  # type: ignore[arg-type]
             engine.on_offer(by, answer)
             assert told.held.copied.call_count == passed, kind
             assert told.search.receive.called is (kind == "data")

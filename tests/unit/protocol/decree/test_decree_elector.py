@@ -18,11 +18,11 @@ from protocol.decree.decree import (
     voters,
 )
 from protocol.decree.elector import MAX_COMMITS, Elector, Term, unsigned_elector
-from protocol.decree.proposer import Proposer, State
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pace import ANSWER_S
+from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise

@@ -71,7 +71,7 @@ def test_a_wider_integer_of_the_same_value_is_not_canonical() -> None:
     encoded = bodies.encode_body(EXAMPLES[1])
     position = encoded.index(peer(1).encode()) + len(peer(1))
     wide = encoded[:position] + b"\xcd\x00\x01" + encoded[position + 1 :]
-    assert refused("propose", wide) == "matching-body-not-canonical"
+    assert refused("propose", wide) == "matching-body-malformed"
 
 
 @given(st.sampled_from(sorted(bodies.KINDS.values())), st.binary(max_size=200))

@@ -14,7 +14,7 @@ from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.effects import Assign, Effect, GangStart
 from protocol.matching.machine import Matching
 from protocol.matching.seat import State
-from protocol.matching.timing import POSTING_TTL_S
+from protocol.matching.timing import LEASE_S
 from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer, population
 
 BEACON = stewards.beacon_at(WALL_S)
@@ -206,8 +206,8 @@ def test_the_next_expiry_is_that_of_the_oldest_posting_that_counts() -> None:
     board.observe(population([member(n) for n in range(3)]), WALL_S)
     for stage in range(2):
         board.pin(peer(stage), msgspec.structs.replace(POSTING, stage=stage), NOW + stage)
-    assert board.next_expiry(NOW + 1) == NOW + POSTING_TTL_S
-    assert board.next_expiry(NOW + POSTING_TTL_S) == NOW + 1 + POSTING_TTL_S
+    assert board.next_expiry(NOW + 1) == NOW + LEASE_S
+    assert board.next_expiry(NOW + LEASE_S) == NOW + 1 + LEASE_S
 
 
 HOSTILE = [

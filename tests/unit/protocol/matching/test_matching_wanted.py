@@ -12,7 +12,7 @@ from protocol.matching.effects import Assign
 from protocol.matching.population import Population
 from protocol.matching.seat import Bid, State
 from protocol.matching.seats import Seats
-from protocol.matching.timing import CALL_S, LOOK_S, NEXT_CALL_S
+from protocol.matching.timing import LOOK_S, NEXT_CALL_S, PASSED_OVER_S
 from protocol.matching.wanted import Wanted
 from tests.support.matching_examples import NOW, WALL_S, costs, member, peer
 
@@ -83,7 +83,7 @@ def test_a_stage_that_is_not_the_neediest_calls_nobody() -> None:
 
 def test_whoever_does_not_come_makes_way_for_the_next() -> None:
     low = at_once()
-    first, second = called(low, NOW + NEXT_CALL_S), called(low, NOW + NEXT_CALL_S + CALL_S)
+    first, second = called(low, NOW + NEXT_CALL_S), called(low, NOW + NEXT_CALL_S + PASSED_OVER_S)
     assert first is not None
     assert second is not None
     assert first != second

@@ -18,12 +18,11 @@ from protocol.pipeline.effects import (
     Compute,
     Fault,
     ForwardTask,
-    Obstructs,
     Outcome,
     Rerouted,
     SendPayload,
 )
-from protocol.pipeline.next_hop import REST_S, STRIKES
+from protocol.pipeline.next_hop import REST_S
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
@@ -547,8 +546,8 @@ def answer(m: int, verdict: Verdict, attempt: int, step: int = STEP) -> Receipt:
     return Receipt(STAGE, step, m, attempt, verdict)
 
 
-def named(effects: list[object]) -> list[PeerId]:
-    return [effect.peer for effect in effects if isinstance(effect, Obstructs)]
+def struck(line: Line) -> list[PeerId]:
+    return [peer for peer, account in line.made.next_hop._accounts.items() if account.strikes]
 
 
 class Line:
@@ -603,7 +602,7 @@ class TestWhoElseGetsIt:
         [words] = [effect.words for effect in effects if isinstance(effect, Explain)]
         assert f"microbatch {m}" in words
         assert "gets it too" in words
-        assert reroutes(effects) == named(effects) == []
+        assert reroutes(effects) == []
         assert not line.made.was_rerouted(m)
 
     def test_each_replica_once(self) -> None:
@@ -617,7 +616,7 @@ class TestWhoElseGetsIt:
         line.send()
         line.send()
         assert offers(line.tick(9.0)) == []
-        assert line.made.next_hop.overdue() == []
+        assert struck(line) == []
 
     def test_a_busy_one_that_brings_results_meanwhile(self) -> None:
         line = Line()
@@ -630,7 +629,7 @@ class TestWhoElseGetsIt:
         effects = line.tick(LATE_S)
         assert {peer for peer, _ in offers(effects)} == {first[1]}
         assert len(offers(effects)) == len(own)
-        assert line.made.next_hop.overdue() == [slow]
+        assert struck(line) == [slow]
 
     def test_only_an_idle_one_while_the_holder_brings_others(self) -> None:
         line = Line()
@@ -641,7 +640,7 @@ class TestWhoElseGetsIt:
         assert offers(line.tick(LATE_S)) == []
         line.brings(sent[1][1], sent[1][0])
         assert offers(line.tick(LATE_S)) == [(sent[1][1], 2)]
-        assert line.made.next_hop.overdue() == []
+        assert struck(line) == []
 
     def test_nobody_before_the_next_stage_has_begun_the_step(self) -> None:
         line, early = Line(), (STEP + 1) * 100
@@ -672,7 +671,7 @@ class TestWhoElseGetsIt:
         _, peer = self.early(line)
         [(other, attempt)] = offers(line.tick(LATE_S))
         assert attempt == 2
-        assert line.made.next_hop.overdue() == [peer]
+        assert struck(line) == [peer]
         assert other != peer
 
 
@@ -694,13 +693,13 @@ class TestStrikes:
         line.made.forget(STEP)
         return effects
 
-    def test_three_in_a_row_name_a_replica(self) -> None:
+    def test_each_in_a_row_makes_it_wait_for_longer(self) -> None:
         line = Line()
-        found = []
-        for _ in range(STRIKES + 1):
-            found.append(named(self.strike(line, A)))
-            line.tick(FORGET_S)
-        assert found == [[]] * (STRIKES - 1) + [[A]] * 2
+        for n in range(3):
+            self.strike(line, A)
+            waits_s = line.made.next_hop[A].suspended_until - line.now
+            assert waits_s == FORGET_S * 2**n
+            line.tick(waits_s)
 
     def test_our_own_sleep_proves_nothing(self) -> None:
         line = Line()

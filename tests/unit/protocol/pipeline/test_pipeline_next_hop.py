@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
-from protocol.pipeline.next_hop import RELAYED_MORE, STRIKES, NextHop
+from protocol.pipeline.next_hop import MOST_DOUBLINGS, RELAYED_MORE, NextHop
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -147,21 +147,23 @@ def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
 
 def test_who_is_struck_gets_nothing_for_a_while() -> None:
     hops = taught({A: 1.0, B: 1.0})
-    assert not hops[A].struck(10.0)
-    assert hops.overdue() == [A]
+    hops[A].struck(10.0)
+    hops[A].struck(30.0)
     assert {hops.choose(39.9) for _ in range(9)} == {B}
     assert hops.choose(39.9, exclude={B}) == A, "where there is no other"
     assert A in {hops.choose(10.0 + FORGET_S) for _ in range(9)}
 
 
-def test_a_gradient_clears_the_strikes() -> None:
-    hops = taught({A: 1.0})
-    for n in range(3):
-        now = 1000.0 * n
-        found = [hops[A].struck(now + FORGET_S * i) for i in range(STRIKES)]
-        assert found == [False, False, True]
-        hops[A].brought(now + 999.0)
-        assert hops.overdue() == []
+def test_the_time_doubles_until_a_gradient_comes() -> None:
+    hops, now = taught({A: 1.0, B: 1.0}), 10.0
+    for n in range(MOST_DOUBLINGS + 3):
+        hops[A].struck(now)
+        now += FORGET_S * 2.0 ** min(n, MOST_DOUBLINGS)
+        assert {hops.choose(now - 0.1) for _ in range(9)} == {B}
+        assert A in {hops.choose(now) for _ in range(99)}
+    hops[A].brought(now)
+    hops[A].struck(now)
+    assert A in {hops.choose(now + FORGET_S) for _ in range(99)}
 
 
 def test_all_that_rest_are_waited_for() -> None:

@@ -11,8 +11,8 @@ from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
+from protocol.recovery.lines import MEET_S
 from protocol.recovery.machine import SETTLE_S, TURN_S, Recovery
-from protocol.recovery.meeting import MEET_S
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]

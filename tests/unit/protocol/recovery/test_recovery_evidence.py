@@ -15,6 +15,7 @@ from client.train.recovery.history import why_unusable
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.recovery.choice import LAST_ERA, next_era
 from protocol.recovery.deciding import MAX_TURNS
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect
@@ -28,8 +29,8 @@ from protocol.recovery.evidence import (
     Known,
 )
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified, Knowledge
-from protocol.recovery.machine import LOST_S, MAX_SETTLE_S, TURN_S, Recovery
-from protocol.recovery.meeting import MEET_S
+from protocol.recovery.lines import MEET_S
+from protocol.recovery.machine import TURN_S, Recovery
 from protocol.recovery.stored import (
     MAX_NUMBER,
     Copy,
@@ -38,7 +39,6 @@ from protocol.recovery.stored import (
     encode_stored,
     parse_stored,
 )
-from protocol.recovery.trouble import STUCK_S
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
@@ -93,24 +93,26 @@ class TestInventedMembers:
     def test_links_and_seats_by_word_have_no_voice(self) -> None:
         made = training(SIBLING, NEXT)
         live = (ME, SIBLING, NEXT, *STRANGERS[:80])
-        for now in (11.0, 10.0 + STUCK_S + 1, 10.0 + STUCK_S + MEET_S + 2):
+        for now in (11.0, 10.0 + BRIEF_PATIENCE_S + 1, 10.0 + BRIEF_PATIENCE_S + MEET_S + 2):
             made.update(context(27, 27, live=live), now)
             for author in STRANGERS[:80]:
                 said = stored((0, 26), (1, 26), lineage=lineage(1, 0))
                 assert adopted(made.receive(author, said, now)) is None
             assert adopted(made.tick(now)) is None
 
-    @pytest.mark.parametrize("after", [STUCK_S + 1, PATIENCE_S + 1])
+    @pytest.mark.parametrize("after", [BRIEF_PATIENCE_S + 1, PATIENCE_S + 1])
     def test_one_that_has_worked_makes_no_version_with_those_it_invents(self, after: float) -> None:
         """It vouches for its inventions, and they say what it says."""
         made, now = training(SIBLING, NEXT), 10.0 + after
         made.update(context(27, None, unlinked=tuple(STRANGERS[:40])), now)
-        made.tick(now + LOST_S)
+        made.tick(now + ANSWER_S)
         false = stored((0, 30), (1, 30), lineage=lineage(0, 30, forged=9), forged=9)
-        effects = [e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + LOST_S)]
+        effects = [
+            e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + ANSWER_S)
+        ]
         assert adopted(effects) is None
         assert made.known.newest_whole().version == 20
-        made.receive(SIBLING, false, now + LOST_S)
+        made.receive(SIBLING, false, now + ANSWER_S)
         assert made.known.newest_whole().version == 30, "two say so who have both worked"
 
     def test_they_delay_a_decision_by_one_turn_at_most(self) -> None:
@@ -118,7 +120,7 @@ class TestInventedMembers:
         live = (ME, *STRANGERS[:80])
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 15.0)
         made.update(context(27, None, live=live), 20.0)
-        effects = [*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + TURN_S)]
+        effects = [*made.tick(20.0 + ANSWER_S), *made.tick(20.0 + ANSWER_S + TURN_S)]
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
@@ -126,7 +128,7 @@ class TestInventedMembers:
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
-        while found is None and now < MAX_SETTLE_S + MAX_TURNS * TURN_S + 2:
+        while found is None and now < FORGET_S + MAX_TURNS * TURN_S + 2:
             now += 1.0  # somebody changes its record every second
             said = stored((0, 20), (1, 20), (0, 1 + int(now) % 7))
             found = adopted([*made.receive(STRANGERS[0], said, now), *made.tick(now)])
@@ -218,25 +220,25 @@ class TestHealth:
         made.set_copies([], 0.0)
         made.update(context(27, 27, serving={}), now)
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
-        now += STUCK_S + 1
+        now += BRIEF_PATIENCE_S + 1
         effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
         assert adopted([*effects, *made.tick(now + MEET_S)]) is None
 
     def test_half_of_those_it_works_with_are_no_reason_where_it_sees_no_trouble(self) -> None:
-        made, now = training(SIBLING, NEXT), 10.0 + STUCK_S + 1
+        made, now = training(SIBLING, NEXT), 10.0 + BRIEF_PATIENCE_S + 1
         made.update(context(27, 27), now)
         false = lineage(3, 20)
         assert adopted(made.receive(NEXT, stored((0, 20), (1, 20), lineage=false), now)) is None
-        assert adopted(made.tick(now + LOST_S)) is None
+        assert adopted(made.tick(now + ANSWER_S)) is None
 
     def test_nor_where_they_leap_over_lineages(self) -> None:
-        made, now = training(SIBLING, NEXT), 10.0 + STUCK_S + 1
+        made, now = training(SIBLING, NEXT), 10.0 + BRIEF_PATIENCE_S + 1
         made.update(context(27, None, quorum=False), now)
-        made.tick(now + LOST_S)
+        made.tick(now + ANSWER_S)
         for number in (100, 1):
             false = lineage(number, 20)
             said = stored((0, 20), (1, 20), lineage=false)
-            effects = made.receive(NEXT, said, now + LOST_S)
+            effects = made.receive(NEXT, said, now + ANSWER_S)
             assert (adopted(effects) == false) == (number == 1)
 
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
@@ -365,7 +367,7 @@ class TestBrick:
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(27, 27), 1.0)
         made.update(context(27, None, live=(ME,)), 20.0)
-        assert adopted([*made.tick(20.0 + LOST_S), *made.tick(60.0)]) is not None
+        assert adopted([*made.tick(20.0 + ANSWER_S), *made.tick(60.0)]) is not None
 
     @pytest.mark.parametrize(
         "unusable",
@@ -495,7 +497,7 @@ class TestCertified:
             )
         serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
-        made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * LOST_S)
+        made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * ANSWER_S)
         return made
 
     def test_whom_a_waypoint_names_is_proven_to_all_and_decides_for_nobody(self) -> None:

@@ -11,13 +11,14 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.pace import ANSWER_S
 from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
-from protocol.recovery.machine import LOST_S, REFRESH_S, SETTLE_S, TURN_S, Recovery
-from protocol.recovery.meeting import MEET_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, PATIENCE_S, Knowledge
+from protocol.recovery.lines import MEET_S
+from protocol.recovery.machine import REFRESH_S, SETTLE_S, TURN_S, Recovery
 from protocol.recovery.stored import (
     STORED,
     Copy,
@@ -26,7 +27,7 @@ from protocol.recovery.stored import (
     encode_stored,
     parse_stored,
 )
-from protocol.recovery.trouble import IN_VAIN_S, STUCK_S
+from protocol.recovery.trouble import IN_VAIN_S
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
@@ -87,7 +88,7 @@ class TestLost:
     def test_the_first_by_rank_rolls_back_to_the_newest_whole_version(self) -> None:
         made = running(first(PEERS), (0, 20))
         assert adopted(made.update(context(27, None), 20.0)) is None, "it may be a hand-over"
-        lineage = adopted(made.tick(20.0 + LOST_S))
+        lineage = adopted(made.tick(20.0 + ANSWER_S))
         assert (lineage.version, lineage.number) == (20, 1)
         assert lineage.hashes == (digest(0, 20), digest(1, 20))
 
@@ -109,10 +110,10 @@ class TestLost:
         alone = context(27, None, live=set(PEERS) - {silent})
         lost = replace(alone, serving=(there[0], frozenset()), is_gone=lambda peer: gone)
         made.update(lost, began)
-        assert (adopted(made.tick(began + LOST_S)) is None) == waits
+        assert (adopted(made.tick(began + ANSWER_S)) is None) == waits
         if waits:
-            assert adopted(made.tick(began + LOST_S + patience_s - 2.0)) is None
-            assert adopted(made.tick(began + LOST_S + patience_s + 0.1)) is not None
+            assert adopted(made.tick(began + ANSWER_S + patience_s - 2.0)) is None
+            assert adopted(made.tick(began + ANSWER_S + patience_s + 0.1)) is not None
 
     def test_a_silent_replica_that_returns_costs_no_step(self) -> None:
         me = first(PEERS)
@@ -132,20 +133,20 @@ class TestLost:
         made.update(replace(context(27, None), unseen=frozenset({1})), 20.0)
         assert adopted(made.tick(20.0 + PATIENCE_S)) is None
         made.update(context(27, None), 200.0)
-        assert adopted(made.tick(200.0 + LOST_S)) is not None
+        assert adopted(made.tick(200.0 + ANSWER_S)) is not None
 
     def test_the_others_wait_their_turn(self) -> None:
         order = sorted(PEERS, key=lambda peer: rank("restore", FIRST.era, peer))
         made = running(order[1])
         made.update(context(27, None), 20.0)
-        assert adopted(made.tick(20.0 + LOST_S)) is None
-        assert adopted(made.tick(20.0 + LOST_S + TURN_S)) is not None
+        assert adopted(made.tick(20.0 + ANSWER_S)) is None
+        assert adopted(made.tick(20.0 + ANSWER_S + TURN_S)) is not None
 
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
         made = running(decider)
         made.update(context(27, None), 20.0)
-        lineage = adopted(made.tick(20.0 + LOST_S))
+        lineage = adopted(made.tick(20.0 + ANSWER_S))
         follower = running(other)
         follower.update(context(27, None), 20.1)
         said = stored((0, 20), (1, 20), lineage=lineage)
@@ -153,14 +154,14 @@ class TestLost:
 
     def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
-        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + STUCK_S
+        alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + BRIEF_PATIENCE_S
         for other in PEERS[1:]:
             made.receive(other, stored(lineage=alone), idle)
         assert made.lineage == alone
         for other in PEERS[1:]:
             assert adopted(made.receive(other, stored((0, 20), (1, 20)), idle + 1)) is None
         back, seats = None, dict.fromkeys(PEERS[1:], (FIRST.era,))
-        for second in range(2, int(REFUSED_S + MEET_S) + 2):
+        for second in range(2, int(LATELY_S + MEET_S) + 2):
             reached = dict.fromkeys(seats, 27 + second)
             train = replace(context(None, None), eras=seats, reached=reached)
             back = back or adopted(made.update(train, idle + second))
@@ -190,18 +191,20 @@ class TestLost:
         made.update(context(57, 57), 10.0)
         made.update(context(57, None), 20.0)
         assert adopted(made.tick(30.0)) is None
-        assert begun_at(made.tick(20.0 + LOST_S + PATIENCE_S)) == 10
+        assert begun_at(made.tick(20.0 + ANSWER_S + PATIENCE_S)) == 10
 
     def test_a_beginning_that_nobody_has_any_more_is_left(self) -> None:
         made = running(first(PEERS), (0, 10), (1, 10))
         made.update(context(27, None), 20.0)
-        lineage = adopted(made.tick(20.0 + LOST_S))
+        lineage = adopted(made.tick(20.0 + ANSWER_S))
         for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
             made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
         order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
-        late = 22.0 + LOST_S + TURN_S * order.index(first(PEERS))
+        late = 22.0 + ANSWER_S + TURN_S * order.index(first(PEERS))
         made.update(context(20, None, era=lineage.era), 22.0)
-        again = adopted([*made.tick(22.0 + LOST_S), *made.tick(late), *made.tick(late + LOST_S)])
+        again = adopted(
+            [*made.tick(22.0 + ANSWER_S), *made.tick(late), *made.tick(late + ANSWER_S)]
+        )
         assert (again.version, again.number) == (10, 2)
 
 
@@ -211,9 +214,9 @@ def test_a_step_that_cannot_close_any_more_is_done_again(versions: tuple[int, in
     activations with their senders, who had closed it, and with who had got them."""
     made = running(first(PEERS))
     made.update(context(*versions), 20.0)
-    assert adopted(made.tick(20.0 + STUCK_S - 0.1)) is None
-    assert adopted(made.tick(20.0 + STUCK_S)) is None, "believed a moment later"
-    assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
+    assert adopted(made.tick(20.0 + BRIEF_PATIENCE_S - 0.1)) is None
+    assert adopted(made.tick(20.0 + BRIEF_PATIENCE_S)) is None, "believed a moment later"
+    assert adopted(made.tick(20.0 + BRIEF_PATIENCE_S + ANSWER_S)) is not None
 
 
 def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
@@ -222,8 +225,19 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
     for second in range(20, 100, 10):
         made.update(replace(context(27, 28), moved=(second, 0)), float(second))
         assert adopted(made.tick(second + 9.0)) is None
-    assert adopted(made.tick(90.0 + STUCK_S)) is None, "believed a moment later"
-    assert adopted(made.tick(90.0 + STUCK_S + LOST_S)) is not None
+    assert adopted(made.tick(90.0 + BRIEF_PATIENCE_S)) is None, "believed a moment later"
+    assert adopted(made.tick(90.0 + BRIEF_PATIENCE_S + ANSWER_S)) is not None
+
+
+def test_a_stage_whose_neighbour_goes_on_is_not_stuck() -> None:
+    """Others close its steps: we are set aside, or parted from them."""
+    made = running(first(PEERS))
+    for second in range(20, 100, 10):
+        made.update(context(27, 28 + second // 10), float(second))
+        made.tick(second + 9.0)
+        assert not made._trouble.words()
+    made.tick(90.0 + made._trouble._stuck_s())
+    assert "cannot close step 27" in made._trouble.words()
 
 
 def test_who_names_a_later_lineage_has_left_ours() -> None:
@@ -365,7 +379,7 @@ class TestBeginning:
             made.receive(other, Stored(lineage), 0.1)
         seen = context(0, 0, live=PEERS[:2])
         made.update(replace(seen, is_gone=lambda peer: gone and peer in PEERS[2:]), 1.0)
-        begun = adopted(made.tick(1.0 + LOST_S))
+        begun = adopted(made.tick(1.0 + ANSWER_S))
         assert (begun is not None) == gone
 
     @pytest.mark.parametrize("elsewhere", [True, False])
@@ -381,7 +395,7 @@ class TestBeginning:
         seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
         made.update(seen, 1.0)
         assert adopted(made.tick(1.0 + PATIENCE_S)) is None
-        begun = adopted(made.tick(1.0 + PATIENCE_S + LOST_S))
+        begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S))
         assert (begun is not None) == elsewhere
 
 
@@ -436,20 +450,20 @@ class TestResume:
         made = self.begun_at(90, (0, 20), (1, 20))
         for attempt in range(DOUBTED_AFTER):
             assert adopted(made.begun_with(0, had=False, now=300.0 + attempt)) is None
-        assert begun_at(made.tick(310.0 + LOST_S + PATIENCE_S)) == 20
+        assert begun_at(made.tick(310.0 + ANSWER_S + PATIENCE_S)) == 20
 
     def test_what_was_had_meanwhile_is_not_given_up(self) -> None:
         made = self.begun_at(90, (0, 20), (1, 20))
         for attempt in range(2 * DOUBTED_AFTER):
             made.begun_with(0, had=attempt % DOUBTED_AFTER > 0, now=300.0 + attempt)
-        assert adopted(made.tick(310.0 + LOST_S + PATIENCE_S)) is None
+        assert adopted(made.tick(310.0 + ANSWER_S + PATIENCE_S)) is None
 
     def test_what_nobody_gives_is_asked_for_again_where_there_is_nothing_else(self) -> None:
         """Its only holder may have a poor line."""
         made = self.begun_at(90)
         for attempt in range(2 * DOUBTED_AFTER):
             made.begun_with(0, had=False, now=300.0 + attempt)
-        assert adopted(made.tick(310.0 + LOST_S + PATIENCE_S)) is None
+        assert adopted(made.tick(310.0 + ANSWER_S + PATIENCE_S)) is None
         assert made.known.newest_whole().version == 90
 
     def test_a_newer_version_is_waited_for(self) -> None:
@@ -485,7 +499,7 @@ class TestStandstill:
         me = first(PEERS, lineage.era)
         held = ((0, 20), (1, 20)) if version else ()
         made, effects = machine(me, *held, lineage=lineage), list[RecoveryEffect]()
-        for now in range(0, int(IN_VAIN_S + 2 * LOST_S + TURN_S), 2):
+        for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + TURN_S), 2):
             seen = context(version, version, quorum=quorum, era=lineage.era)
             there = (frozenset({me}), frozenset(PEERS))
             moved = (now, 0) if moves else (3, 4)

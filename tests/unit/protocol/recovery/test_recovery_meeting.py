@@ -11,12 +11,10 @@ import pytest
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, REFUSED_S, Knowledge
-from protocol.recovery.lines import MOST_FAILURES
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, PATIENCE_S, Knowledge
+from protocol.recovery.lines import FETCH_S, MANY, MEET_S, MOST_FAILURES, Line, first
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.meeting import FETCH_S, MANY, MEET_S, Line, first
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
-from protocol.recovery.trouble import STUCK_S
 
 ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
     peer_id_from_key(bytes([n]) * 32) for n in range(8)
@@ -137,7 +135,9 @@ class TestTraining:
         made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
         assert not made.adopted, "it trains on while it fetches"
         (wanted,) = made.fetches
-        assert wanted == FetchLine(self.theirs, (Copy(0, 300, digest(300, THEIRS)),), (FRIEND,))
+        assert wanted == FetchLine(
+            self.theirs, (Copy(0, 300, digest(300, THEIRS)),), (FRIEND,), FETCH_S
+        )
         made.take(made.machine.fetched(80.0))
         (adopt,) = made.adopted
         assert adopt.lineage == self.theirs
@@ -187,8 +187,8 @@ class TestTraining:
             made.take(made.machine.not_fetched(80.0 + failure))
         assert len(made.fetches) == MOST_FAILURES
         assert not made.adopted
-        made.take(made.machine.tick(80.0 + MOST_FAILURES + REFUSED_S))
-        made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + REFUSED_S)
+        made.take(made.machine.tick(80.0 + MOST_FAILURES + LATELY_S))
+        made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + LATELY_S)
         assert len(made.fetches) == MOST_FAILURES + 1, "it is tried again after a while"
 
     def test_a_state_that_comes_too_slowly_gives_way_to_another_line(self) -> None:
@@ -242,7 +242,7 @@ class TestTraining:
         made = Trained(500, others=two)
         made.meet(self.theirs, 300, *two, copies=(290, 300))
         begins = 11.0 + 60
-        for second in range(int(STUCK_S + 2 * PATIENCE_S)):
+        for second in range(int(BRIEF_PATIENCE_S + 2 * PATIENCE_S)):
             made.see(dict.fromkeys(two, (self.theirs, made.version - 1)), begins + second)
         assert not made.fetches
         assert not made.adopted
@@ -439,7 +439,7 @@ def test_a_line_that_was_just_left_is_no_reason_to_go_back() -> None:
     assert made.machine.lineage == theirs
     left = {FRIEND: (made.lineage, 900)}
     made.machine.receive(FRIEND, stored(made.lineage, OURS, 890, 900), 81.0)
-    for second in range(int(REFUSED_S) - 5):
+    for second in range(int(LATELY_S) - 5):
         made.take(made.machine.update(replace(made.context(left), versions=(400,)), 81.0 + second))
         left = {FRIEND: (made.lineage, 901 + second)}
     assert len(made.fetches) == 1

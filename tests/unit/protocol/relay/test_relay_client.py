@@ -20,7 +20,7 @@ from protocol.relay.messages import Reserved
 ME = PeerId("me")
 R1, R2, R3, R4 = sorted((PeerId(f"relay {n}") for n in range(4)), key=lambda relay: rank(ME, relay))
 """In the order in which we would choose them."""
-GRANTED = Reserved(600, 1e6, 32)
+GRANTED = Reserved(600, 1e6)
 
 
 def requests(effects: list[ClientEffect]) -> list[PeerId]:
@@ -127,10 +127,10 @@ def test_the_relays_that_are_asked_are_needed_and_their_rates_add_up() -> None:
     assert set(machine.needed) == {R1, R2}
     assert len(machine.needed) == 2
     assert machine.rate_bytes_per_s == 1e6
-    machine.answered(R2, Reserved(600, 2e6, 32), 0.0)
+    machine.answered(R2, Reserved(600, 2e6), 0.0)
     assert machine.rate_bytes_per_s == 3e6
     assert machine.needed == (R1, R2)
     machine.tick(300.0)
     assert machine.needed == (R1, R2), "those that are asked again are named once"
-    machine.answered(R2, Reserved(600, 0.0, 32), 300.0)
+    machine.answered(R2, Reserved(600, 0.0), 300.0)
     assert machine.rate_bytes_per_s == 0.0, "one of them has no limit"

@@ -34,7 +34,7 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
     "message",
     [
         Reserve(),
-        Reserved(600, 1e6, 32),
+        Reserved(600, 1e6),
         Connect(PEER),
         WhereIs(PEER),
         Stop(PEER),

@@ -66,7 +66,7 @@ def test_a_member_is_told_where_the_other_end_of_its_circuit_is() -> None:
 def test_a_reservation_says_what_it_is_worth() -> None:
     machine = relay(reserved=())
     limits = machine.limits
-    granted = Reserved(limits.reservation_s, RATE, limits.circuits_of_member)
+    granted = Reserved(limits.reservation_s, RATE)
     assert machine.asked(Asked(1, B, Reserve(), True), 0.0) == [Answer(1, granted)]
     assert machine.reservations == {B}
     assert machine.next_deadline() == limits.reservation_s

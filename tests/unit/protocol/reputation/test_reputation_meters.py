@@ -38,7 +38,7 @@ class Stage1:
     def heartbeats(self, version: int, *, queued: bool = True) -> None:
         for name in self.rates:
             queue = self.queues.get(name, 3) if queued else 0
-            self.meter.heard(name, [seat(1, version, queue=queue, attempt=1)], self.now)
+            self.meter.heard(name, [seat(1, version, queue=queue)], self.now)
         if self.own_stage != 1:
             own = seat(self.own_stage, version, queue=self.own_queue)
             self.meter.heard(self.observer, [own], self.now)

@@ -8,9 +8,8 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask, DecodeTask, Outcome, PayloadKey, ReduceTask
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import NEWEST, Commitments
-from protocol.rounds.member import RoundMember
+from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
-from protocol.rounds.progress import Progress
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 

@@ -10,22 +10,22 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import agreed
 from protocol.decree.elector import unsigned_elector
-from protocol.decree.proposer import State
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
-from protocol.membership.contacts import LOST_AFTER_S, Contacts
-from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S
+from protocol.membership.contacts import Contacts
+from protocol.membership.detector import DEAD_AFTER_S
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
-    LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
     OwnPart,
     RoundLeader,
 )
 from protocol.rounds.plans import REFUSED
+from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
@@ -210,8 +210,8 @@ class TestPlanning:
         made = leader(ME, B)
         made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
         assert not plans(made.report(ME, report(IDS), 0.0))
-        assert made.next_deadline() == LAGGARD_S
-        assert set(plans(made.tick(LAGGARD_S))) == {ME}
+        assert made.next_deadline() == LOST_S
+        assert set(plans(made.tick(LOST_S))) == {ME}
 
     def test_reports_a_step_early_count_when_we_get_there(self) -> None:
         made = leader(ME)
@@ -827,8 +827,8 @@ class TestQuorum:
         made.update_view(view(ME), True, 3.0)
         assert not plans(made.report(ME, report(IDS), 3.1))
         assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (), 3, LOST_AFTER_S)
-        assert set(plans(made.tick(LOST_AFTER_S + 0.1))) == {ME}
+        contacts.heard(C, (), 3, DEAD_AFTER_S)
+        assert set(plans(made.tick(DEAD_AFTER_S + 0.1))) == {ME}
 
     def test_who_comes_back_while_a_round_goes_on_is_a_member_of_the_next_attempt(self) -> None:
         """Its worker died, and it served again before the round without it was decided: that one

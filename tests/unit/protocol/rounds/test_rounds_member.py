@@ -27,9 +27,8 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import EARLY_ATTEMPTS
-from protocol.rounds.member import RoundMember
+from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
-from protocol.rounds.progress import Progress
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
-from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
+from protocol.membership.contacts import CONTACT_S, Contacts
+from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import Quorum, electors
@@ -172,7 +173,7 @@ def test_without_contacts_who_is_not_in_the_view_has_ended() -> None:
 
 def test_a_refusal_says_what_is_missing() -> None:
     me, *others = PEERS[:3]
-    now = 100.0 + LOST_AFTER_S + 1
+    now = 100.0 + DEAD_AFTER_S + 1
     alone = quorum(me, contacts_of(me, {me}, since=100.0, now=now, everybody=PEERS[:3]), PEERS[:3])
     assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
     missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
@@ -193,7 +194,7 @@ class TestSplit:
                 sides = [
                     may_close(min(side), side, everybody, after_s)
                     for side in (one, other)
-                    for after_s in (LOST_AFTER_S + 1,)
+                    for after_s in (DEAD_AFTER_S + 1,)
                 ]
                 assert sum(sides) == 1, "an even split is decided by the first by rank"
 
@@ -213,7 +214,7 @@ class TestSplit:
 
     def test_nobody_goes_on_without_others_before_they_have_stopped(self) -> None:
         side, everybody = set(PEERS[:4]), PEERS
-        after_s = (CONTACT_S + LOST_AFTER_S) / 2
+        after_s = (CONTACT_S + DEAD_AFTER_S) / 2
         assert not may_close(PEERS[0], side, everybody, after_s), "they are silent, not lost"
         assert not may_close(PEERS[5], set(PEERS[4:]), everybody, after_s), "and do not count us"
 
@@ -267,7 +268,7 @@ class TestEvidence:
         contacts.closed(PEERS[1], by_peer=False, now=11.0)
         assert not contacts.present(PEERS[1], 11.0)
         assert PEERS[1] not in contacts.lost(10.0 + CONTACT_S)
-        assert PEERS[1] in contacts.lost(10.0 + LOST_AFTER_S)
+        assert PEERS[1] in contacts.lost(10.0 + DEAD_AFTER_S)
 
     def test_who_is_set_aside_is_lost_at_once(self) -> None:
         """No step is closed twice with it, however soon the others go on without it."""
@@ -277,7 +278,7 @@ class TestEvidence:
         assert contacts.lost(10.5) == {PEERS[1]}
         contacts.shun(STAGE, [])
         hear(contacts, PEERS[1], (STAGE,), 11.0)
-        assert contacts.lost(11.0 + LOST_AFTER_S / 2) == frozenset()
+        assert contacts.lost(11.0 + DEAD_AFTER_S / 2) == frozenset()
 
     def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
         contacts = hearing(OTHER)
@@ -295,8 +296,8 @@ class TestEvidence:
     def test_who_is_silent_is_not_left_out_before_it_is_lost(self) -> None:
         contacts = hearing(OTHER)
         made = quorum(ME, contacts, [ME, OTHER])
-        assert not made.may_go_on_without({OTHER}, 9.9 + LOST_AFTER_S)
-        assert made.may_go_on_without({OTHER}, 10.0 + LOST_AFTER_S)
+        assert not made.may_go_on_without({OTHER}, 9.9 + DEAD_AFTER_S)
+        assert made.may_go_on_without({OTHER}, 10.0 + DEAD_AFTER_S)
 
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         made = quorum(ME, Contacts(), [ME, OTHER])
@@ -312,7 +313,7 @@ def test_who_follows_a_later_lineage_does_not_count_for_ours(gone: str) -> None:
     help. It does not count for us."""
     me, missing, *others = PEERS[:5]
     left = {"nobody": set[PeerId](), "leavers": set(others), "others": set(PEERS[5:])}[gone]
-    now = 100.0 + LOST_AFTER_S + 1
+    now = 100.0 + DEAD_AFTER_S + 1
     side = set(PEERS[:5]) - {missing}
     contacts = contacts_of(me, side, since=100.0, now=now, everybody=PEERS[:5])
     made = Quorum(me, STAGE, contacts, left.__contains__)

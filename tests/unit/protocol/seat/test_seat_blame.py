@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
-from protocol.pace import ANSWER_S
+from protocol.pace import ANSWER_S, LOST_S
 from protocol.pipeline.effects import Compute, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.obstruction import FIRST_S, LOST_S, TIMES
+from protocol.rounds.obstruction import FIRST_S, TIMES
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember

@@ -10,7 +10,7 @@ from protocol.effects import Explain
 from protocol.pace import LOST_S
 from protocol.pipeline.effects import Compute, ContributeTask, DropStep
 from protocol.pipeline.place import Place
-from protocol.rounds.progress import Progress
+from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView

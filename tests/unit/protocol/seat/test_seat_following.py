@@ -12,7 +12,8 @@ from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.membership.contacts import LOST_AFTER_S, Contacts
+from protocol.membership.contacts import Contacts
+from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
@@ -381,8 +382,8 @@ def test_whom_a_plan_names_is_lost_though_we_have_never_met() -> None:
     contacts = Contacts()
     contacts.heard(SIBLING, (STAGE,), 0, 9.0)
     contacts.expect((SIBLING, OTHER), 10.0)
-    assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == {SIBLING}, "it was heard at 9"
-    assert contacts.lost(10.0 + LOST_AFTER_S) == {OTHER, SIBLING}
+    assert contacts.lost(10.0 + DEAD_AFTER_S - 0.1) == {SIBLING}, "it was heard at 9"
+    assert contacts.lost(10.0 + DEAD_AFTER_S) == {OTHER, SIBLING}
     contacts.heard(OTHER, (STAGE,), 0, 15.5)
     assert contacts.lost(16.0) == {SIBLING}
 

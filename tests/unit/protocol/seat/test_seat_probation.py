@@ -8,10 +8,10 @@ from collections.abc import Collection
 from msgspec import structs
 
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S, FORGET_S
+from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.admissions import Admissions
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
@@ -61,7 +61,7 @@ def counted(on: Roster, whole: SwarmView, now: float, stage: int) -> set[PeerId]
 def fail(on: Roster, peers: Collection[PeerId], now: float) -> None:
     """Set these aside together."""
     for peer in sorted(peers):
-        on._decide(peer, on._stages_of({peer})[-1], "it sleeps", now)
+        on._decide(peer, ME, on._stages_of({peer})[-1], "it sleeps", now)
     on.tick(now)
 
 
@@ -110,6 +110,8 @@ def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     fail(on, first, 1.0)
     assert counted(on, all_of_them, 2.0, 1) == {NEXT}
     assert on.closed_until() == [1.0 + ASIDE_S]
+    for look in range(1, 8):  # whether their stage goes on without them
+        on.tick(1.0 + look * LOST_S)
     assert on.next_deadline() == 1.0 + ASIDE_S
     on.tick(1.0 + ASIDE_S)
     second = names(on.seen, 1) - {NEXT}
@@ -199,7 +201,7 @@ def alone(*proven: PeerId) -> Roster:
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Newcomers(Place(ME, 0, 2, 8), alone(NEW).lets_in)
+    newcomers = Admissions(Place(ME, 0, 2, 8), alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
     newcomers.admit([ME], {ME}, 5, b"", None, 0.0)

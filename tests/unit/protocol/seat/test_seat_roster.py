@@ -1,5 +1,4 @@
-"""Peers set aside: by our own observation, by judgement between two siblings, by following
-others."""
+"""Peers set aside: by our own judgement between two siblings, or by following that of others."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from protocol.effects import Explain
 from protocol.ids import PeerId, rank
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
@@ -80,6 +80,12 @@ def judged(roster: Roster, said: Missing, until: float = ANSWER_S, **how: Any) -
     observe(roster, view(said, **how), (), until)
 
 
+def set_aside(roster: Roster, peer: PeerId, now: float) -> list[Explain]:
+    """We have decided against a replica of stage 1, and nobody else goes instead."""
+    roster._decide(peer, ME, 1, "it sleeps", now)
+    return roster.tick(now)
+
+
 def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(roster: Roster) -> None:
     observe(roster, view(second=[ONE]), (), 0.0)
     roster._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
@@ -91,8 +97,8 @@ def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(roster: Roste
     assert roster.is_aside(ONE), "for good"
 
 
-def test_what_we_see_ourselves_is_named_and_ends_by_itself(roster: Roster) -> None:
-    roster.accuse(ONE, "it sleeps", 0.0)
+def test_what_we_have_decided_is_named_and_ends_by_itself(roster: Roster) -> None:
+    set_aside(roster, ONE, 0.0)
     assert roster.is_aside(ONE)
     assert roster.beside() == [ONE]
     assert [r.peer for r in roster.view.serving(1)] == [TWO]
@@ -104,10 +110,10 @@ def test_what_we_see_ourselves_is_named_and_ends_by_itself(roster: Roster) -> No
 
 @pytest.mark.parametrize("forgiven", [False, True])
 def test_who_is_among_us_for_long_begins_anew(roster: Roster, forgiven: bool) -> None:
-    roster.accuse(ONE, "it sleeps", 0.0)
+    set_aside(roster, ONE, 0.0)
     roster.tick(ASIDE_S)
     again = ASIDE_S + FORGIVEN_AFTER * 2 * ASIDE_S - (not forgiven)
-    roster.accuse(ONE, "it sleeps", again)
+    set_aside(roster, ONE, again)
     roster.tick(again + ASIDE_S)
     assert roster.is_aside(ONE) is not forgiven
     roster.tick(again + 2 * ASIDE_S)
@@ -115,13 +121,9 @@ def test_who_is_among_us_for_long_begins_anew(roster: Roster, forgiven: bool) ->
 
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
-    needed = {ONE}
+    needed = {SIBLING}
     made = roster_of(needs=lambda peer, _aside, _now: peer in needed)
-    observe(made, view(), (), 0.0)
-    made.accuse(ONE, "it sleeps", 0.0)
-    assert not made.aside()
     observe(made, view(second=[ME, SIBLING]), [SIBLING], 1.0)
-    needed.add(SIBLING)
     for now in range(2, 20):
         made.tick(float(now))
     assert not made.aside()
@@ -139,17 +141,15 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
 def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     faulty = {ONE}
     made = roster_of(spoilers=lambda: faulty, needs=lambda *_: True)
-    observe(made, view(), (), 0.0)
-    made.accuse(TWO, "it sleeps", 0.0)
-    made.accuse(ONE, "it lies", 0.0)
+    judged(made, {ONE: (TWO,)})
     assert made.aside() == {ONE}
-    observe(made, view(), (), 1.0)
+    observe(made, view(), (), ANSWER_S + HEARD_S)
     assert made.aside() == {ONE}
 
 
 def test_the_last_one_of_a_stage_stays_and_another_comes_back(roster: Roster) -> None:
-    roster.accuse(ONE, "it sleeps", 0.0)
-    roster.accuse(TWO, "it sleeps, too", 1.0)
+    set_aside(roster, ONE, 0.0)
+    set_aside(roster, TWO, 1.0)
     assert roster.beside() == [TWO]
     assert not roster.is_aside(ONE)
 
@@ -159,7 +159,7 @@ def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(roster: Ro
     observe(roster, view(second=[a, b, c]), (), 0.0)
     roster._verdicts.add(Verdict(a, "it lies", None, stage=1))
     roster.tick(0.0)
-    roster.accuse(b, "it sleeps", 1.0)
+    set_aside(roster, b, 1.0)
     observe(roster, view(second=[a, b]), (), 2.0)
     assert roster.aside() == {a}
 
@@ -205,7 +205,7 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
     again = back + ASIDE_S + 1.0
     made.tick(again)
     assert made.beside() == [], "both are back"
-    made.accuse(wrong, "it sleeps", again)
+    set_aside(made, wrong, again)
     assert made.is_aside(wrong)
     made.tick(again + ASIDE_S)
     assert not made.is_aside(wrong)
@@ -220,43 +220,6 @@ def test_what_goes_on_without_one_stays_so() -> None:
     observe(made, view(versions={other: 6}), (), 5.0)
     made.tick(ANSWER_S + LOST_S)
     assert made.beside() == [right]
-
-
-def three(said: Missing) -> SwarmView:
-    """Three replicas of stage 0 and two of stage 1."""
-    peers = ((ME, SIBLING, PeerId("third")), (ONE, TWO))
-    stages = [[Replica(p, 5, True, missing=said.get(p, ())) for p in stage] for stage in peers]
-    return SwarmView.of(stages)
-
-
-def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
-    """Otherwise two replicas would follow each other without end."""
-    made, said = roster_of(), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
-    observe(made, three({}), (), 0.0)
-    observe(made, three({SIBLING: (ONE,)}), (), 1.0)
-    assert not made.is_aside(ONE), "one of three alone"
-    observe(made, three(said), (), 2.0)
-    assert made.is_aside(ONE)
-    assert made.beside() == []
-    observe(made, three({}), (), 3.0)
-    assert not made.is_aside(ONE)
-
-
-def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
-    made = roster_of()
-    said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
-    observe(made, three({}), (), 0.0)
-    observe(made, three(said), (), 1.0)
-    assert [made.is_aside(peer) for peer in (ONE, TWO)].count(True) == 1
-
-
-def test_nobody_follows_where_too_few_electors_would_be_left() -> None:
-    made = roster_of(needs=lambda peer, _aside, _now: peer == ONE)
-    said = {SIBLING: (ONE,), PeerId("third"): (ONE,)}
-    observe(made, three({}), (), 0.0)
-    for now in range(1, 10):
-        observe(made, three(said), (), float(now))
-        assert not made.aside()
 
 
 def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
@@ -353,7 +316,7 @@ def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() 
         both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
         observe(made, both, (), 0.0)
         assert made.view == both, "nobody is aside"
-        made._decide(ONE, 0, "it sleeps", 0.0)
+        made._decide(ONE, ME, 0, "it sleeps", 0.0)
         made.tick(0.0)
         found = made.view
         assert [r.peer for r in found.serving(0)] == [ME, SIBLING], "its own stage"
@@ -366,14 +329,11 @@ def test_only_a_verdict_of_our_own_stage_is_our_own(roster: Roster) -> None:
     assert [roster.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
 
 
-def test_nobody_accuses_itself_or_who_is_not_near_or_twice(roster: Roster) -> None:
-    assert roster.accuse(ME, "it sleeps", 0.0) == []
-    assert roster.accuse(PeerId("far"), "it sleeps", 0.0) == []
-    (said,) = roster.accuse(ONE, "it sleeps", 0.0)
+def test_who_goes_and_who_comes_back_is_told_with_the_reason(roster: Roster) -> None:
+    (said,) = set_aside(roster, ONE, 0.0)
     assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
     assert said.members == (ONE,)
-    assert roster.accuse(ONE, "it sleeps", 1.0) == []
-    assert roster.next_deadline() == ASIDE_S
+    assert roster.next_deadline() == LOST_S
     (said,) = roster.tick(ASIDE_S)
     assert said.words.endswith("is not set aside any more: its time is over")
     assert roster.next_deadline() is None

@@ -13,7 +13,7 @@ from protocol.seat.roster import Roster
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 
-ME, OTHER, THIRD, FOURTH, FIFTH = map(PeerId, ("me", "other", "third", "fourth", "fifth"))
+ME, OTHER, THIRD, FOURTH = map(PeerId, ("me", "other", "third", "fourth"))
 
 
 def view(
@@ -47,7 +47,8 @@ def test_what_a_seat_decides_holds_in_that_seat() -> None:
     contacts.heard(OTHER, (0, 1), 1, 1.0)
     for roster in (first, second):
         observe(roster, both, 0.0)
-    first.accuse(OTHER, "it lies", 1.0)
+    first._decide(OTHER, ME, 0, "it lies", 1.0)
+    first.tick(1.0)
     for roster in (first, second):
         observe(roster, both, 2.0)
     assert (first.is_aside(OTHER), second.is_aside(OTHER)) == (True, False)
@@ -82,25 +83,3 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     observe(made, seen, 0.0)
     observe(made, seen, ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"
-
-
-def test_whom_most_of_our_stage_name_in_the_stage_before_goes_though_it_is_our_sibling() -> None:
-    seen = view(
-        (OTHER, FOURTH),
-        (ME, OTHER, THIRD, FOURTH),
-        missing={ME: (), OTHER: (), THIRD: (OTHER,), FOURTH: (OTHER,)},
-    )
-    made = Roster(Place(ME, 1, 2, 8), Quorum(ME, 1, None), Verdicts())
-    observe(made, seen, 0.0)
-    assert made.is_aside(OTHER) is False, "two of four"
-    seen = view(
-        (OTHER, FOURTH),
-        (ME, OTHER, THIRD, FOURTH, FIFTH),
-        missing={
-            THIRD: (OTHER,),
-            FOURTH: (OTHER,),
-            FIFTH: (OTHER,),
-        },
-    )
-    observe(made, seen, 0.1)
-    assert made.is_aside(OTHER)

@@ -25,7 +25,7 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, No
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 QUERY = BlobQuery("state", 1, 7)
-NO = NoBlob("state", 1, 7, "")
+NO = NoBlob("state", 1, 7)
 
 
 def digest(index: int, flavour: int = 0) -> bytes:
@@ -351,15 +351,15 @@ def test_what_two_blobs_share_is_fetched_once() -> None:
 def test_a_late_answer_to_another_question_drops_no_donor() -> None:
     fetch = begin(A)
     for late in (
-        NoBlob("state", 1, 6, ""),
-        NoBlob("state", 2, 7, ""),
-        NoBlob("data", 1, 7, ""),
-        NoBlob("state", 1, None, ""),
+        NoBlob("state", 1, 6),
+        NoBlob("state", 2, 7),
+        NoBlob("data", 1, 7),
+        NoBlob("state", 1, None),
     ):
         assert fetch.refused(A, late, 0.0) == []
         assert not fetch.hopeless
     requests = asked(fetch.offered(A, offer(10), 0.0))
-    assert fetch.refused(A, NoBlob("state", 1, 6, ""), 0.0) == []
+    assert fetch.refused(A, NoBlob("state", 1, 6), 0.0) == []
     assert sorted(serve_all(fetch, requests)) == list(range(10))
 
 
@@ -368,5 +368,5 @@ def test_who_offered_the_newest_refuses_what_it_offered() -> None:
         fetch = Told(BlobQuery("state", 1, None), [A])
         fetch.start(0.0)
         fetch.offered(A, offer(1, version=3), 0.0)
-        fetch.refused(A, NoBlob("state", 1, version, ""), 0.0)
+        fetch.refused(A, NoBlob("state", 1, version), 0.0)
         assert fetch.hopeless == refuses

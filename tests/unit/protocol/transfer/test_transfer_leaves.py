@@ -8,14 +8,13 @@ import pytest
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import FORGET_S
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import (
     LACKS_S,
     LEAST_AHEAD,
     LEAVES,
     LIE_POINTS,
-    RESTS_S,
-    SILENT_S,
     SOON_S,
     STARVES_S,
     WINDOW,
@@ -135,8 +134,8 @@ def test_the_leaves_of_a_lost_donor_are_asked_for_elsewhere() -> None:
 def test_a_silent_donor_rests() -> None:
     fetch = begin(A)
     fetch.want([1], [], 0.0)
-    assert asked(fetch.tick(SILENT_S)) == []
-    assert asked(fetch.tick(SILENT_S + RESTS_S)) == [(A, 1)]
+    assert asked(fetch.tick(FORGET_S)) == []
+    assert asked(fetch.tick(2 * FORGET_S)) == [(A, 1)]
 
 
 def test_one_that_refuses_rests_for_a_while() -> None:

@@ -11,7 +11,7 @@ from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
 from protocol.ids import PeerId
-from protocol.recovery.meeting import MEET_S
+from protocol.recovery.lines import MEET_S
 from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.wire.parts import SeatStatus
 from tests.support.protocol_examples import peer
@@ -43,7 +43,7 @@ async def invent(swarm: TestSwarm, number: int) -> Volunteer:
     """One more identity that says it serves the other run, and has copies of it."""
     one = await swarm.add()
     stage = number % 2
-    seat = SeatStatus(stage, STEPS, "serving", 1, 0, 1.0, era=FALSE.era)
+    seat = SeatStatus(stage, STEPS, "serving", 0, 1.0, era=FALSE.era)
     one.held_stages.seats = lambda: [seat]  # type: ignore[method-assign]
     copies = tuple(Copy(s, FALSE.version, digest) for s, digest in enumerate(FALSE.hashes))
     me = one.engine.signer.peer

@@ -72,7 +72,7 @@ class Held:
         self.seat.seat.era, self.seat.seat.member.promise = 9, (7, 3)
         self.seat.seat.member.is_left_out = False
         self.seat.seat.step, self.seat.seat.serving, self.seat.answers_by = 7, True, 130.0
-        self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 1, 0, 1.0)
+        self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 0, 1.0)
         self.seat.at_stake.return_value = 7
         self.saver = self.seat.saver = Mock(saved_version=0, problem="")
         self.of.driver = self.seat

@@ -139,9 +139,8 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
     done = Committed(1, version, "", None, 0.0, 4, 1)
     driven.of._perform([done])
     assert driven.saver.checkpoint.called is due
-    era = driven.of.seat.era
-    driven.around.counters.note_committed.assert_called_once_with(done, era)
-    terms.history.closed.assert_called_once_with(done, era)
+    driven.around.counters.note_committed.assert_called_once_with(done)
+    terms.history.closed.assert_called_once_with(done)
     driven.ports.stage_closed.assert_called_once_with(done)
 
 

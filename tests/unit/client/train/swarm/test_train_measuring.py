@@ -103,7 +103,7 @@ class Swarm(World):
     def seat_everybody(self) -> None:
         for name, member in self.members.items():
             queue = 3 if STAGE_OF[name] == 1 and name != LIAR else 0
-            said = seat(STAGE_OF[name], self.steps, queue=queue, attempt=1)
+            said = seat(STAGE_OF[name], self.steps, queue=queue)
             self.perform(name, member.set_seats([said], self.now, self.wall))
 
     def tell(self, owner: dict[int, PeerId]) -> None:

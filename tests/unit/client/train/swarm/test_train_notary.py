@@ -14,7 +14,7 @@ from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
-from protocol.membership.contacts import LOST_AFTER_S
+from protocol.membership.detector import DEAD_AFTER_S
 from protocol.wire.messages import Commit, CommitRequest, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
@@ -214,7 +214,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
         await swarm.until(lambda: all(me in one.engine.membership.verdicts for one in honest))
         assert liar.engine.notary.signed == truth
         newest = max(one.step(1) for one in honest)
-        with trio.fail_after(LOST_AFTER_S - 1):  # no round waits until its silence is noticed
+        with trio.fail_after(DEAD_AFTER_S - 1):  # no round waits until its silence is noticed
             await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
         assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
         assert all(one.engine.error_boundary.internal_errors == 0 for one in honest)

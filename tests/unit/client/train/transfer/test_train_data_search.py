@@ -122,7 +122,7 @@ def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
     asked.search.tick(100.0 + ASK_AGAIN_S)
     assert len(asked.sent) == 2
     asked.time = 103.0
-    asked.search.receive(OTHER, NoBlob("data", 0, LEAVES, "the quota"))
+    asked.search.receive(OTHER, NoBlob("data", 0, LEAVES))
     assert not asked.search.offering
     assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
 
@@ -157,7 +157,7 @@ def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: As
 def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
     asked.offers(ONE)
     assert asked.search.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, [b"d" * 32]))
-    assert asked.search.receive(ONE, NoBlob("data", 0, TOKENIZER, ""))
+    assert asked.search.receive(ONE, NoBlob("data", 0, TOKENIZER))
     assert asked.search.offering == {ONE}
     assert asked.done == []
 

@@ -63,7 +63,7 @@ async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
         shelf.closed_because = lambda: reason  # noqa: B023
         shelf.query(ASKER, BlobQuery("state", 0, None))
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
-        refused = [NoBlob("state", 0, version, reason) for version in (None, 5)]
+        refused = [NoBlob("state", 0, version) for version in (None, 5)]
         given = [offer, Chunk("state", 0, 5, 0)]
         assert ports.messages() == (refused if reason else given)
         assert ports.payloads[1] == (b"" if reason else b"weights")
@@ -201,7 +201,7 @@ def test_who_waits_for_a_state_that_is_not_written_is_told(
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     shelf.query(ASKER, BlobQuery("state", 0, 8))
     [answer] = ports.messages()
-    assert answer == NoBlob("state", 0, 7, "another version was being written")
+    assert answer == NoBlob("state", 0, 7)
     shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     assert isinstance(ports.messages()[-1], BlobOffer)
@@ -221,7 +221,7 @@ def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
     shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
     assert asked(ports, shelf, "state", 0, None) == [offers[9]]
     assert asked(ports, shelf, "state", 0, 5) == [offers[5]]
-    gone = NoBlob("state", 0, 4, "it is not kept any more")
+    gone = NoBlob("state", 0, 4)
     assert asked(ports, shelf, "state", 0, 4) == [gone]
     assert asked(ports, shelf, "state", 0, 10) == [], "it may be on its way"
     assert asked(ports, shelf, "state", 2, None) == []
@@ -236,7 +236,7 @@ def test_what_is_no_state_is_here_or_is_not(
     path: Path, ports: RecordingPorts, shelf: Shelf
 ) -> None:
     for version in (None, 0):
-        answer = NoBlob("data", 0, version, "it is not here")
+        answer = NoBlob("data", 0, version)
         assert asked(ports, shelf, "data", 0, version) == [answer]
     blob = blob_of_file("data", 0, 0, path)
     shelf.put(blob, path, temporary=False)
@@ -257,7 +257,7 @@ class Leaves:
 
 
 async def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> None:
-    none = NoBlob("data", 0, LEAVES, "it is not here")
+    none = NoBlob("data", 0, LEAVES)
     assert asked(ports, shelf, "data", 0, LEAVES) == [none]
     offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
     for offered, answer in ((None, none), (offer, offer)):
@@ -267,7 +267,7 @@ async def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) 
     for index in (1, 0, None):
         await shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
     given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
-    assert ports.messages() == [*given, NoBlob("data", 0, LEAVES, "the manifest proves each leaf")]
+    assert ports.messages() == [*given, NoBlob("data", 0, LEAVES)]
     assert ports.payloads == [b"leaf", b"", b""]
     assert shelf.served_bytes == 4
 
@@ -282,7 +282,7 @@ async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     for index in (None, 0, 1, 2):
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
     assert ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
-    assert ports.messages()[3] == NoBlob("state", 0, 5, "it has no such chunk")
+    assert ports.messages()[3] == NoBlob("state", 0, 5)
     assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
     ports.forget()
     await shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -35,6 +34,7 @@ from protocol.decree.decree import (
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S
+from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
 
@@ -48,24 +48,6 @@ class State(enum.Enum):
     BOUND = "bound"
     PROPOSING = "proposing"
     CLOSED = "closed"
-
-
-class Electors(Protocol):
-    """The electors of a step, as its leader sees them."""
-
-    @property
-    def electors(self) -> frozenset[PeerId]:
-        """All of them."""
-
-    @property
-    def designated(self) -> PeerId:
-        """Who leads the first attempt."""
-
-    def suffice(self, peers: Collection[PeerId]) -> bool:
-        """Whether these are a majority."""
-
-    def can_suffice_without(self, peers: Collection[PeerId]) -> bool:
-        """Whether the others are a majority."""
 
 
 class Proposer:
@@ -83,7 +65,7 @@ class Proposer:
         self,
         me: PeerId,
         stage: int,
-        quorum: Electors,
+        quorum: Quorum,
         verify: Verify,
         left_out: Callable[[Decree], Collection[PeerId]] = lambda _decree: (),
     ) -> None:

@@ -1,4 +1,4 @@
-"""Newcomers to a stage: the peers that ask for admission, and the admitted ones that observe.
+"""Admissions to a stage: the peers that ask for admission, and the admitted ones that observe.
 
 Every replica notes both, for any may lead next. Times are monotonic seconds.
 """
@@ -20,7 +20,7 @@ DONORS: Final = 3
 LetsIn = Callable[[PeerId, float], bool]
 
 
-class Newcomers:
+class Admissions:
     """See the module's docstring.
 
     Args:
