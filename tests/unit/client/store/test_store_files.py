@@ -7,7 +7,6 @@ import resource
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,38 +250,6 @@ def test_damaged_and_misnamed_swarms_are_passed_over(tmp_path: Path) -> None:
     assert [swarm.swarm for swarm in store.all()] == [good.swarm]
     assert store.load(SwarmId("../" + good.swarm)) is None
     store.meet(SwarmId("3" * 64), [])
-
-
-@dataclass(frozen=True)
-class ExampleHeader:
-    stage: int
-    version: int
-    hash: str = "ab"
-    size_bytes: int = 1
-
-
-def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now(
-    tmp_path: Path,
-) -> None:
-    folder = CheckpointFolder(tmp_path)
-    texts = {(0, 5): "0 5", (0, 6): "x", (0, 7): "0 7", (1, 5): "1 4", (1, 6): "1 6"}
-    for (stage, version), text in texts.items():
-        folder.path(stage, version).write_text(text)
-
-    def read(path: Path) -> ExampleHeader:
-        if path == folder.path(0, 7):
-            raise OSError(24, "Too many open files")
-        stage, version = path.read_text().split()
-        return ExampleHeader(int(stage), int(version))
-
-    for _ in range(2):
-        assert folder.inventory(read, ValueError) == [(0, 5, "ab", 1), (1, 6, "ab", 1)]
-        assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
-            "stage-0-v6.safetensors.damaged",
-            "stage-1-v5.safetensors.damaged",
-        ]
-    assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
-    assert CheckpointFolder(tmp_path / "missing").inventory(read, ValueError) == []
 
 
 def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
