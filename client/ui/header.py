@@ -6,7 +6,7 @@ from __future__ import annotations
 from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
 from client.ui.gone import headline, is_gone
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views import status, words
 from client.views.plot import progress
 from client.views.record import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.ui.gone import UNKNOWN, next_step
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views.record import Record
 from client.views.span import Tone
 from client.views.status import drain_words

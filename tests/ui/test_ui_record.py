@@ -12,7 +12,7 @@ from client.control.snapshot import (
 from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views.dashboard import loss
 from client.views.logs import chosen as chosen_logs
 from client.views.logs import event_details, log_rows, log_title
