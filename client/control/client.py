@@ -216,13 +216,9 @@ def _refused(error: _Refusal) -> ControlError:
 
 
 def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with their status; none in another user's folder."""
+    """Return the sockets of nodes that answer, with their greetings."""
     found = []
-    try:
-        paths = live_sockets(folder)
-    except PermissionError:
-        return []
-    for path in paths:
+    for path in live_sockets(folder):
         try:
             with ControlClient(path, timeout_s=2.0) as client:
                 found.append((path, client.greeting))

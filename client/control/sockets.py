@@ -11,13 +11,14 @@ import re
 import socket
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client.store.paths import MAX_SOCKET_PATH_BYTES
+
 SUFFIX = ".sock"
-MAX_SOCKET_PATH_BYTES = 103
-"""The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
 _UCRED: Final = struct.Struct("iII")  # Linux, unix(7): pid, uid, gid
 _XUCRED: Final = struct.Struct("=IIh")  # macOS and BSD, <sys/ucred.h>: version, uid, groups...
 _XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
@@ -76,10 +77,10 @@ def is_alive(path: Path) -> bool:
 
 
 def live_sockets(folder: Path) -> list[Path]:
-    """Return the sockets in ``folder`` that a node listens on, by name."""
-    if not folder.is_dir():
-        return []
-    return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+    """Return the sockets in ``folder`` that a node listens on, by name; none if we may not look."""
+    with suppress(OSError):
+        return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+    return []
 
 
 def listening_sockets() -> list[Path]:

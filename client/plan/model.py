@@ -287,15 +287,13 @@ def _stage_terms(
     return tuple(found)
 
 
-def _own_step_s(run: Run, load: Load, machine: Machine) -> float:
-    return own_step_s(load, machine) if run.inner_microbatches else 0.0
-
-
 def _busy_s(run: Run, load: Load, machine: Machine, again: float) -> float:
     """Return the seconds of computing that a microbatch takes, with its part of a step that the
     replica takes by itself."""
     passes_s = load.cost.flops * (1 + again * run.forward_share) / machine.flop_per_s
-    return passes_s + _own_step_s(run, load, machine) / max(1, run.inner_microbatches)
+    if not run.inner_microbatches:
+        return passes_s
+    return passes_s + own_step_s(load, machine) / run.inner_microbatches
 
 
 def _run_again(run: Run, terms: Sequence[StageTerms]) -> list[float]:

@@ -20,7 +20,7 @@ from client.cli.reach.target import find_swarm, with_manifest
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import one_line, say
 from client.cli.terminal.parameters import KnownSwarm
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
 from client.store.records import KeptEvidence, ShownEvidence
@@ -75,10 +75,8 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
         raise UserError("no member was expelled by evidence", "there is nothing to save")
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
-    try:
+    with system_errors(f"cannot write {out}", "choose another folder"):
         Persisted(out, ShownEvidence).save(kept)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
     say(f"saved in {out}; to check it: volunteer evidence verify {out}")
 
 
@@ -95,13 +93,11 @@ def verify(file: Path) -> Answer:
         A file of volunteer evidence save.
     """
     try:
-        shown = Persisted(file, ShownEvidence).read()
+        with system_errors(f"cannot read {file}", "check the name", ExitCode.USAGE):
+            shown = Persisted(file, ShownEvidence).read()
     except DamagedFile as error:
         words = f"{file} is damaged: {error}"
         raise UserError(words, "ask for the file again", ExitCode.USAGE) from error
-    except OSError as error:
-        problem = f"cannot read {file}: {error.strerror}"
-        raise UserError(problem, "check the name", ExitCode.USAGE) from error
     if shown is None:
         raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
     return _report(shown)
@@ -112,12 +108,11 @@ def _kept(text: str | None) -> ShownEvidence:
     swarm = with_manifest(find_swarm(home, text)).swarm
     path = home.folders.proofs(swarm)
     try:
-        kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
+        with system_errors(f"cannot read {path}", "make it readable"):
+            kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
         words = f"{path} is damaged: {error}"
         raise UserError(words, "remove it; the volunteer begins a new one") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
     return ShownEvidence(kept.proofs, kept.voted_out, swarm=swarm)
 
 

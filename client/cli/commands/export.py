@@ -20,15 +20,14 @@ from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, card
-from client.cli.models.contributors import contributors_of
-from client.cli.models.held_out import held_out_words, told_loss
+from client.cli.models.kept import contributors_of, held_out_words, told_loss
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
 from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.control.updates import StepPoint
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
 
@@ -294,7 +293,5 @@ def write_card(
         contributors=named,
         own_microbatches=own,
     )
-    try:
+    with system_errors(f"cannot write {path}", "choose another --out"):
         write_atomic(path, card(facts).encode(), 0o644)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from client.cli.models.held_out import held_out_words
+from client.cli.models.kept import held_out_words
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView, ContributorView

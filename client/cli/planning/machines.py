@@ -17,7 +17,7 @@ from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.plan.model import Machine
 from client.quantities import parse_rate, parse_size
 
@@ -87,15 +87,13 @@ def read_table(path: Path) -> tuple[Kind, ...]:
     Raises:
         UserError: it cannot be read or parsed.
     """
+    unreadable = system_errors(f"--table: cannot read {path}", EXAMPLE, ExitCode.USAGE)
+    with unreadable, path.open("rb") as file:
+        content = file.read(MAX_TABLE_BYTES + 1)
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TABLE_BYTES + 1)
         if len(content) > MAX_TABLE_BYTES:
             raise ValueError("it is larger than 1 MiB")
         return msgspec.toml.decode(content, type=Table).machine
-    except OSError as error:
-        problem = f"--table: cannot read {path}: {error.strerror}"
-        raise UserError(problem, EXAMPLE, ExitCode.USAGE) from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UserError(f"--table: {path}: {error}", EXAMPLE, ExitCode.USAGE) from error
 

@@ -55,7 +55,7 @@ def find_socket(folders: Folders, swarm: str | None) -> Path:
     nodes = _fitting(own, swarm) or [node for each in services for node in _fitting(each, swarm)]
     if not nodes:
         places = [] if swarm else [own, *services]
-        mute = [path for each in places for path in _listening(each)]
+        mute = [path for each in places for path in live_sockets(each)]
         raise _mute(mute[0]) if mute else not_running(folders, swarm)
     if len(nodes) > 1:
         raise _several(nodes)
@@ -118,13 +118,6 @@ def _mute(path: Path) -> UserError:
         "read volunteer logs: it may hang, or be another version",
         ExitCode.TEMPORARY,
     )
-
-
-def _listening(folder: Path) -> list[Path]:
-    try:
-        return live_sockets(folder)
-    except PermissionError:
-        return []  # another user's
 
 
 def _fitting(folder: Path, swarm: str | None) -> list[tuple[Path, Greeting]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from client.config import LIVE, check_setting, resolve
-from client.errors import ConfigError
+from client.errors import ConfigError, ExitCode, system_errors
 from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
 from client.store.paths import find_folders, make_own
@@ -47,11 +47,9 @@ def _write(path: Path, key: str, line: str) -> None:
             f"{path} has a form that this command cannot change",
             "change it with an editor; volunteer config show checks it",
         )
-    try:
+    with system_errors(f"cannot write {path}", "make it writable", ExitCode.CONFIG):
         make_own(path.parent)
         write_atomic(path, ("\n".join(kept) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error
 
 
 def _replaced(lines: list[str], key: str, line: str) -> list[str]:
