@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client.store.paths import MAX_SOCKET_PATH_BYTES
-
 SUFFIX = ".sock"
+MAX_SOCKET_PATH_BYTES = 103
+"""The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
 _UCRED: Final = struct.Struct("iII")  # Linux, unix(7): pid, uid, gid
 _XUCRED: Final = struct.Struct("=IIh")  # macOS and BSD, <sys/ucred.h>: version, uid, groups...
 _XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
