@@ -322,14 +322,12 @@ class VolunteerApp(App[int]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""
-        if event.input.id == "filter":
-            self.pane.filter_by(event.value)
+        self.pane.filter_by(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter and go back to the list."""
-        if event.input.id == "filter":
-            self._hide_filter()
-            self.pane.take_focus()
+        self._hide_filter()
+        self.pane.take_focus()
 
     def action_clear(self) -> None:
         """Clear the filter of this tab."""

@@ -92,21 +92,18 @@ def _traffic(record: Record) -> Line:
 
 
 def _state(now: Snapshot, link: Link) -> Line:
-    word, tone = words.state_word(now.state)
-    shown = _link(link)
-    if shown and link.state in ("lost", "connecting", "ended"):
+    if shown := _link(link):
         return shown
-    mine = line((f" ● {word} ", tone), (status.reason(now), "plain"))
-    return (*shown, Span(" "), *mine) if shown else mine
+    word, tone = words.state_word(now.state)
+    return line((f" ● {word} ", tone), (status.reason(now), "plain"))
 
 
 def _link(link: Link) -> Line:
     if link.state == "live":
         return ()
     word, tone = _LINKS[link.state]
-    mark = "●" if link.state in ("connecting", "lost", "ended") else "▶"
     said = headline(link) if link.state == "ended" else link.words
-    return line((f" {mark} {word} ", tone), (said, "muted"))
+    return line((f" ● {word} ", tone), (said, "muted"))
 
 
 def _leaving(now: Snapshot) -> Line:

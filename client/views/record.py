@@ -26,7 +26,6 @@ RATE_WINDOW_S = 5.0
 class Traffic:
     """Bytes per second in one stretch of time."""
 
-    time: float
     sent: float
     received: float
 
@@ -89,7 +88,7 @@ class Record:
     @property
     def rates(self) -> Traffic:
         """Bytes per second over the last few seconds."""
-        return self.traffic[-1] if self.traffic else Traffic(self.time, 0.0, 0.0)
+        return self.traffic[-1] if self.traffic else Traffic(0.0, 0.0)
 
     def _forget(self) -> None:
         self.snapshot, self.matches, self.missed = None, None, 0
@@ -127,7 +126,6 @@ class Record:
         if span > 0:
             self.traffic.append(
                 Traffic(
-                    update.time,
                     max(0, network.sent_bytes - sent) / span,
                     max(0, network.received_bytes - received) / span,
                 )

@@ -28,14 +28,16 @@ from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
+from protocol.wire.parts import Proof, VotedOut
 
 app = nested_app("evidence")
+Kind = Literal["contradiction", "charges"]
 
 
 class CheckedProof(Struct, frozen=True, kw_only=True):
     """The evidence against one member, and the result of its check."""
 
-    kind: Literal["contradiction", "charges"]
+    kind: Kind
     """A contradiction convicts by itself. Charges are the words of members of its stage, which
     were a majority to those that saw the stage then."""
     valid: bool
@@ -117,7 +119,8 @@ def _kept(text: str | None) -> ShownEvidence:
 
 
 def _report(shown: ShownEvidence) -> Answer:
-    found = _checked(shown)
+    swarm = SwarmId(shown.swarm)
+    found = [_checked(piece, swarm) for piece in (*shown.proofs, *shown.voted_out)]
     lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
     for one in found:
         words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
@@ -126,22 +129,15 @@ def _report(shown: ShownEvidence) -> Answer:
     return Answer(EvidenceList(swarm=shown.swarm, proofs=found), lines, code=code)
 
 
-def _checked(shown: ShownEvidence) -> list[CheckedProof]:
-    """Check every piece of evidence: its signatures, its swarm, and what it shows."""
-    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
-    for proof in shown.proofs:
-        try:
-            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
-            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
-        except RemoteProtocolError as error:
-            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
-        found.append(one)
-    for out in shown.voted_out:
-        try:
-            verdict = charges.check(out, swarm)
+def _checked(piece: Proof | VotedOut, swarm: SwarmId) -> CheckedProof:
+    """Check a piece of evidence: its signatures, its swarm, and what it shows."""
+    kind: Kind = "contradiction" if isinstance(piece, Proof) else "charges"
+    try:
+        if isinstance(piece, Proof):
+            peer, fault = contradictions.check(piece, swarm), contradictions.words_of(piece)
+        else:
+            verdict = charges.check(piece, swarm)
             peer, fault = verdict.culprit, verdict.words
-            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
-        except RemoteProtocolError as error:
-            one = CheckedProof(kind="charges", valid=False, problem=str(error))
-        found.append(one)
-    return found
+    except RemoteProtocolError as error:
+        return CheckedProof(kind=kind, valid=False, problem=str(error))
+    return CheckedProof(kind=kind, valid=True, peer=peer, fault=fault)
