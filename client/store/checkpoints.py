@@ -65,10 +65,6 @@ class CheckpointFolder:
             return []
         return sorted(path for path in self.folder.iterdir() if SET_ASIDE in path.name)
 
-    def newest(self, stage: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a stage."""
-        return max((c for c in self.entries() if c.stage == stage), default=None)
-
     def retain(
         self,
         protect: Collection[tuple[int, int]] = (),

@@ -120,7 +120,8 @@ def _kept(text: str | None) -> ShownEvidence:
 
 def _report(shown: ShownEvidence) -> Answer:
     swarm = SwarmId(shown.swarm)
-    found = [_checked(piece, swarm) for piece in (*shown.proofs, *shown.voted_out)]
+    pieces: list[Proof | VotedOut] = [*shown.proofs, *shown.voted_out]
+    found = [_checked(piece, swarm) for piece in pieces]
     lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
     for one in found:
         words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"

@@ -106,7 +106,7 @@ def _chosen(
 
 def averaging_share(found: Prediction) -> float:
     """Return the share of a step's time that is averaging alone."""
-    return found.averaging_s / found.step_s
+    return found.parts_s["averaging"] / found.step_s
 
 
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:

@@ -93,7 +93,7 @@ def test_data_is_flushed_before_it_gets_its_name(tmp_path: Path, calls: list[str
     found = CheckpointFolder(tmp_path)
     assert found.adopt(tmp_path / "fetched", 3, 50) == found.path(3, 50)
     assert calls == ["fsync", "replace", "fsync"]
-    assert found.newest(3) is not None
+    assert [(one.stage, one.version) for one in found.entries()] == [(3, 50)]
 
 
 def test_home_overrides_every_folder(tmp_path: Path) -> None:
@@ -173,11 +173,10 @@ def test_checkpoints_are_found_by_number_not_by_text(tmp_path: Path) -> None:
         ],
     )
     (tmp_path / "stage-0-v99.safetensors").mkdir()
-    newest = found.newest(0)
-    assert newest is not None
+    entries = found.entries()
+    newest = max(one for one in entries if one.stage == 0)
     assert (newest.version, newest.path) == (10, found.path(0, 10))
-    assert len(found.entries()) == 3
-    assert found.newest(2) is None
+    assert len(entries) == 3
     assert CheckpointFolder(tmp_path / "missing").entries() == []
 
 
@@ -195,7 +194,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", ".stage-0-v2.safetensors.q1.tmp"])
     assert found.sweep() == 1
     assert not any(is_temporary(path) for path in tmp_path.iterdir())
-    assert found.newest(0) is not None
+    assert [(one.stage, one.version) for one in found.entries()] == [(0, 1)]
 
 
 def swarm_file(*ports: int, seed: int = 7, ticket: bytes | None = None) -> SwarmFile:
@@ -282,7 +281,6 @@ def test_what_every_stage_has_stays_and_so_do_milestones(tmp_path: Path) -> None
 
 def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", "stage-0-v2.safetensors"])
-    newest = found.newest(0)
-    assert newest is not None
+    newest = found.entries()[-1]
     assert found.set_aside(newest).read_bytes() == b"c"
     assert [c.version for c in found.entries()] == [1]
