@@ -21,7 +21,6 @@ from client.cli.reach.running import (
     connect,
     ending_words,
     find_socket,
-    not_running,
     wait_for_ending,
 )
 from client.cli.screen import follow
@@ -83,14 +82,14 @@ def status(
                     data, words = _looked(node, now, section)
                     print_moment(data, words, as_json=json, watch=watch)
                 if not watch:
-                    return ExitCode.OK
+                    break
                 time.sleep(WATCH_S)
-        except NotRunning as error:
+        except NotRunning:
             if not watch:
-                raise not_running(folders, swarm) from error
+                raise
             ending = wait_for_ending(folders, node.greeting.pid)
             say(ending_words(ending) if ending else "the volunteer has ended")
-            return ExitCode.OK
+    return ExitCode.OK
 
 
 def _looked(

@@ -44,7 +44,6 @@ from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
-from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -195,9 +194,6 @@ class _Founder:
 
     def _draft(self, run: RunChoices, spec: ModelSpec) -> Manifest:
         """Return a manifest that every peer would accept, with stages that are not priced yet."""
-        if run.stages > spec.layers:
-            problem = f"{plural(spec.layers, 'layer')} cannot be cut into {run.stages} stages"
-            raise usage(f"{problem}; use fewer --stages")
         check_stages(spec, run.stages)
         preset = PRESETS[run.preset]
         _check_aggregation(run.rule, run.microbatches_per_step)

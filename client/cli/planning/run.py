@@ -16,11 +16,9 @@ from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
-from client.quantities import plural
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
-from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, fits_a_frame
 
 if TYPE_CHECKING:
@@ -175,10 +173,6 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
     """
     from client.cli.founding.fitting import check_stages, fewest_stages, impossible
 
-    most = min(spec.layers, MAX_STAGES)
-    if only is not None and only > most:
-        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
-        raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)
     fewest = fewest_stages(spec)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,8 @@ ENDING_S: Final = 10.0
 LOOK_S: Final = 0.05
 
 
-def connect(folders: Folders, swarm: str | None) -> ControlClient:
+@contextmanager
+def connect(folders: Folders, swarm: str | None) -> Iterator[ControlClient]:
     """Connect to the node of ``swarm``, or to the only one that runs.
 
     Args:
@@ -35,11 +37,13 @@ def connect(folders: Folders, swarm: str | None) -> ControlClient:
         swarm: beginning of a swarm's id, its name, invite or .swarm file; None: the one that runs.
 
     Raises:
-        UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 75 or 1).
+        UserError: none runs, or not any longer (exit 3), several do (exit 2), or it does not answer
+            (exit 75 or 1).
     """
     swarm = as_name(swarm)
     try:
-        return ControlClient(find_socket(folders, swarm))
+        with ControlClient(find_socket(folders, swarm)) as node:
+            yield node
     except NotRunning as error:
         raise not_running(folders, swarm) from error
 
