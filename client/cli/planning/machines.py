@@ -109,7 +109,7 @@ def this_machine(home: Home) -> Machine:
     from client.train.machine.capacity import (
         MEMORY_SHARE,
         PROBE_SIZES,
-        Capacity,
+        capacity_of,
         kept_line,
         line_rates,
         usable_memory_bytes,
@@ -119,17 +119,7 @@ def this_machine(home: Home) -> Machine:
     own = settings.threads or find_cores().usable
     devices, threads = settings.devices, max(1, own // len(settings.devices))
     probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
-    found = together(list(map(probe, probes)))
-    capacity = Capacity(
-        device=settings.device,
-        threads=own,
-        fp32_flops=max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32"),
-        bf16_flops=0.0,
-        memory_total_bytes=found.memory_total_bytes,
-        on_gpu=not found.device.startswith("cpu"),
-        platform=found.platform,
-        free_bytes=found.memory_available_bytes,
-    )
+    capacity = capacity_of(together(list(map(probe, probes))), settings.device, own)
     up, down = line_rates(kept_line(home.folders.data), settings)
     speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
     speed *= settings.compute_share / 100
