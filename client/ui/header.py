@@ -109,11 +109,7 @@ def _link(link: Link) -> Line:
 def _leaving(now: Snapshot) -> Line:
     if now.state == "done":
         return line(("   what next     ", "muted"), WHEN_DONE)
-    last = any(view.last for view in now.leaving)
-    return line(
-        ("   if you leave  ", "muted"),
-        (status.drain_words(now.leaving), "warn" if last else "plain"),
-    )
+    return line(("   if you leave  ", "muted"), status.drain_words(now))
 
 
 def _error(record: Record) -> Line:

@@ -13,7 +13,6 @@ from client.control.snapshot import (
     HOW_TO_UPDATE,
     WHEN_DONE,
     AuditCounts,
-    DrainCostView,
     ExpelledView,
     LimitsView,
     LineView,
@@ -198,9 +197,7 @@ def place(now: Snapshot) -> Iterator[Fact]:
     for held in now.held:
         if held.waits_for:
             yield _fact("waits", f"{held.waits_for}, for {words.duration(held.for_s)}")
-    last = any(view.last for view in now.leaving)
-    told = drain_words(now.leaving, done=now.state == "done")
-    yield _fact("leaving", (told, "warn" if last else "plain"))
+    yield _fact("leaving", drain_words(now))
 
 
 def reason(now: Snapshot) -> str:
@@ -219,19 +216,20 @@ def reason(now: Snapshot) -> str:
     return f"{left}{mine}; {rest}"
 
 
-def drain_words(leaving: Sequence[DrainCostView], *, done: bool = False) -> str:
-    """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
+def drain_words(now: Snapshot) -> tuple[str, Tone]:
+    """Say who replaces us if we leave; of a run that is complete nobody has to."""
+    leaving, done = now.leaving, now.state == "done"
     if not leaving:
-        return "nothing changes: you serve no stage"
+        return "nothing changes: you serve no stage", "plain"
     last = [str(view.stage) for view in leaving if view.last]
     if last:
         rest = "its last version stays on this disk" if done else "the swarm would wait"
         noun = "stage" if len(last) == 1 else "stages"
-        return f"{noun} {words.listed(last)} would have nobody: {rest}"
+        return f"{noun} {words.listed(last)} would have nobody: {rest}", "warn"
     kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
     noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
     rest = "others serve the model" if done else "training goes on"
-    return f"{kept} {noun}: {rest}"
+    return f"{kept} {noun}: {rest}", "plain"
 
 
 def work(now: Snapshot) -> Iterator[Fact]:

@@ -52,7 +52,7 @@ def finish(
     with connect(folders, swarm) as node:
         greeting = node.greeting
         now = node.status()
-        words = drain_words(now.leaving, done=now.state == "done")
+        words, _ = drain_words(now)
         if not yes:
             _ask(now.leaving, words)
         leaving = node.finish(discard=discard)

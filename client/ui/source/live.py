@@ -19,7 +19,6 @@ from client.control.updates import Update
 from client.store.last_run import Ending
 from client.ui.source.news import Answer, Link, LinkState, News
 
-CURVE_POINTS = 500
 MOST_NEWS = 32
 """That wait to be taken; where nobody takes them, the node is not read and makes no more."""
 SILENCE_S = 15.0
@@ -94,7 +93,7 @@ class LiveSource:
         if node.greeting.pid != self._pid:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
-        self._say(node.history(CURVE_POINTS))
+        self._say(node.history())
         node.subscribe(events_since=self._since)
         self._say_link(Link("live"))
         heard = time.monotonic()
