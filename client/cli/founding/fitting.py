@@ -30,8 +30,8 @@ def check_stages(spec: ModelSpec, stages: int) -> None:
     """
     most = min(spec.layers, MAX_STAGES)
     if stages > most:
-        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
-        raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
+        words = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise UserError(words, f"use at most --stages {most}", ExitCode.USAGE)
     problem = _problem(spec, stages)
     if problem is None:
         return
